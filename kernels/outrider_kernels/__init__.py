@@ -1,0 +1,1 @@
+"""Tensor operations, one a file: tensors in, tensors out. Must not know sessions or services."""

@@ -1,0 +1,1 @@
+"""Outrider: speculative decoding as a distributed service (see docs/architecture.md for the map)."""

@@ -1,0 +1,1 @@
+"""Draft sources: each proposes guesses for many sessions at once. Must not know the network."""

@@ -1,0 +1,1 @@
+"""The client-facing process: validation, tokenisation, streaming text, admission. Stateless between requests."""

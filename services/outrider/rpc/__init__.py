@@ -1,0 +1,1 @@
+"""Everything grpc: conversions between protobuf and values, servers, channels, status codes. No policy."""

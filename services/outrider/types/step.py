@@ -1,0 +1,104 @@
+"""One engine step: which rows of which sequences go through the model, and what comes back.
+
+Rows of a sequence in a step are its `committed` tokens (a prefill chunk, or just the newest committed token) followed by new
+tree nodes. The token picked after a row at position t has position t + 1; that is the position its noise is addressed by.
+Must not know torch: arrays are numpy, logits never leave the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.tree import DraftRow, FloatArray, IntArray, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """What an engine must know to open a sequence.
+
+    num_prompt: how many of the first committed tokens are prompt (output penalties skip them).
+    max_len: committed tokens the sequence may ever hold; KV blocks for it and for max_nodes tree rows are reserved at once.
+    max_nodes: live tree nodes at any time. adapter: name of a LoRA adapter, empty for none.
+    """
+
+    sampling: SamplingParams
+    noise: NoiseAddress
+    num_prompt: int
+    max_len: int
+    max_nodes: int
+    adapter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """A sequence's part in a step.
+
+    committed: int32 [num_committed], extends the committed prefix whose KV is present; must be empty while nodes are live.
+    tokens: int32 [num_nodes] new tree nodes. parents: int32 [num_nodes], indices into the sequence's live nodes (those of earlier
+    steps first, then this step's), -1 = newest committed token.
+    wanted: whether results are wanted; the rows with results are the last committed row (if any was fed) and every new node.
+    num_choices: Gumbel-top-k candidates per wanted row (0: none). top_logprobs: None = no logprobs, n = the chosen token's and n best.
+    acceptance: registered acceptance rule to judge the new nodes with, empty for none (drafting). draft_rows: for that rule.
+    """
+
+    sequence: int
+    committed: IntArray
+    tokens: IntArray
+    parents: IntArray
+    wanted: bool = True
+    num_choices: int = 0
+    top_logprobs: int | None = None
+    acceptance: str = ""
+    draft_rows: tuple[DraftRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """All rows of one forward pass; a sequence appears at most once."""
+
+    sequences: tuple[SequenceRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Per wanted row: ids int32 [rows, k] in draw order, scores float32 [rows, k] (perturbed logits), probs float32 [rows, k]
+    under the processed distribution, entropy float32 [rows] in nats of that distribution."""
+
+    ids: IntArray
+    scores: FloatArray
+    probs: FloatArray
+    entropy: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw log-softmax of the model's logits: chosen float32 [rows], top_ids int32 [rows, n], top float32 [rows, n]."""
+
+    chosen: FloatArray
+    top_ids: IntArray
+    top: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceResult:
+    """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
+
+    With a verdict, logprobs has one row per token of path + emitted, in order; without, one per wanted row (of its pick).
+    """
+
+    sequence: int
+    picks: IntArray
+    choices: Choices | None = None
+    logprobs: TokenLogprobs | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """results in plan order. forward_us: model forward alone. step_us: the whole step. num_rows: rows fed, without padding."""
+
+    results: tuple[SequenceResult, ...]
+    forward_us: int
+    step_us: int
+    num_rows: int
