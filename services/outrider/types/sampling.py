@@ -43,7 +43,7 @@ class SamplingParams:
     def check(self, vocab_size: int) -> None:
         """Raise InvalidRequest naming the first field that is out of range; vocab_size bounds the biased ids."""
         _in_range("sampling.temperature", self.temperature, 0.0, MAX_TEMPERATURE)
-        if not 0 <= self.top_k:
+        if not self.top_k >= 0:
             raise InvalidRequest("sampling.top_k", f"must be 0 (off) or positive, got {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:
             raise InvalidRequest("sampling.top_p", f"must be in (0, 1], got {self.top_p}")
