@@ -1,0 +1,115 @@
+"""One drafter's guess tree as both sides keep it: nodes only ever appended, the root moving down as the truth arrives.
+
+Knows positions and tokens. Must not know frames, engines or why a guess was made. A tree is fixed at `base`; node indices are stable
+for its life, so that a commit which follows the tree costs no renumbering (docs/architecture.md section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider.errors import ProtocolViolation
+from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftTree
+
+
+class GuessTree:
+    """A growing trie over the tokens from position `base` on, and where the truth stands in it.
+
+    root: the node the truth has reached, ROOT when it still stands before base. Bounded by MAX_TREE_NODES nodes.
+    """
+
+    def __init__(self, tree_id: int, base: int) -> None:
+        self.tree_id = tree_id
+        self.base = base
+        self.root = ROOT
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self._depths: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes ever appended, live or not."""
+        return len(self.tokens)
+
+    @property
+    def root_len(self) -> int:
+        """Tokens the truth had when it stood at the root: base plus the depth of the root."""
+        return self.base if self.root == ROOT else self.base + self._depths[self.root] + 1
+
+    def depth(self, node: int) -> int:
+        """Depth of a node, 0 for children of the first root; its position is base + depth."""
+        return self._depths[node]
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The child of a node (or of ROOT) with this token, if it was guessed."""
+        return self._children.get((parent, token))
+
+    def append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Add nodes; raises ProtocolViolation on a parent that does not exist, a duplicate child or too many nodes."""
+        if len(tokens) != len(parents):
+            raise ProtocolViolation(f"tail has {len(tokens)} tokens but {len(parents)} parents")
+        if self.num_nodes + len(tokens) > MAX_TREE_NODES:
+            raise ProtocolViolation(f"tree would have {self.num_nodes + len(tokens)} nodes, at most {MAX_TREE_NODES}")
+        for token, parent in zip(tokens, parents, strict=True):
+            node = self.num_nodes
+            if not ROOT <= parent < node:
+                raise ProtocolViolation(f"node {node} names parent {parent}, which does not exist")
+            if (parent, token) in self._children:
+                raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
+            self.tokens.append(int(token))
+            self.parents.append(int(parent))
+            self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
+            self._children[(int(parent), int(token))] = node
+
+    def advance(self, token: int) -> bool:
+        """Move the root along a committed token; False when the tree contradicts it (the tree is then useless)."""
+        node = self._children.get((self.root, token))
+        if node is None:
+            return False
+        self.root = node
+        return True
+
+    def live_nodes(self) -> list[int]:
+        """Descendants of the root, in index order."""
+        live: set[int] = set()
+        nodes: list[int] = []
+        first = self.root + 1
+        for node in range(first, self.num_nodes):
+            parent = self.parents[node]
+            if parent == self.root or parent in live:
+                live.add(node)
+                nodes.append(node)
+        return nodes
+
+    def live_depth(self) -> int:
+        """Levels of live nodes below the root; 0 when nothing is guessed beyond the truth."""
+        nodes = self.live_nodes()
+        if not nodes:
+            return 0
+        start = self.root_len - self.base
+        return max(self._depths[node] for node in nodes) - start + 1
+
+    def subtree(self, max_nodes: int, max_depth: int) -> tuple[DraftTree, list[int]]:
+        """The live nodes as a tree relative to the root, earliest guessed first, and their indices in this tree.
+
+        Nodes deeper than max_depth levels or beyond max_nodes are left out (a left-out node takes its descendants with it,
+        since indices ascend along every path).
+        """
+        start = self.root_len - self.base
+        kept: list[int] = []
+        place: dict[int, int] = {self.root: ROOT}
+        parents: list[int] = []
+        for node in self.live_nodes():
+            if len(kept) == max_nodes:
+                break
+            parent = place.get(self.parents[node])
+            if parent is None or self._depths[node] - start >= max_depth:
+                continue
+            place[node] = len(kept)
+            kept.append(node)
+            parents.append(parent)
+        tokens = np.asarray([self.tokens[node] for node in kept], np.int32)
+        return DraftTree(tokens, np.asarray(parents, np.int32)), kept

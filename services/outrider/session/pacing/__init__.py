@@ -1,0 +1,1 @@
+"""Pacing policies: pure functions from all sessions' states to the next step. One policy a file; `registry` names them."""

@@ -1,0 +1,102 @@
+"""The pacing seam: who takes part in the next step, with how many nodes, who waits, and how far each drafter may run.
+
+A policy is pure: the same view gives the same plan; it drives the verifier service and the simulator alike. It must not know
+engines, streams or clocks (the view carries the time). Times in microseconds on one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Measured verify time as a function of rows: (rows, us) points ascending; linear between, extrapolated from the last two."""
+
+    points: tuple[tuple[int, float], ...]
+
+    def verify_us(self, num_rows: int) -> float:
+        """Expected duration of a step of this many rows."""
+        points = self.points
+        if num_rows <= points[0][0] or len(points) == 1:
+            return points[0][1]
+        for (rows_a, us_a), (rows_b, us_b) in zip(points, points[1:], strict=False):
+            if num_rows <= rows_b:
+                return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
+        (rows_a, us_a), (rows_b, us_b) = points[-2:]
+        return us_b + (us_b - us_a) * (num_rows - rows_b) / (rows_b - rows_a)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """What a policy may know of one session.
+
+    num_uncached: committed tokens not yet fed to the target (1 = only the newest: ready to verify; more = prefill left).
+    num_nodes, depth: live guessed nodes beyond the truth and their levels. tail_ended: every live drafter has said it paused.
+    has_drafter: at least one drafter is open for this session. following: the newest commit was what the tree had guessed (no
+    re-root is under way). waiting_since_us: when the session last became ready (its commit, or its prefill's end).
+    draft_deadline_us: past this the session must not wait for drafts any longer. max_draft_len: the request's own bound (0 = off).
+    remaining: tokens it may still emit. draft_us_per_token: measured, 0 when unknown.
+    acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
+    """
+
+    session: int
+    committed_len: int
+    num_uncached: int
+    num_nodes: int
+    depth: int
+    tail_ended: bool
+    has_drafter: bool
+    following: bool
+    waiting_since_us: int
+    draft_deadline_us: int
+    max_draft_len: int
+    remaining: int
+    draft_us_per_token: float
+    acceptance: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """All live sessions, the measured cost curve, rows a step may hold, and the present time."""
+
+    sessions: tuple[SessionView, ...]
+    cost: CostCurve
+    max_rows: int
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes."""
+
+    session: int
+    max_feed: int
+    max_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PacingPlan:
+    """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
+
+    reason: one word per plan for traces.
+    """
+
+    take: tuple[SessionPlan, ...]
+    wake_us: int | None
+    reason: str
+
+
+class Pacing(Protocol):
+    """A registered policy."""
+
+    name: str
+
+    def plan(self, view: StepView) -> PacingPlan:
+        """Decide the next step. Must make progress: a ready session past its deadline is taken."""
+        ...
+
+    def draft_ahead(self, session: SessionView) -> int:
+        """Tokens beyond the commit that the drafter may draft (draft_until = committed_len + this); 0 = do not draft."""
+        ...
