@@ -6,6 +6,7 @@ engines, streams or clocks (the view carries the time). Times in microseconds on
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +22,7 @@ class CostCurve:
         points = self.points
         if num_rows <= points[0][0] or len(points) == 1:
             return points[0][1]
-        for (rows_a, us_a), (rows_b, us_b) in zip(points, points[1:], strict=False):
+        for (rows_a, us_a), (rows_b, us_b) in itertools.pairwise(points):
             if num_rows <= rows_b:
                 return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
         (rows_a, us_a), (rows_b, us_b) = points[-2:]
