@@ -1,0 +1,93 @@
+"""The guess tree against a naive model: a list of paths."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from outrider.errors import ProtocolViolation
+from outrider.session.guess_tree import GuessTree
+from outrider.types.tree import MAX_TREE_NODES, ROOT
+
+
+def sample_tree() -> GuessTree:
+    """base 10:  0(a) -> 1(b) -> 3(d);  0 -> 2(c);  4(e) beside 0."""
+    tree = GuessTree(tree_id=1, base=10)
+    tree.append([7, 8, 9, 8, 5], [ROOT, 0, 0, 1, ROOT])
+    return tree
+
+
+def test_advancing_keeps_indices_and_forgets_siblings() -> None:
+    tree = sample_tree()
+    assert tree.live_nodes() == [0, 1, 2, 3, 4]
+    assert tree.advance(7)
+    assert tree.root_len == 11
+    assert tree.live_nodes() == [1, 2, 3]
+    assert tree.live_depth() == 2
+    subtree, kept = tree.subtree(max_nodes=8, max_depth=8)
+    assert kept == [1, 2, 3]
+    assert subtree.tokens.tolist() == [8, 9, 8]
+    assert subtree.parents.tolist() == [ROOT, ROOT, 0]
+
+
+def test_a_contradiction_is_reported_and_moves_nothing() -> None:
+    tree = sample_tree()
+    assert not tree.advance(99)
+    assert tree.root == ROOT
+    assert tree.root_len == 10
+
+
+def test_bounds_cut_whole_branches() -> None:
+    tree = sample_tree()
+    by_depth, kept = tree.subtree(max_nodes=8, max_depth=1)
+    assert kept == [0, 4]
+    assert by_depth.parents.tolist() == [ROOT, ROOT]
+    by_nodes, kept = tree.subtree(max_nodes=2, max_depth=8)
+    assert kept == [0, 1]
+    assert by_nodes.parents.tolist() == [ROOT, 0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents"),
+    [([1], [0]), ([1], [-2]), ([1, 1], [ROOT, ROOT]), ([1, 2], [ROOT]), ([1], [5])],
+)
+def test_a_malformed_tail_is_refused(tokens: list[int], parents: list[int]) -> None:
+    with pytest.raises(ProtocolViolation):
+        GuessTree(1, 0).append(tokens, parents)
+
+
+def test_a_tree_is_bounded() -> None:
+    tree = GuessTree(1, 0)
+    tree.append(list(range(MAX_TREE_NODES)), [ROOT] * MAX_TREE_NODES)
+    with pytest.raises(ProtocolViolation):
+        tree.append([MAX_TREE_NODES], [ROOT])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_trees_agree_with_a_set_of_paths(seed: int) -> None:
+    rng = random.Random(seed)
+    tree = GuessTree(1, 3)
+    paths: list[tuple[int, ...]] = []
+    for _ in range(60):
+        parent = rng.randrange(ROOT, tree.num_nodes)
+        token = rng.randrange(4)
+        before = () if parent == ROOT else paths[parent]
+        if (*before, token) in paths:
+            with pytest.raises(ProtocolViolation):
+                tree.append([token], [parent])
+            continue
+        tree.append([token], [parent])
+        paths.append((*before, token))
+    truth: tuple[int, ...] = ()
+    for _ in range(6):
+        token = rng.randrange(4)
+        expected = (*truth, token) in paths
+        assert tree.advance(token) == expected
+        if not expected:
+            break
+        truth = (*truth, token)
+        below = [path for path in paths if path[: len(truth)] == truth and len(path) > len(truth)]
+        assert [paths[node] for node in tree.live_nodes()] == below
+        assert tree.live_depth() == max((len(path) - len(truth) for path in below), default=0)
+        assert tree.root_len == 3 + len(truth)
