@@ -1,0 +1,99 @@
+"""People and things that the arithmetic stories are about, with the names kept out of training.
+
+Knows word lists only; no grammar, no numbers. `HELD_OUT_PEOPLE` must never reach a training document:
+evaluation uses them to see whether a model reads a story or recalls one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A name with its pronouns."""
+
+    name: str
+    subject: str  # "She"
+    object: str  # "her"
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What is counted, what holds it, and where."""
+
+    items: str  # plural
+    item: str  # singular
+    boxes: str  # plural of the container
+    box: str  # singular of the container
+    place: str
+
+
+def _people(women: str, men: str) -> tuple[Person, ...]:
+    return tuple(Person(name, "She", "her") for name in women.split()) + tuple(
+        Person(name, "He", "him") for name in men.split()
+    )
+
+
+PEOPLE = _people(
+    "Ann Mara Lina Rosa Vera Nora Emma Ida Clara Julia Sofia Alma Greta Maya Hana Leila Zoe Iris Ruth Eva "
+    "Tara Nina Olga Paula Rita Dora Elsa Fiona Gwen Helen Irene Jana Kira Laura Mona Naomi Petra Sara Tilda Wanda",
+    "Tom Ben Omar Luis Ivan Karl Hugo Noah Leo Max Paul Adam Felix Oscar Emil Jonas Simon Victor Walter Yusuf "
+    "Amir Boris Carlos David Eric Frank George Henry Ian Jack Kofi Liam Marco Nils Otto Peter Ravi Samuel Theo Viktor",
+)
+HELD_OUT_PEOPLE = _people(
+    "Agatha Brunhild Cosima Delphine Esmeralda Philippa Rosalind Winifred",
+    "Balthazar Cornelius Demetrius Ferdinand Giovanni Leopold Maximilian Zebulon",
+)
+
+_THEMES = """
+apples apple crates crate orchard
+pears pear baskets basket garden
+oranges orange boxes box market
+lemons lemon bags bag kitchen
+eggs egg cartons carton farm
+cookies cookie tins tin bakery
+muffins muffin trays tray cafe
+books book shelves shelf library
+stamps stamp albums album attic
+coins coin jars jar bank
+marbles marble bags bag playground
+pencils pencil boxes box school
+stickers sticker packs pack classroom
+cards card decks deck club
+beads bead strings string workshop
+buttons button jars jar shop
+shells shell buckets bucket beach
+stones stone piles pile quarry
+bricks brick pallets pallet yard
+tiles tile stacks stack store
+candles candle boxes box church
+flowers flower bunches bunch park
+roses rose vases vase greenhouse
+tickets ticket rolls roll theater
+toys toy chests chest nursery
+chairs chair rows row hall
+bottles bottle racks rack cellar
+cups cup shelves shelf cupboard
+plates plate stacks stack restaurant
+photos photo albums album studio
+letters letter sacks sack office
+nails nail packets packet garage
+screws screw drawers drawer factory
+seeds seed packets packet field
+fish fish tanks tank harbor
+balloons balloon bunches bunch fair
+ribbons ribbon rolls roll mill
+magnets magnet trays tray lab
+postcards postcard folders folder museum
+feathers feather bundles bundle barn
+"""
+
+
+def _themes() -> tuple[Theme, ...]:
+    rows = [line.split() for line in _THEMES.split("\n") if line]
+    return tuple(Theme(items=r[0], item=r[1], boxes=r[2], box=r[3], place=r[4]) for r in rows)
+
+
+THEMES = _themes()
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
