@@ -1,0 +1,126 @@
+"""A whole deployment on this machine: one drafter or none, one verifier, one gateway, as separate processes.
+
+Knows the services' command lines and the order to start and stop them in: all start side by side, since most of a start is each
+process importing and loading for itself; the gateway stops first, so that requests drain before what they need goes away.
+Must not know tokens, grpc or terminals.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.launch.threads import ThreadPlan
+
+START_DEADLINE_S = 120.0
+DRAIN_DEADLINE_S = 10.0
+GATEWAY_THREADS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentSpec:
+    """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen: the gateway's address, None for a
+    unix socket of its own. drafter_extra, verifier_extra, gateway_extra: further command-line arguments of each service."""
+
+    target: str
+    draft: str | None
+    pacing: str
+    threads: ThreadPlan
+    dtype: str = "float32"
+    numerics: str = "fast"
+    listen: str | None = None
+    drafter_extra: tuple[str, ...] = ()
+    verifier_extra: tuple[str, ...] = ()
+    gateway_extra: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Deployment:
+    """Running services. Use as a context manager, from a thread that lives as long as they should."""
+
+    def __init__(self, spec: DeploymentSpec, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start everything and wait until every service is ready. Raises StartFailed; nothing is left running then."""
+        self.spec = spec
+        self.folder = Path(tempfile.mkdtemp(prefix="outrider-"))
+        self.processes: dict[str, ServiceProcess] = {}
+        self.ready: dict[str, dict[str, object]] = {}
+        self.start_s = 0.0
+        started = time.monotonic()
+        try:
+            for command in self.commands():
+                self.processes[command.name] = ServiceProcess(command, self.folder / f"{command.name}.log")
+            for name, process in self.processes.items():
+                self.ready[name] = process.wait_ready(started + deadline_s)
+        except BaseException:
+            self.stop(drain_s=1.0, keep_logs=True)
+            raise
+        self.start_s = time.monotonic() - started
+
+    @property
+    def gateway(self) -> str:
+        """Address of the client API."""
+        return self.spec.listen or self._socket("gateway")
+
+    @property
+    def verifier(self) -> str:
+        """Address of the verifier."""
+        return self._socket("verifier")
+
+    @property
+    def drafter(self) -> str | None:
+        """Address of the drafter, None without one."""
+        return None if self.spec.draft is None else self._socket("drafter")
+
+    def commands(self) -> list[ServiceCommand]:
+        """The services in the order they are started."""
+        spec = self.spec
+        model: tuple[str, ...] = ("--dtype", spec.dtype)
+        commands: list[ServiceCommand] = []
+        paired: tuple[str, ...] = ()
+        if spec.draft is not None:
+            drafter = ("-m", "drafter_service", "--model", spec.draft, "--listen", self._socket("drafter"), *model)
+            commands.append(self._command("drafter", drafter, spec.threads.drafter, spec.threads.drafter_cores, spec.drafter_extra))
+            paired = ("--drafter", self._socket("drafter"))
+        model += ("--numerics", spec.numerics, "--pacing", spec.pacing)
+        verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model)
+        commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))
+        gateway = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway, "--model-dir", spec.target)
+        commands.append(ServiceCommand("gateway", (*gateway, *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment))
+        return commands
+
+    def failures(self) -> dict[str, int]:
+        """Services that have ended, with their exit codes."""
+        codes = {name: process.exit_code for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def restart(self, name: str, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start a service again at its old address, after it ended or was killed."""
+        self.processes[name].stop(drain_s=DRAIN_DEADLINE_S)
+        self.processes[name] = ServiceProcess(self.processes[name].command, self.folder / f"{name}.log")
+        self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s)
+
+    def stop(self, drain_s: float = DRAIN_DEADLINE_S, keep_logs: bool = False) -> dict[str, int]:
+        """Drain and end every service, the gateway first; returns their exit codes. Safe to call again."""
+        codes = {name: self.processes[name].stop(drain_s) for name in reversed(self.processes)}
+        if not keep_logs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return codes
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop(keep_logs=error is not None and not isinstance(error, KeyboardInterrupt))
+
+    def _command(
+        self, name: str, arguments: tuple[str, ...], num_threads: int, cores: tuple[int, ...], extra: tuple[str, ...]
+    ) -> ServiceCommand:
+        return ServiceCommand(name, (*arguments, "--threads", str(num_threads), *extra), num_threads, cores, self.spec.environment)
+
+    def _socket(self, name: str) -> str:
+        return f"unix:{self.folder / name}.sock"

@@ -1,0 +1,148 @@
+"""One service as a child process: start, wait for its ready line, watch, stop.
+
+A service prints one JSON object on its first line of stdout when it serves, and everything else to stderr, which goes to a log
+file whose tail explains a failed start. Stopping is SIGTERM (drain), and SIGKILL after a bound. Must not know what it serves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.errors import OutriderError
+from outrider.launch.threads import thread_environment
+
+_BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
+LOG_TAIL_LINES = 25
+LOG_TAIL_BYTES = 16_384
+
+
+class StartFailed(OutriderError):
+    """A service did not come up; the sentence names it and carries the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCommand:
+    """What to run. name: for people and log files. arguments: after the interpreter, for example ("-m", "drafter_service", ...).
+
+    num_threads: compute threads, through the environment. cores: to be pinned to, empty for any.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    num_threads: int = 1
+    cores: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServiceProcess:
+    """A started service. Start it from a thread that outlives it (see bound_exec)."""
+
+    def __init__(self, command: ServiceCommand, log_path: Path) -> None:
+        self.command = command
+        self.log_path = log_path
+        self._ready: dict[str, object] | None = None
+        self._decided = threading.Event()
+        cores = ",".join(map(str, command.cores)) or "-"
+        # -I -S: the wrapper needs nothing but ctypes, and must not be changed by the environment meant for the service.
+        wrapper = [sys.executable, "-I", "-S", str(_BOUND_EXEC), str(os.getpid()), cores]
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*wrapper, sys.executable, *command.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(command),
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read_stdout, name=f"{command.name}-stdout", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of its process group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.poll()
+
+    def wait_ready(self, deadline_s: float) -> dict[str, object]:
+        """The ready line, at the latest at time.monotonic() == deadline_s. Raises StartFailed with the log's tail."""
+        self._decided.wait(max(0.0, deadline_s - time.monotonic()))
+        if self._ready is not None:
+            return self._ready
+        if not self._decided.is_set():
+            raise StartFailed(self._explain("was not ready in time"))
+        self._process.wait()
+        raise StartFailed(self._explain(f"ended before it was ready (exit code {self.exit_code})"))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the service's process group; nothing happens when it has ended."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    def stop(self, drain_s: float) -> int:
+        """SIGTERM, wait at most drain_s, then SIGKILL. Returns the exit code (0 = drained, -9 = killed)."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a stopped process cannot drain
+        try:
+            code = self._process.wait(drain_s)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            code = self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def log_tail(self, num_lines: int = LOG_TAIL_LINES) -> str:
+        """The last lines of the log."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - LOG_TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-num_lines:])
+
+    def _read_stdout(self) -> None:
+        """Keep the ready line; pass anything else on to the log, so that a chatty service never blocks on a full pipe."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        for line in stdout:
+            ready = None if self._decided.is_set() else _ready_line(line)
+            if ready is not None:
+                self._ready = ready
+                self._decided.set()
+            else:
+                with self.log_path.open("ab") as log:
+                    log.write(line)
+        self._decided.set()
+
+    def _explain(self, problem: str) -> str:
+        tail = self.log_tail().strip() or "(the log is empty)"
+        command = " ".join(("python", *self.command.arguments))
+        return f"{self.command.name} {problem}\n  command: {command}\n  log: {self.log_path}\n--- end of its log ---\n{tail}"
+
+
+def _environment(command: ServiceCommand) -> dict[str, str]:
+    """The parent's environment with the parent's import path, so that a checkout needs no installation."""
+    paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
+    return {**os.environ, "PYTHONPATH": paths, **thread_environment(command.num_threads), **command.environment}
+
+
+def _ready_line(line: bytes) -> dict[str, object] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

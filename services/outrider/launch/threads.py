@@ -1,0 +1,72 @@
+"""How the cores of one machine are shared between a verifier and a drafter.
+
+Two processes that compute at the same time must not have more threads than there are cores: an oversubscribed parallel region
+waits at every barrier for the thread that lost its core. A policy under which they take turns may give both every core.
+Must not know torch: a plan is numbers, applied by whoever starts the processes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+MAX_DRAFTER_THREADS = 4
+_TAKING_TURNS = frozenset({"plain", "serial"})
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """Compute threads of each process. *_cores: cores a process is pinned to, empty for any."""
+
+    verifier: int
+    drafter: int
+    verifier_cores: tuple[int, ...] = ()
+    drafter_cores: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """One line for people, for example `verifier 2 threads, drafter 1 thread`."""
+        return f"verifier {_threads(self.verifier, self.verifier_cores)}, drafter {_threads(self.drafter, self.drafter_cores)}"
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Cores this process may run on, ascending (a container's or taskset's limit counts)."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
+    """Threads for a policy: taking turns, the verifier gets every core; overlapping, the drafter's are set aside.
+
+    A small draft model gains nothing from many threads, so the drafter gets one, or a quarter of the cores up to
+    MAX_DRAFTER_THREADS. Raises ValueError without a core.
+    """
+    if num_cores < 1:
+        raise ValueError(f"num_cores must be at least 1, got {num_cores}")
+    drafter = max(1, min(MAX_DRAFTER_THREADS, num_cores // 4))
+    if pacing in _TAKING_TURNS:
+        return ThreadPlan(verifier=num_cores, drafter=drafter)
+    return ThreadPlan(verifier=max(1, num_cores - drafter), drafter=drafter)
+
+
+def pinned(plan: ThreadPlan, cores: tuple[int, ...]) -> ThreadPlan:
+    """The same plan with each process on cores of its own: the verifier on the first, the drafter on the last ones.
+
+    Where there are too few cores for both, they overlap.
+    """
+    return ThreadPlan(plan.verifier, plan.drafter, cores[: plan.verifier], cores[-plan.drafter :])
+
+
+def thread_environment(num_threads: int) -> dict[str, str]:
+    """Environment that holds every numeric library of a process to num_threads."""
+    count = str(num_threads)
+    return {
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "NUMEXPR_NUM_THREADS": count,
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _threads(count: int, cores: tuple[int, ...]) -> str:
+    where = f" on core {','.join(map(str, cores))}" if cores else ""
+    return f"{count} thread{'' if count == 1 else 's'}{where}"

@@ -1,0 +1,82 @@
+"""The command lines of a deployment, and that a failed start leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.process import ServiceCommand, StartFailed
+from outrider.launch.threads import ThreadPlan
+
+SPEC = DeploymentSpec("target", "draft", "serial", ThreadPlan(2, 1))
+SERVES = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("{}", flush=True)
+signal.sigwait({signal.SIGTERM})
+"""
+
+
+class FakeServices(Deployment):
+    """A deployment whose services are one-line scripts."""
+
+    codes: tuple[str, ...] = (SERVES, SERVES, SERVES)
+
+    def commands(self) -> list[ServiceCommand]:
+        return [ServiceCommand(real.name, ("-c", code)) for real, code in zip(super().commands(), self.codes, strict=True)]
+
+
+class DyingVerifier(FakeServices):
+    codes = (SERVES, "raise SystemExit('weights are missing')", SERVES)
+
+
+def arguments(spec: DeploymentSpec) -> dict[str, str]:
+    with FakeServices(spec) as deployment:
+        return {command.name: " ".join(command.arguments) for command in Deployment.commands(deployment)}
+
+
+def test_each_service_is_told_its_model_threads_and_peers() -> None:
+    lines = arguments(SPEC)
+    assert list(lines) == ["drafter", "verifier", "gateway"]
+    assert "--model draft" in lines["drafter"]
+    assert "--threads 1" in lines["drafter"]
+    assert "--threads 2" in lines["verifier"]
+    assert "--drafter unix:" in lines["verifier"]
+    assert "--pacing serial" in lines["verifier"]
+    assert "--model-dir target" in lines["gateway"]
+
+
+def test_without_a_draft_model_there_is_no_drafter() -> None:
+    class NoDrafter(FakeServices):
+        codes = (SERVES, SERVES)
+
+    with NoDrafter(DeploymentSpec("target", None, "plain", ThreadPlan(2, 1))) as deployment:
+        assert list(deployment.processes) == ["verifier", "gateway"]
+        assert deployment.drafter is None
+
+
+def test_a_clean_stop_drains_every_service_and_removes_the_folder() -> None:
+    deployment = FakeServices(SPEC)
+    assert deployment.failures() == {}
+    assert deployment.stop() == {"gateway": 0, "verifier": 0, "drafter": 0}
+    assert not deployment.folder.exists()
+
+
+def test_a_service_that_cannot_start_takes_the_others_down_and_keeps_the_log() -> None:
+    with pytest.raises(StartFailed, match=r"(?s)verifier ended before it was ready.*weights are missing") as failure:
+        DyingVerifier(SPEC)
+    log = str(failure.value).split("log: ")[1].splitlines()[0]
+    with open(log) as kept:
+        assert "weights are missing" in kept.read()
+
+
+def test_a_killed_service_shows_up_as_a_failure_and_can_be_restarted() -> None:
+    with FakeServices(SPEC) as deployment:
+        drafter = deployment.processes["drafter"]
+        drafter.signal(signal.SIGKILL)
+        drafter.stop(1.0)
+        assert deployment.failures() == {"drafter": -signal.SIGKILL}
+        deployment.restart("drafter")
+        assert deployment.failures() == {}

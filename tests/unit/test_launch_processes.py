@@ -1,0 +1,110 @@
+"""A child service: its ready line, its log, its death with its parent, and the bounds on starting and stopping it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
+
+READY = "import json, sys; print(json.dumps({'ready': True, 'port': 7}), flush=True)\n"
+WAIT_FOR_TERM = "import signal; signal.sigwait({signal.SIGTERM})\n"
+BLOCK_TERM = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+START_S = 20.0
+CHILD = "import signal; print('{}', flush=True); signal.pause()"
+PARENT = """
+import signal, sys, time
+from pathlib import Path
+from outrider.launch.process import ServiceCommand, ServiceProcess
+
+service = ServiceProcess(ServiceCommand("child", ("-c", sys.argv[2])), Path(sys.argv[1]) / "child.log")
+service.wait_ready(time.monotonic() + 20.0)
+print(service.pid, flush=True)
+signal.pause()
+"""
+
+
+def service(code: str, tmp_path: Path, **options: object) -> ServiceProcess:
+    command = ServiceCommand("echo", ("-c", code), **options)  # type: ignore[arg-type]
+    return ServiceProcess(command, tmp_path / "echo.log")
+
+
+def ready(process: ServiceProcess) -> dict[str, object]:
+    return process.wait_ready(time.monotonic() + START_S)
+
+
+def test_ready_line_is_read_and_other_output_goes_to_the_log(tmp_path: Path) -> None:
+    process = service("print('hello')\n" + READY + "print('later', flush=True)\n" + WAIT_FOR_TERM, tmp_path)
+    try:
+        assert ready(process) == {"ready": True, "port": 7}
+    finally:
+        process.stop(START_S)
+    assert process.log_path.read_text() == "hello\nlater\n"
+
+
+def test_a_service_that_dies_at_the_start_is_explained_by_its_log(tmp_path: Path) -> None:
+    process = service("import sys; print('no such model: x', file=sys.stderr); sys.exit(3)", tmp_path)
+    with pytest.raises(StartFailed, match=r"(?s)echo ended before it was ready \(exit code 3\).*no such model: x"):
+        ready(process)
+    assert process.stop(0.0) == 3
+
+
+def test_a_service_that_never_says_ready_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+    process = service("import signal; signal.sigwait({signal.SIGTERM})", tmp_path)
+    try:
+        with pytest.raises(StartFailed, match="was not ready in time"):
+            process.wait_ready(time.monotonic())
+        assert process.exit_code is None
+    finally:
+        process.stop(START_S)
+
+
+def test_sigterm_drains_and_the_exit_code_is_the_services_own(tmp_path: Path) -> None:
+    process = service(BLOCK_TERM + READY + WAIT_FOR_TERM + "sys.exit(5)", tmp_path)
+    ready(process)
+    assert process.stop(START_S) == 5
+
+
+def test_a_service_that_ignores_sigterm_is_killed_at_the_bound(tmp_path: Path) -> None:
+    process = service(BLOCK_TERM + READY + "signal.sigwait({signal.SIGUSR1})", tmp_path)
+    ready(process)
+    assert process.stop(0.05) == -signal.SIGKILL
+
+
+def test_a_stopped_service_can_still_be_ended(tmp_path: Path) -> None:
+    process = service(BLOCK_TERM + READY + WAIT_FOR_TERM, tmp_path)
+    ready(process)
+    process.signal(signal.SIGSTOP)
+    assert process.stop(START_S) == 0
+
+
+def test_threads_cores_and_environment_reach_the_service(tmp_path: Path) -> None:
+    code = (
+        "import json, os\n"
+        "seen = {'omp': os.environ['OMP_NUM_THREADS'], 'x': os.environ['X'], 'cores': sorted(os.sched_getaffinity(0))}\n"
+        "print(json.dumps(seen), flush=True)\n"
+    )
+    core = min(os.sched_getaffinity(0))
+    process = service(code, tmp_path, num_threads=3, cores=(core,), environment={"X": "y"})
+    assert ready(process) == {"omp": "3", "x": "y", "cores": [core]}
+    process.stop(START_S)
+
+
+def test_services_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), CHILD], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    watch = os.pidfd_open(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    ended, _, _ = select.select([watch], [], [], START_S)
+    os.close(watch)
+    assert ended, "the service outlived its killed parent"

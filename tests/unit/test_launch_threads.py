@@ -1,0 +1,47 @@
+"""How cores are shared between a verifier and a drafter."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.launch.threads import ThreadPlan, pinned, plan_threads, thread_environment, usable_cores
+
+
+def test_taking_turns_on_two_cores_gives_the_verifier_both() -> None:
+    assert plan_threads(2, "serial") == ThreadPlan(verifier=2, drafter=1)
+
+
+def test_overlapping_on_two_cores_gives_each_one() -> None:
+    assert plan_threads(2, "pearl") == ThreadPlan(verifier=1, drafter=1)
+
+
+@pytest.mark.parametrize("num_cores", [2, 3, 4, 8, 16, 64])
+def test_overlapping_never_oversubscribes(num_cores: int) -> None:
+    plan = plan_threads(num_cores, "pearl")
+    assert plan.verifier + plan.drafter == num_cores
+
+
+def test_one_core_serves_both() -> None:
+    assert plan_threads(1, "pearl") == ThreadPlan(verifier=1, drafter=1)
+
+
+def test_no_core_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        plan_threads(0, "serial")
+
+
+def test_pinning_puts_the_processes_on_cores_of_their_own() -> None:
+    plan = pinned(plan_threads(4, "pearl"), (2, 3, 6, 7))
+    assert plan.verifier_cores == (2, 3, 6)
+    assert plan.drafter_cores == (7,)
+    assert plan.describe() == "verifier 3 threads on core 2,3,6, drafter 1 thread on core 7"
+
+
+def test_the_environment_holds_every_numeric_library_to_the_count() -> None:
+    assert {value for name, value in thread_environment(3).items() if name.endswith("NUM_THREADS")} == {"3"}
+
+
+def test_usable_cores_are_ascending_and_not_empty() -> None:
+    cores = usable_cores()
+    assert cores
+    assert list(cores) == sorted(cores)
