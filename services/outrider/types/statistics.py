@@ -1,0 +1,45 @@
+"""What speculation did for one sample: the counters that the verifier fills and every client sees.
+
+Knows counts and the two ratios defined over them. Must not know protobuf (`outrider.rpc` converts) or how a round works.
+Vocabulary of docs/architecture.md section 7: acceptance rate = accepted / drafted; mean emitted per round counts the corrected or
+bonus token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStatistics:
+    """Totals of one sample.
+
+    num_rounds: verify rounds, the prefill's included. num_drafted: guessed nodes that were verified; num_accepted: of them accepted.
+    drafted_by_depth, accepted_by_depth: entry d counts rounds in which depth d was guessed / its guess accepted.
+    verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
+    round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
+    """
+
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_emitted: int = 0
+    drafted_by_depth: tuple[int, ...] = ()
+    accepted_by_depth: tuple[int, ...] = ()
+    verify_us: int = 0
+    draft_us: int = 0
+    overlapped_draft_us: int = 0
+    reconcile_us: int = 0
+    draft_wait_us: int = 0
+    pacing: str = ""
+    num_drafter_losses: int = 0
+
+    @property
+    def mean_emitted_per_round(self) -> float:
+        """Committed tokens divided by rounds; 0 before the first round."""
+        return self.num_emitted / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted, in [0, 1]; 0 when nothing was drafted."""
+        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
