@@ -1,0 +1,71 @@
+"""Client channels: options, limits and waiting until a peer answers.
+
+Knows grpc.aio channels. Must not know services. Retries are off: the callers know which of their calls may be repeated. Proxies are
+off: peers are named directly. Addresses are `host:port` or `unix:/path`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from outrider.errors import InvalidRequest, Unavailable
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+KEEPALIVE_TIME_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+MIN_RECONNECT_BACKOFF_MS = 100
+MAX_RECONNECT_BACKOFF_MS = 2_000
+READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """max_message_bytes: both ways. receive_window_bytes: how much a peer may send on one stream before we read it; None lets grpc
+    choose (64 KiB and up, by measured bandwidth), a number keeps a slow reader's backpressure short."""
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    receive_window_bytes: int | None = None
+
+
+def open_channel(address: str, limits: ChannelLimits | None = None) -> grpc.aio.Channel:
+    """A channel that connects on first use and reconnects by itself; the caller closes it. Raises InvalidRequest on a bad address."""
+    limits = limits or ChannelLimits()
+    check_address("address", address)
+    options: list[tuple[str, int]] = [
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.initial_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
+        ("grpc.min_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
+        ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if limits.receive_window_bytes is not None:
+        options += [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", limits.receive_window_bytes)]
+    return grpc.aio.insecure_channel(address, options=options)
+
+
+async def wait_ready(channel: grpc.aio.Channel, address: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Return once the channel is connected; raises Unavailable naming the address when it is not within timeout_s."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await channel.channel_ready()
+    except TimeoutError:
+        raise Unavailable(f"{address} did not answer within {timeout_s:g} s") from None
+
+
+def check_address(field: str, address: str) -> None:
+    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535) or `unix:/path`."""
+    if address.startswith("unix:"):
+        if len(address) == len("unix:"):
+            raise InvalidRequest(field, "unix: needs a path")
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidRequest(field, f"{address!r} is neither host:port nor unix:/path")

@@ -1,0 +1,103 @@
+"""One server interceptor: errors become statuses, a draining server refuses new calls, and generators are closed on cancellation.
+
+Knows the four handler shapes of grpc.aio. Must not know any service. Streaming handlers may be async generators or coroutines that
+use `context.read` / `context.write`; generators run inside a coroutine that closes them, so that their `finally` blocks run at once
+when a call is cancelled (grpc itself leaves that to garbage collection).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+
+from outrider.errors import OutriderError, Unavailable
+from outrider.rpc.context import Context
+from outrider.rpc.status import error_metadata, status_of
+
+_LOG = logging.getLogger(__name__)
+_ALWAYS_SERVED = ("/grpc.health.", "/grpc.reflection.")
+
+if TYPE_CHECKING:  # generic in the stubs only
+    _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    _ServerInterceptor = grpc.aio.ServerInterceptor
+
+Behavior = Callable[[Any, Context], Awaitable[Any]]
+
+
+class ErrorInterceptor(_ServerInterceptor):
+    """Maps OutriderError through the status table; anything else is INTERNAL, with its traceback in the log only."""
+
+    def __init__(self) -> None:
+        self.draining = False
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Wraps the handler of one call; unknown methods stay grpc's business."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_ALWAYS_SERVED):
+            return handler
+        return self._wrapped(handler, method)
+
+    def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
+        serializers = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(self._guarded(handler.unary_unary, method), **serializers)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._guarded(handler.unary_stream, method), **serializers)
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(self._guarded(handler.stream_unary, method), **serializers)
+        return grpc.stream_stream_rpc_method_handler(self._guarded(handler.stream_stream, method), **serializers)
+
+    def _guarded(self, behavior: Any, method: str) -> Behavior:
+        run: Behavior = _written_out(behavior) if inspect.isasyncgenfunction(behavior) else behavior
+
+        async def call(request: Any, context: Context) -> Any:
+            try:
+                if self.draining:
+                    raise Unavailable("the service is draining; ask another replica or retry later")
+                return await run(request, context)
+            except OutriderError as error:
+                await _abort(context, error)
+            except (grpc.aio.AbortError, grpc.aio.AioRpcError) as error:
+                await _pass_on(context, error, method)
+            except Exception:  # noqa: BLE001 -- the process's edge: a bug costs its own call, never the server
+                _LOG.exception("unexpected failure in %s", method)
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has the details")
+
+        return call
+
+
+def _written_out(behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]) -> Behavior:
+    """An async generator as a coroutine that writes what it yields."""
+
+    async def call(request: Any, context: Context) -> None:
+        async with aclosing(behavior(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return call
+
+
+async def _abort(context: Context, error: OutriderError) -> NoReturn:
+    await context.abort(status_of(error), str(error), error_metadata(error))
+
+
+async def _pass_on(context: Context, error: BaseException, method: str) -> NoReturn:
+    """A handler that aborted stays aborted; a peer's failure that nobody translated is ours to report as INTERNAL."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        _LOG.error("untranslated failure of a peer in %s", method, exc_info=error)
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has the details")
+    raise error

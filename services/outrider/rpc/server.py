@@ -1,0 +1,176 @@
+"""The grpc.aio server every service runs in: bounds, health, reflection, error statuses, ready line and drain.
+
+Knows grpc. Must not know any service's business. Order of a drain: health says NOT_SERVING, new calls are refused with UNAVAILABLE,
+the service finishes or ends what it holds within its grace, then the sockets close and what is left is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from outrider.errors import InvalidRequest
+from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES, check_address
+from outrider.rpc.interceptor import ErrorInterceptor
+
+_LOG = logging.getLogger(__name__)
+MAX_CONCURRENT_RPCS = 1024
+SERVER_KEEPALIVE_TIME_MS = 30_000
+MIN_CLIENT_PING_INTERVAL_MS = 5_000
+DRAIN_GRACE_S = 10.0
+CLOSE_GRACE_S = 0.5
+OVERALL = ""
+
+Drain = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """max_message_bytes: both ways; larger is RESOURCE_EXHAUSTED. max_concurrent_rpcs: more are RESOURCE_EXHAUSTED at once."""
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
+
+
+class RpcServer:
+    """One grpc.aio server. Use: construct, `add` services, `start`, `set_serving`, and `stop` (or `run_until_signal`).
+
+    Construct it inside a running event loop. addresses (after start) are as bound, with real port numbers.
+    """
+
+    def __init__(self, addresses: Sequence[str], limits: ServerLimits | None = None) -> None:
+        limits = limits or ServerLimits()
+        assert addresses, "a server listens on at least one address"
+        for address in addresses:
+            check_address("listen", address)
+        self._wanted = tuple(addresses)
+        self._interceptor = ErrorInterceptor()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs know the threaded servicer only
+        self._names: list[str] = []
+        self.addresses: tuple[str, ...] = ()
+        self._server = grpc.aio.server(
+            interceptors=[self._interceptor],
+            options=_options(limits),
+            maximum_concurrent_rpcs=limits.max_concurrent_rpcs,
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    @property
+    def address(self) -> str:
+        """The first bound address; only after `start`."""
+        return self.addresses[0]
+
+    @property
+    def draining(self) -> bool:
+        """Whether new calls are refused."""
+        return self._interceptor.draining
+
+    def add(self, full_name: str, register: Callable[[Any, Any], None], servicer: object) -> None:
+        """Add a service before `start`: its full name (for health and reflection), the generated add_..._to_server, the servicer."""
+        register(servicer, self._server)
+        self._names.append(full_name)
+
+    async def start(self) -> None:
+        """Bind every address and accept calls; health answers NOT_SERVING until `set_serving`. Raises InvalidRequest naming an address."""
+        for name in (OVERALL, *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        names = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.addresses = tuple(self._bind(address) for address in self._wanted)
+        await self._server.start()
+
+    async def set_serving(self, serving: bool = True, full_name: str | None = None) -> None:
+        """Readiness of one service, or of all and overall; ignored once draining."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (OVERALL, *self._names) if full_name is None else (full_name,):
+            await self._health.set(name, status)
+
+    async def stop(self, drain: Drain | None = None, grace_s: float = DRAIN_GRACE_S) -> None:
+        """Drain and close. `drain(grace_s)` lets the service finish or end what it holds; past grace_s it is left behind."""
+        await self._health.enter_graceful_shutdown()
+        self._interceptor.draining = True
+        if drain is not None:
+            try:
+                async with asyncio.timeout(grace_s):
+                    await drain(grace_s)
+            except TimeoutError:
+                _LOG.warning("drain did not end within %g s; cancelling what is left", grace_s)
+        await self._server.stop(CLOSE_GRACE_S)
+
+    def _bind(self, address: str) -> str:
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise InvalidRequest("listen", f"cannot bind {address}: {error}") from error
+        if address.startswith("unix:"):
+            return address
+        return f"{address.rpartition(':')[0]}:{port}"
+
+
+async def run_until_signal(server: RpcServer, service: str, drain: Drain | None = None, grace_s: float = DRAIN_GRACE_S) -> None:
+    """Print the ready line of a started, serving server, wait for SIGTERM or SIGINT, drain. A second signal cuts the drain short."""
+    loop = asyncio.get_running_loop()
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (second if first.is_set() else first).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        print_ready(server, service)
+        await first.wait()
+        await _stop_unless(second, server.stop(drain, grace_s))
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def print_ready(server: RpcServer, service: str) -> None:
+    """The one line on stdout that supervisors wait for: {"ready": true, "address": ..., "service": ..., ...}."""
+    line = {"ready": True, "address": server.address, "service": service, "addresses": list(server.addresses), "pid": os.getpid()}
+    print(json.dumps(line), file=sys.stdout, flush=True)
+
+
+def run_service(main: Coroutine[Any, Any, None]) -> None:
+    """Run a process's main coroutine, on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+async def _stop_unless(cut_short: asyncio.Event, stopping: Coroutine[Any, Any, None]) -> None:
+    stop_task, cut_task = asyncio.ensure_future(stopping), asyncio.ensure_future(cut_short.wait())
+    done, pending = await asyncio.wait({stop_task, cut_task}, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    if stop_task in done:
+        stop_task.result()
+
+
+def _options(limits: ServerLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.keepalive_time_ms", SERVER_KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_INTERVAL_MS),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_CLIENT_PING_INTERVAL_MS),
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,108 @@
+"""Errors of ours as gRPC statuses and back: one table, used by every server and every client.
+
+Knows grpc status codes and the error classes. Must not know who calls. Besides the code and the sentence, a status carries the class
+and the field in trailing metadata, so that a gateway can pass a verifier's refusal on unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import grpc
+
+from outrider.errors import (
+    AlreadyExists,
+    Cancelled,
+    DoesNotFit,
+    IncompatiblePair,
+    InvalidRequest,
+    ModelRefused,
+    OutriderError,
+    Overloaded,
+    ProtocolViolation,
+    Unavailable,
+    UnknownSession,
+    UnsupportedParameter,
+)
+
+ERROR_CLASS_KEY = "outrider-error"
+ERROR_FIELD_KEY = "outrider-field"
+MAX_FIELD_LEN = 128
+
+
+class DeadlinePassed(Cancelled):
+    """The request's own deadline passed before its answer was complete."""
+
+
+class RemoteFailure(OutriderError):
+    """A peer failed in a way that is nobody's request's fault."""
+
+
+STATUS_CODES: dict[type[OutriderError], grpc.StatusCode] = {
+    UnsupportedParameter: grpc.StatusCode.INVALID_ARGUMENT,
+    DoesNotFit: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    ProtocolViolation: grpc.StatusCode.INVALID_ARGUMENT,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnknownSession: grpc.StatusCode.NOT_FOUND,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    IncompatiblePair: grpc.StatusCode.FAILED_PRECONDITION,
+    ModelRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    RemoteFailure: grpc.StatusCode.INTERNAL,
+    OutriderError: grpc.StatusCode.INTERNAL,
+}
+_CLASSES: dict[str, type[OutriderError]] = {error_class.__name__: error_class for error_class in STATUS_CODES}
+_DEFAULT_CLASSES: dict[grpc.StatusCode, type[OutriderError]] = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.NOT_FOUND: UnknownSession,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.FAILED_PRECONDITION: IncompatiblePair,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlinePassed,
+    grpc.StatusCode.CANCELLED: Cancelled,
+}
+
+
+def status_of(error: OutriderError) -> grpc.StatusCode:
+    """The code of the error's class, or of the nearest base that has one."""
+    return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
+
+
+def error_metadata(error: OutriderError) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata: the error's class, and the field it names if it does."""
+    known = next(base for base in type(error).__mro__ if base in STATUS_CODES)
+    metadata = [(ERROR_CLASS_KEY, known.__name__)]
+    if isinstance(error, InvalidRequest):
+        metadata.append((ERROR_FIELD_KEY, _printable(error.field)))
+    return tuple(metadata)
+
+
+def error_from_rpc(failure: grpc.aio.AioRpcError) -> OutriderError:
+    """The error a peer raised, as near as its status tells; statuses that fit no class become RemoteFailure."""
+    metadata = dict(cast(Iterable[tuple[str, str]], failure.trailing_metadata() or ()))
+    sentence = failure.details() or f"the peer ended the call with {failure.code().name}"
+    named = _CLASSES.get(str(metadata.get(ERROR_CLASS_KEY, "")))
+    if failure.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        if named is ProtocolViolation:
+            return ProtocolViolation(sentence)
+        return _invalid(named, str(metadata.get(ERROR_FIELD_KEY, "")), sentence)
+    if named is not None and STATUS_CODES[named] is failure.code():
+        return named(sentence)
+    return _DEFAULT_CLASSES.get(failure.code(), RemoteFailure)(sentence)
+
+
+def _invalid(named: type[OutriderError] | None, field: str, sentence: str) -> InvalidRequest:
+    error_class = named if named is not None and issubclass(named, InvalidRequest) else InvalidRequest
+    prefix = f"{field}: "
+    if field and sentence.startswith(prefix):
+        return error_class(field, sentence[len(prefix) :])
+    return error_class(field or "request", sentence)
+
+
+def _printable(text: str) -> str:
+    """Metadata values are ASCII without control characters."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text[:MAX_FIELD_LEN])
