@@ -1,0 +1,110 @@
+"""The process behind `baseline.TransformersBaseline`: one JSON request a line in, one JSON reply a line out.
+
+Run as `python -m outrider_bench.baseline_worker TARGET DRAFT|"" DTYPE THREADS`. Uses nothing of Outrider: only transformers'
+public generate, exactly as its documentation calls it. Ends when its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+class FirstTokenClock:
+    """A streamer (transformers' interface) that only notes when the first generated token arrived."""
+
+    def __init__(self) -> None:
+        self.num_puts = 0
+        self.first_s = 0.0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called with the prompt, then with every new token or run of tokens."""
+        self.num_puts += 1
+        if self.num_puts == 2:
+            self.first_s = time.perf_counter()
+
+    def end(self) -> None:
+        """Called once at the end."""
+
+
+class Generator:
+    """A target and perhaps an assistant of one dtype."""
+
+    def __init__(self, target: str, draft: str, dtype: torch.dtype) -> None:
+        self.target = self._load(target, dtype)
+        self.assistant = self._load(draft, dtype) if draft else None
+
+    @staticmethod
+    def _load(path: str, dtype: torch.dtype) -> Any:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").eval()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Generate for one request (see baseline.TransformersBaseline.answer)."""
+        settings = request["settings"]
+        self._set_attention(settings["attention"])
+        options = self._sampling(request["temperature"]) | self._drafting(settings["assistant"])
+        if settings["cache"] != "dynamic":
+            options["cache_implementation"] = settings["cache"]
+        prompt = torch.tensor([request["prompt"]])
+        clock = FirstTokenClock()
+        torch.manual_seed(request["seed"])
+        begun_s = time.perf_counter()
+        output = self.target.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=request["max_tokens"],
+            streamer=clock,
+            **options,
+        )
+        ended_s = time.perf_counter()
+        return {
+            "tokens": output[0, prompt.shape[1] :].tolist(),
+            "first_token_ms": 1000.0 * (clock.first_s - begun_s),
+            "total_ms": 1000.0 * (ended_s - begun_s),
+        }
+
+    def _set_attention(self, implementation: str) -> None:
+        for model in (self.target, self.assistant):
+            if model is not None and model.config._attn_implementation != implementation:
+                model.set_attn_implementation(implementation)
+
+    @staticmethod
+    def _sampling(temperature: float) -> dict[str, Any]:
+        if temperature == 0.0:
+            return {"do_sample": False}
+        # transformers' own default of top_k = 50 would be another distribution.
+        return {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+
+    def _drafting(self, settings: dict[str, Any] | None) -> dict[str, Any]:
+        if settings is None:
+            return {}
+        if self.assistant is None:
+            raise ValueError("assisted generation needs a draft model")
+        config = self.assistant.generation_config
+        config.num_assistant_tokens = settings["num_tokens"]
+        config.num_assistant_tokens_schedule = settings["schedule"]
+        config.assistant_confidence_threshold = settings["confidence"]
+        return {"assistant_model": self.assistant}
+
+
+def serve(target: str, draft: str, dtype: str, num_threads: int) -> None:
+    """Answer requests until the input ends."""
+    torch.set_num_threads(num_threads)
+    generator = Generator(target, draft, getattr(torch, dtype))
+    print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
+    with torch.inference_mode():
+        for line in sys.stdin:
+            try:
+                reply = generator.answer(json.loads(line))
+            except (ValueError, RuntimeError, TypeError) as error:
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

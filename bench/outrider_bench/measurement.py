@@ -1,0 +1,99 @@
+"""What a bench run asks for and what one answer cost: prompts, answers and the numbers derived from them.
+
+Times in milliseconds on the asking process's clock, from sending the request to its last token. Must not know who answered.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A tokenised prompt of a task."""
+
+    task: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftNumbers:
+    """What speculation did for one answer (the client API's DraftStatistics, times in ms)."""
+
+    num_rounds: int
+    num_drafted: int
+    num_accepted: int
+    verify_ms: float
+    draft_ms: float
+    overlapped_draft_ms: float
+    draft_wait_ms: float
+    num_drafter_losses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answered prompt. tokens: with the end token, if one ended it."""
+
+    tokens: tuple[int, ...]
+    first_token_ms: float
+    total_ms: float
+    draft: DraftNumbers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A cell's repetition or a cell as a whole; rates are 0 where nothing was drafted."""
+
+    tokens_per_s: float
+    first_token_ms: float
+    acceptance_rate: float
+    mean_emitted_per_round: float
+    overlap_share: float
+    verify_share: float
+    drafted_per_round: float
+    num_tokens: int
+
+
+def summarise(answers: Sequence[Answer]) -> Summary:
+    """All tokens over all time (so that long answers weigh more), medians for the time to the first token."""
+    assert answers, "a cell needs at least one answer"
+    num_tokens = sum(len(answer.tokens) for answer in answers)
+    total_ms = sum(answer.total_ms for answer in answers)
+    drafts = [answer.draft for answer in answers if answer.draft is not None]
+    num_rounds = sum(draft.num_rounds for draft in drafts)
+    num_drafted = sum(draft.num_drafted for draft in drafts)
+    draft_ms = sum(draft.draft_ms for draft in drafts)
+    return Summary(
+        tokens_per_s=1000.0 * num_tokens / total_ms,
+        first_token_ms=statistics.median(answer.first_token_ms for answer in answers),
+        acceptance_rate=_ratio(sum(draft.num_accepted for draft in drafts), num_drafted),
+        mean_emitted_per_round=_ratio(num_tokens, num_rounds) if drafts else 1.0,
+        overlap_share=_ratio(sum(draft.overlapped_draft_ms for draft in drafts), draft_ms),
+        verify_share=_ratio(sum(draft.verify_ms for draft in drafts), total_ms),
+        drafted_per_round=_ratio(num_drafted, num_rounds),
+        num_tokens=num_tokens,
+    )
+
+
+def median_summary(repetitions: Sequence[Summary]) -> Summary:
+    """The median of each number over repetitions of one cell."""
+
+    def median(name: str) -> float:
+        return float(statistics.median(getattr(repetition, name) for repetition in repetitions))
+
+    return Summary(
+        tokens_per_s=median("tokens_per_s"),
+        first_token_ms=median("first_token_ms"),
+        acceptance_rate=median("acceptance_rate"),
+        mean_emitted_per_round=median("mean_emitted_per_round"),
+        overlap_share=median("overlap_share"),
+        verify_share=median("verify_share"),
+        drafted_per_round=median("drafted_per_round"),
+        num_tokens=int(median("num_tokens")),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
