@@ -3,7 +3,7 @@
 Knows the committed text, its own guess tree and how far it may draft. Must not know models, threads, streams or clocks
 (times are handed in).
 Caller's contract: apply effects in order. The first `Observe` after an `Open` begins the session in the source (its tokens are the
-whole prefix); `ReleaseSession` ends it there. A restart under a newer incarnation is a release followed by a new begin. Every commit
+whole prefix, its tree is tree 0); `ReleaseSession` ends it there. A restart under a newer incarnation is a release followed by a new begin. Every commit
 that moves the truth is answered, sooner or later, by one pause: a Tail whose end is not MORE.
 """
 
@@ -134,7 +134,8 @@ class DrafterSession:
         if len(self._text) < opening.prefix_len:
             return []
         self._begun = True
-        observe = self._reroot(self._text.tokens, ())
+        self._plant(0)
+        observe = Observe(np.array(self._text.tokens, np.int32), (), reroot=True, tree_id=0)
         return [observe, SendToVerifier(Opened(self.session, opening.incarnation, len(self._text))), *self._arm()]
 
     # --- the truth moves ------------------------------------------------------------------------------------------------
@@ -158,9 +159,12 @@ class DrafterSession:
         return effects
 
     def _reroot(self, tokens: list[int], path: tuple[int, ...]) -> Observe:
-        self._tree = GuessTree(self._tree.tree_id + 1, len(self._text))
-        self._unsent.reset()
+        self._plant(self._tree.tree_id + 1)
         return Observe(np.array(tokens, np.int32), path, reroot=True, tree_id=self._tree.tree_id)
+
+    def _plant(self, tree_id: int) -> None:
+        self._tree = GuessTree(tree_id, len(self._text))
+        self._unsent.reset()
 
     def _arm(self) -> list[DrafterEffect]:
         """Ask for drafts, or say at once that none can come."""
@@ -233,5 +237,4 @@ class DrafterSession:
         self.opening = None
         self._begun = self._armed = False
         self._unsent.reset()
-        self._tree = GuessTree(self._tree.tree_id + 1, 0)
         return [ReleaseSession(reason)]

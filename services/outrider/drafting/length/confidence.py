@@ -1,0 +1,24 @@
+"""Pause when the best guess is improbable: Kangaroo's second exit (Liu et al. 2024; ALGORITHMS.md C), `max draft_probs < stop_below`.
+
+Kangaroo's own threshold is 0.6. The guess that fired is not sent: the target is expected to reject it. It loses when acceptance is high
+although probabilities are flat, as under a high temperature with shared noise.
+"""
+
+from __future__ import annotations
+
+from outrider.types.frames import DraftLimits
+
+
+class ConfidenceStop:
+    """Fires below DraftLimits.stop_below."""
+
+    name = "confidence"
+    sends_trigger = False
+
+    def applies(self, limits: DraftLimits) -> bool:
+        """On when stop_below is positive."""
+        return limits.stop_below > 0.0
+
+    def stops(self, limits: DraftLimits, best_prob: float, entropy: float) -> bool:
+        """Whether the best guess is below the bar."""
+        return best_prob < limits.stop_below

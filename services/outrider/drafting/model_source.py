@@ -1,0 +1,238 @@
+"""The model drafter: a small model behind the Engine seam guesses ahead for all its sessions in one forward a call.
+
+Chains (tree_width 1) follow the draft model's own pick under the target's noise (docs/architecture.md section 1); trees add the
+Gumbel-top-k of the perturbed logits as siblings, in draw order (RSD, 2402.14160; STAND, 2506.04708), expanding the leaves of the best
+cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). After a commit it keeps what still
+matches and rolls back the rest. Every `propose` is one engine step, so that fresh commits come in between. Must not know frames or streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, SourceSession
+from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
+from outrider.drafting.model_tree import ModelTree
+from outrider.engine.contract import Engine
+from outrider.errors import UnknownSession
+from outrider.types.frames import TailEnd
+from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import ROOT, DraftRow, FloatArray, IntArray
+
+# A long prefill takes at most this many rows of a step in which other sessions draft, so that it does not stall them.
+PREFILL_SHARE = 128
+# Up to this many committed tokens are caught up at once beside drafting rows: a round's own tokens, not a prompt.
+CATCH_UP_LEN = 32
+
+_NO_TOKENS: IntArray = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class _Part:
+    """One session's part in the step under way. parents: the rows' nodes (the root's own row first when committed tokens end in it)."""
+
+    tree: ModelTree
+    draft_until: int
+    rows: SequenceRows
+    parents: list[int]
+    shares: list[int]
+
+
+class ModelSource:
+    """Draft source over an Engine. One thread owns both."""
+
+    name = "model"
+    runs_at = RunsAt.DRAFTER
+    needs = Needs.NOTHING
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._eos_token_ids = frozenset(engine.identity.eos_token_ids)
+        self._trees: dict[int, ModelTree] = {}
+        self._drawers: dict[int, RowDrawer] = {}
+        self._turn = 0
+
+    @property
+    def num_sessions(self) -> int:
+        """Open sessions."""
+        return len(self._trees)
+
+    def open(self, session: SourceSession) -> None:
+        """Begin a session; raises DoesNotFit, Overloaded or AlreadyExists with nothing held."""
+        limits = session.limits
+        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, limits.max_nodes)
+        self._engine.open(session.session, spec)
+        self._trees[session.session] = ModelTree(session, self._eos_token_ids)
+        if session.with_rows:
+            self._drawers[session.session] = RowDrawer(session.sampling, session.noise)
+
+    def close(self, session: int) -> None:
+        """Free the session's tree and KV."""
+        if self._trees.pop(session, None) is None:
+            raise UnknownSession(f"session {session} is not open in the draft source")
+        self._drawers.pop(session, None)
+        self._engine.close(session)
+
+    # --- the truth moves ------------------------------------------------------------------------------------------------
+
+    def observe(self, session: int, tokens: IntArray, path: tuple[int, ...], *, reroot: bool, tree_id: int) -> None:
+        """Keep the KV of what still matches and roll back the rest."""
+        tree = self._trees[session]
+        fed = tree.fed_path(path)
+        whole = not reroot and len(fed) == len(path)
+        if tree.place:
+            kept = self._engine.keep(session, fed, subtree=whole)
+            tree.num_cached += len(fed)
+            tree.place = {} if not whole else tree.place
+            if whole:
+                tree.renumber(kept.tolist())
+        tree.truth += tokens.tolist()
+        if reroot:
+            tree.plant(tree_id)
+        else:
+            tree.descend(path[-1])
+        if tree.num_uncached == 0 and not tree.live:
+            # The root was fed, but its children are gone (a full tree was re-rooted) or were withheld: its row must run again.
+            tree.closed.clear()
+            tree.num_cached = len(tree.truth) - 1
+            self._engine.truncate(session, tree.num_cached)
+
+    # --- drafting -------------------------------------------------------------------------------------------------------
+
+    def propose(self, requests: list[ProposeRequest]) -> list[Proposal]:
+        """One engine step over all requesting sessions that have something to expand or to catch up on."""
+        parts = self._plan(requests)
+        grown: dict[int, Proposal] = {}
+        if parts:
+            result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
+            for part, outcome in zip(parts, result.results, strict=True):
+                grown[part.tree.session] = self._apply(part, outcome)
+        return [grown.get(request.session) or self._idle(request) for request in requests]
+
+    def _idle(self, request: ProposeRequest) -> Proposal:
+        """A session that was not in the step: it has a reason to pause, or it waits for room."""
+        tree = self._trees[request.session]
+        return Proposal(request.session, tree.tree_id, (), (), None, self._end(tree, request.draft_until))
+
+    @staticmethod
+    def _end(tree: ModelTree, draft_until: int) -> TailEnd:
+        can_go_on = draft_until > len(tree.truth) if tree.num_uncached else bool(tree.expandable(draft_until))
+        return TailEnd.MORE if can_go_on else tree.pause(draft_until)
+
+    def _plan(self, requests: list[ProposeRequest]) -> list[_Part]:
+        """Drafting rows first, then prefill in what is left; whoever found no room comes first in the next step."""
+        left = self._engine.limits.max_rows
+        parts: list[_Part] = []
+        prefills: list[tuple[ModelTree, int]] = []
+        start = self._turn % len(requests) if requests else 0
+        for request in requests[start:] + requests[:start]:
+            tree = self._trees[request.session]
+            if tree.num_uncached:
+                if request.draft_until <= len(tree.truth):
+                    continue
+                if tree.num_uncached > min(CATCH_UP_LEN, left):
+                    prefills.append((tree, request.draft_until))
+                    continue
+                part = self._feed_truth(tree, request.draft_until, tree.num_uncached)
+            else:
+                leaves = tree.expandable(request.draft_until)
+                if not leaves or not left:
+                    continue
+                part = self._feed_leaves(tree, request.draft_until, leaves[:left])
+            parts.append(part)
+            left -= len(part.rows.committed) + len(part.rows.tokens)
+        self._turn += 1
+        budget = min(left, PREFILL_SHARE) if parts else left
+        for num_waiting, (tree, draft_until) in zip(range(len(prefills), 0, -1), prefills, strict=True):
+            chunk_len = min(tree.num_uncached, -(-budget // num_waiting))
+            if chunk_len:
+                parts.append(self._feed_truth(tree, draft_until, chunk_len))
+                budget -= chunk_len
+        return parts
+
+    def _feed_truth(self, tree: ModelTree, draft_until: int, chunk_len: int) -> _Part:
+        chunk = np.array(tree.truth[tree.num_cached : tree.num_cached + chunk_len], np.int32)
+        wanted = chunk_len == tree.num_uncached
+        parents = [tree.root] if wanted else []
+        return self._part(tree, draft_until, chunk, _NO_TOKENS, _NO_TOKENS, parents)
+
+    def _feed_leaves(self, tree: ModelTree, draft_until: int, leaves: list[int]) -> _Part:
+        tokens = np.array([tree.tokens[leaf] for leaf in leaves], np.int32)
+        above = [tree.parents[leaf] for leaf in leaves]
+        parents = np.array([ROOT if parent == tree.root else tree.place[parent] for parent in above], np.int32)
+        return self._part(tree, draft_until, _NO_TOKENS, tokens, parents, leaves)
+
+    @staticmethod
+    def _part(
+        tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
+    ) -> _Part:
+        width = tree.limits.tree_width
+        num_choices = 0 if not parents or tree.with_rows or (width == 1 and not tree.rules) else width
+        top_logprobs = ROW_SUPPORT if parents and tree.with_rows else None
+        rows = SequenceRows(tree.session, committed, tokens, engine_parents, bool(parents), num_choices, top_logprobs)
+        return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
+
+    # --- results --------------------------------------------------------------------------------------------------------
+
+    def _apply(self, part: _Part, outcome: SequenceResult) -> Proposal:
+        tree = part.tree
+        tree.num_cached += len(part.rows.committed)
+        if len(part.rows.tokens):
+            tree.mark_fed(part.parents)
+        first = len(tree.tokens)
+        scores: list[float] | None = None
+        rows: tuple[DraftRow, ...] = ()
+        if tree.with_rows:
+            rows = self._grow_drawn(part, outcome)
+        elif outcome.choices is not None:
+            scores = self._grow_chosen(part, outcome)
+        else:
+            for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
+                tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
+        tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
+        packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
+        return Proposal(tree.session, tree.tree_id, tokens, parents, packed, self._end(tree, part.draft_until), rows)
+
+    @staticmethod
+    def _grow_chosen(part: _Part, outcome: SequenceResult) -> list[float]:
+        """Children are the row's best perturbed scores in draw order; returns the new nodes' log-probabilities."""
+        assert outcome.choices is not None
+        choices = outcome.choices
+        logprobs: list[float] = []
+        table = (choices.ids.tolist(), choices.scores.tolist(), choices.probs.tolist(), choices.entropy.tolist())
+        for parent, share, ids, scores, probs, entropy in zip(part.parents, part.shares, *table, strict=True):
+            num = sum(math.isfinite(score) for score in scores[:share])
+            steps = _log_softmax(scores[:num])
+            num_added = part.tree.add_children(parent, ids[:num], steps, max(probs), entropy)
+            logprobs += [math.log(max(prob, 1e-30)) for prob in probs[:num_added]]
+        return logprobs
+
+    def _grow_drawn(self, part: _Part, outcome: SequenceResult) -> tuple[DraftRow, ...]:
+        """Rejection acceptance: children are drawn by private noise from exactly the sparse row that is sent along."""
+        tree = part.tree
+        if not part.parents:
+            return ()
+        assert outcome.logprobs is not None
+        drawer = self._drawers[tree.session]
+        rows: list[DraftRow] = []
+        for index, (parent, share) in enumerate(zip(part.parents, part.shares, strict=True)):
+            position = len(tree.truth) if parent == tree.root else tree.positions[parent] + 1
+            row, drawn, values = drawer.draw(
+                parent, position, outcome.logprobs.top_ids[index], outcome.logprobs.top[index], int(outcome.picks[index]), share
+            )
+            tree.add_children(parent, drawn, values, 1.0, 0.0)
+            rows.append(row)
+        return tuple(rows)
+
+
+def _log_softmax(scores: Sequence[float]) -> list[float]:
+    """Log-shares of a row's candidates: how far the best perturbed score stands above its siblings."""
+    if len(scores) < 2:
+        return [0.0] * len(scores)
+    top = scores[0]
+    total = math.log(sum(math.exp(score - top) for score in scores))
+    return [score - top - total for score in scores]

@@ -1,0 +1,144 @@
+"""One session of the model drafter: its guess tree beside what of it the engine has fed.
+
+Knows which nodes have KV. A guessed leaf has none: it is only the outcome of its parent's row, and is fed when it is expanded, or as a
+committed token when the truth reaches it before that (so 'all accepted' feeds the drafter's own last token, ALGORITHMS.md section 0).
+Invariant between steps: every committed token is cached and the root's children are guessed, or the newest committed token is not
+cached. Must not know engines' insides, frames or other sessions. Plain lists: the arrays here are tiny and the cost is per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.drafting.contract import SourceSession
+from outrider.drafting.length.contract import StopRule
+from outrider.drafting.length.registry import rules_for
+from outrider.types.frames import TailEnd
+from outrider.types.tree import ROOT
+
+
+class ModelTree:
+    """The live guesses of one session. Node indices are those of the session's GuessTree.
+
+    num_cached: committed tokens with KV. live: nodes below the root. leaves: those of them that may be expanded, value by node
+    (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why. place: engine index of each fed live node.
+    """
+
+    def __init__(self, session: SourceSession, eos_token_ids: frozenset[int]) -> None:
+        self.session = session.session
+        self.limits = session.limits
+        self.sampling = session.sampling
+        self.with_rows = session.with_rows
+        self.rules: tuple[StopRule, ...] = () if session.with_rows else rules_for(session.limits)
+        self.truth: list[int] = session.prefix.tolist()
+        self.num_cached = 0
+        self._eos_token_ids = eos_token_ids
+        self.plant(0)
+
+    def plant(self, tree_id: int) -> None:
+        """Start an empty tree after the present truth."""
+        self.tree_id = tree_id
+        self.root = ROOT
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.positions: list[int] = []
+        self.values: list[float] = []
+        self.live: set[int] = set()
+        self.leaves: dict[int, float] = {}
+        self.closed: dict[int, TailEnd] = {}
+        self.place: dict[int, int] = {}
+
+    @property
+    def num_uncached(self) -> int:
+        """Committed tokens still to be fed, the newest among them; 0 once the root's children are guessed."""
+        return len(self.truth) - self.num_cached
+
+    # --- growing --------------------------------------------------------------------------------------------------------
+
+    def expandable(self, draft_until: int) -> list[int]:
+        """Leaves whose children would lie before draft_until, best first; at most tree_width, room permitting."""
+        room = self.limits.max_nodes - len(self.live)
+        most = min(self.limits.tree_width, room)
+        if most <= 0:
+            return []
+        positions = self.positions
+        ready = [leaf for leaf in self.leaves if positions[leaf] + 1 < draft_until]
+        if len(ready) > 1:
+            ready.sort(key=self.leaves.__getitem__, reverse=True)
+            del ready[most:]
+        return ready
+
+    def pause(self, draft_until: int) -> TailEnd:
+        """Why nothing can be expanded now."""
+        if len(self.live) >= self.limits.max_nodes:
+            return TailEnd.LIMIT
+        if self.leaves or draft_until <= len(self.truth):
+            return TailEnd.CREDIT if draft_until < self.limits.max_len else TailEnd.LIMIT
+        ends = self.closed.values()
+        return TailEnd.CONFIDENCE if TailEnd.CONFIDENCE in ends else TailEnd.EOS if ends else TailEnd.EMPTY
+
+    def shares(self, num_parents: int) -> list[int]:
+        """How many children each of the parents may get: fixed before any is drawn, as rejection acceptance needs."""
+        room = self.limits.max_nodes - len(self.live)
+        shares: list[int] = []
+        for left in range(num_parents, 0, -1):
+            share = min(self.limits.tree_width, room - (left - 1))
+            room -= share
+            shares.append(share)
+        return shares
+
+    def mark_fed(self, nodes: Sequence[int]) -> None:
+        """These leaves were fed, in this order after the ones fed before."""
+        for node in nodes:
+            del self.leaves[node]
+            self.place[node] = len(self.place)
+
+    def add_children(self, parent: int, tokens: Sequence[int], steps: Sequence[float], best_prob: float, entropy: float) -> int:
+        """Guess children of a row in draw order; steps: their log-scores relative to the parent. Returns how many were added."""
+        last = False
+        for rule in self.rules:
+            if rule.stops(self.limits, best_prob, entropy):
+                last = True
+                if not rule.sends_trigger and self.live:
+                    self.closed[parent] = TailEnd.CONFIDENCE
+                    return 0
+        position = len(self.truth) if parent == self.root else self.positions[parent] + 1
+        value = 0.0 if parent == self.root else self.values[parent]
+        for token, step in zip(tokens, steps, strict=True):
+            node = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.positions.append(position)
+            self.values.append(value + step)
+            self.live.add(node)
+            if token in self._eos_token_ids:
+                self.closed[node] = TailEnd.EOS
+            elif last:
+                self.closed[node] = TailEnd.CONFIDENCE
+            else:
+                self.leaves[node] = value + step
+        return len(tokens)
+
+    # --- the truth moves ------------------------------------------------------------------------------------------------
+
+    def fed_path(self, path: Sequence[int]) -> tuple[int, ...]:
+        """Engine indices of the path's fed nodes. Only its last node can lack KV: a node exists once its parent was fed."""
+        place = self.place
+        return tuple(place[node] for node in path if node in place)
+
+    def descend(self, node: int) -> None:
+        """The truth reached this node: forget what is not below it."""
+        self.root = node
+        live: set[int] = set()
+        parents = self.parents
+        for below in range(node + 1, len(parents)):
+            if parents[below] == node or parents[below] in live:
+                live.add(below)
+        self.live = live
+        self.leaves = {leaf: value for leaf, value in self.leaves.items() if leaf in live}
+        self.closed = {closed: end for closed, end in self.closed.items() if closed in live or closed == node}
+
+    def renumber(self, kept: Sequence[int]) -> None:
+        """The engine kept these of its live nodes (old indices in new order)."""
+        fed = sorted(self.place, key=self.place.__getitem__)
+        self.place = {fed[old]: new for new, old in enumerate(kept)}

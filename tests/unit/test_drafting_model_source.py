@@ -1,0 +1,253 @@
+"""The model drafter over a table engine: every guess is what the engine itself would say after exactly that path, whatever was committed.
+
+The table's picks depend on every token fed, so a row fed twice, left out or kept by mistake shows as a wrong guess.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking
+from outrider.drafting.contract import ProposeRequest, SourceSession
+from outrider.drafting.model_source import ModelSource
+from outrider.session.guess_tree import GuessTree
+from outrider.types.frames import DraftLimits, TailEnd
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.tree import ROOT
+
+SESSION = 7
+
+
+class Driven:
+    """A source with one session and the GuessTree a session would keep beside it."""
+
+    def __init__(self, source: ModelSource, session: int, prefix: list[int], limits: DraftLimits, *, with_rows: bool = False) -> None:
+        self.source = source
+        self.session = session
+        self.limits = limits
+        self.truth = list(prefix)
+        self.tree = GuessTree(0, len(prefix))
+        sampling = SamplingParams(temperature=1.0)
+        source.open(SourceSession(session, np.array(prefix, np.int32), len(prefix), sampling, NoiseAddress(0), limits, with_rows))
+
+    def propose(self, draft_until: int) -> TailEnd:
+        (proposal,) = self.source.propose([ProposeRequest(self.session, self.tree.tree_id, draft_until)])
+        self.take(proposal.tokens, proposal.parents)
+        assert proposal.tree_id == self.tree.tree_id
+        return proposal.end
+
+    def take(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+        first = self.tree.num_nodes
+        self.tree.append(tokens, parents)
+        for node in range(first, self.tree.num_nodes):
+            self.check(node)
+
+    def check(self, node: int) -> None:
+        siblings = [other for other in range(self.tree.num_nodes) if self.tree.parents[other] == self.tree.parents[node]]
+        ranking = table_ranking(self.truth + self.path(self.tree.parents[node]), VOCAB_SIZE)
+        rank = siblings.index(node)
+        assert self.tree.tokens[node] == ranking[rank], f"node {node} is not choice {rank} after its path"
+
+    def path(self, node: int) -> list[int]:
+        tokens: list[int] = []
+        while node not in (ROOT, self.tree.root):
+            tokens.append(self.tree.tokens[node])
+            node = self.tree.parents[node]
+        return tokens[::-1]
+
+    def draft(self, draft_until: int, max_calls: int = 400) -> TailEnd:
+        for _ in range(max_calls):
+            end = self.propose(draft_until)
+            if end is not TailEnd.MORE:
+                return end
+        raise AssertionError("the source never paused")
+
+    def commit(self, tokens: list[int]) -> bool:
+        """The truth grows; returns whether the tree followed."""
+        path: list[int] = []
+        followed = True
+        for token in tokens:
+            if not self.tree.advance(token):
+                followed = False
+                break
+            path.append(self.tree.root)
+        self.truth += tokens
+        tree_id = self.tree.tree_id if followed else self.tree.tree_id + 1
+        self.source.observe(self.session, np.array(tokens, np.int32), tuple(path), reroot=not followed, tree_id=tree_id)
+        if not followed:
+            self.tree = GuessTree(tree_id, len(self.truth))
+        return followed
+
+
+def drive(seed: int, width: int, max_nodes: int, engine: TableEngine) -> None:
+    choose = random.Random(seed)
+    prefix = [choose.randrange(VOCAB_SIZE) for _ in range(choose.randint(1, 40))]
+    driven = Driven(ModelSource(engine), SESSION, prefix, DraftLimits(max_len=200, max_nodes=max_nodes, tree_width=width))
+    while len(driven.truth) < 180:
+        for _ in range(choose.randint(0, 12)):
+            driven.propose(len(driven.truth) + choose.randint(1, 10))
+        driven.commit(next_commit(choose, driven))
+    driven.source.close(SESSION)
+    assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+def next_commit(choose: random.Random, driven: Driven) -> list[int]:
+    """Full, partial or no acceptance: walk guessed nodes for a while, then maybe the target's own token, maybe a stranger."""
+    tokens: list[int] = []
+    node = driven.tree.root
+    while choose.random() < 0.8:
+        children = [below for below in driven.tree.live_nodes() if driven.tree.parents[below] == node]
+        if not children:
+            break
+        node = choose.choice(children)
+        tokens.append(driven.tree.tokens[node])
+    if not tokens or choose.random() < 0.6:
+        pick = table_ranking(driven.truth + tokens)[0]
+        tokens.append(pick if choose.random() < 0.5 else choose.randrange(VOCAB_SIZE))
+    return tokens
+
+
+@pytest.mark.parametrize(("width", "max_nodes"), [(1, 64), (1, 3), (2, 24), (3, 10), (4, 4)])
+def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(width: int, max_nodes: int) -> None:
+    for seed in range(12):
+        drive(seed, width, max_nodes, TableEngine(max_rows=16))
+
+
+def test_a_chain_that_agrees_with_the_target_is_accepted_whole_for_ever() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2, 3], DraftLimits(max_len=300))
+    while len(driven.truth) < 250:
+        assert driven.draft(len(driven.truth) + 5) is TailEnd.CREDIT
+        accepted = [driven.tree.tokens[node] for node in driven.tree.live_nodes()]
+        assert len(accepted) == 5
+        bonus = table_ranking(driven.truth + accepted)[0]
+        assert not driven.commit([*accepted, bonus])
+
+
+def test_a_free_running_chain_keeps_its_tree_through_commits_that_follow_it() -> None:
+    engine = TableEngine()
+    driven = Driven(ModelSource(engine), SESSION, [1, 2, 3], DraftLimits(max_len=300, max_nodes=20))
+    driven.draft(15)
+    steps = engine.num_steps
+    assert driven.commit(driven.path(4))
+    assert driven.tree.tree_id == 0
+    assert driven.draft(17) is TailEnd.CREDIT
+    assert engine.num_steps == steps + 2
+
+
+def test_one_call_is_one_engine_step_for_all_sessions() -> None:
+    engine = TableEngine()
+    source = ModelSource(engine)
+    all_driven = [Driven(source, session, [session + 1, 2], DraftLimits(max_len=50)) for session in range(5)]
+    for step in range(1, 6):
+        proposals = source.propose([ProposeRequest(driven.session, 0, 40) for driven in all_driven])
+        assert engine.num_steps == step
+        for driven, proposal in zip(all_driven, proposals, strict=True):
+            assert len(proposal.tokens) == 1
+            driven.take(proposal.tokens, proposal.parents)
+
+
+def test_a_long_prefill_does_not_stall_a_session_that_drafts() -> None:
+    source = ModelSource(TableEngine(max_rows=40))
+    quick = Driven(source, 1, [1, 2], DraftLimits(max_len=300))
+    slow = Driven(source, 2, [3] * 400, DraftLimits(max_len=500))
+    calls = 0
+    while True:
+        calls += 1
+        first, second = source.propose([ProposeRequest(1, 0, 200), ProposeRequest(2, 0, 500)])
+        quick.take(first.tokens, first.parents)
+        assert len(first.tokens) == 1, "a prefill took the step from a drafting session"
+        if second.tokens:
+            break
+        assert second.end is TailEnd.MORE
+    slow.take(second.tokens, second.parents)
+    assert calls == pytest.approx(400 / 39, abs=1)
+
+
+def test_more_sessions_than_rows_take_turns() -> None:
+    source = ModelSource(TableEngine(max_rows=3))
+    all_driven = [Driven(source, session, [session], DraftLimits(max_len=50)) for session in range(8)]
+    for _ in range(40):
+        proposals = source.propose([ProposeRequest(driven.session, 0, 11) for driven in all_driven])
+        for driven, proposal in zip(all_driven, proposals, strict=True):
+            driven.take(proposal.tokens, proposal.parents)
+    assert [driven.tree.num_nodes for driven in all_driven] == [10] * 8
+
+
+def test_nothing_is_drafted_below_an_end_token_or_beyond_the_longest_text() -> None:
+    truth = [1, 2, 3]
+    for _ in range(4):
+        truth.append(table_ranking(truth)[0])
+    engine = TableEngine(eos_token_ids=(truth[-1],))
+    first = truth.index(truth[-1], 3) - 3
+    driven = Driven(ModelSource(engine), SESSION, truth[:3], DraftLimits(max_len=100))
+    assert driven.draft(90) is TailEnd.EOS
+    assert driven.tree.tokens == truth[3 : 4 + first]
+    short = Driven(ModelSource(TableEngine()), SESSION, [1, 2, 3], DraftLimits(max_len=6))
+    assert short.draft(6) is TailEnd.LIMIT
+    assert short.tree.num_nodes == 3
+
+
+def test_a_tree_never_holds_more_live_nodes_than_asked_for() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [5], DraftLimits(max_len=100, max_nodes=11, tree_width=3))
+    assert driven.draft(90) is TailEnd.LIMIT
+    assert len(driven.tree.live_nodes()) == 11
+
+
+def test_a_trees_best_leaf_is_expanded_first() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [5], DraftLimits(max_len=100, max_nodes=30, tree_width=3))
+    driven.propose(90)
+    driven.propose(90)
+    assert driven.tree.parents[3:6] == [0, 0, 0], "the pick's own children come first"
+
+
+def test_an_unsure_guess_is_held_back_unless_it_is_the_only_one() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, stop_below=0.999))
+    assert driven.draft(90) is TailEnd.CONFIDENCE
+    assert driven.tree.num_nodes == 1
+    assert driven.commit([driven.tree.tokens[0]])
+    assert driven.draft(90) is TailEnd.CONFIDENCE
+    assert driven.tree.num_nodes == 2
+
+
+def test_a_held_back_guess_is_made_again_when_the_truth_arrives_there() -> None:
+    def best(context: list[int]) -> float:
+        engine = TableEngine()
+        driven = Driven(ModelSource(engine), SESSION, context, DraftLimits(max_len=100, tree_width=2))
+        (proposal,) = driven.source.propose([ProposeRequest(SESSION, 0, 90)])
+        assert proposal.scores is not None
+        return float(np.exp(proposal.scores[0]))
+
+    prefix = [1, 2]
+    bars = [best(prefix)]
+    while len(bars) < 2 or bars[-1] >= min(bars[:-1]):
+        prefix = [*prefix, table_ranking(prefix)[0]]
+        bars.append(best(prefix))
+    bar = (bars[-1] + min(bars[:-1])) / 2
+    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, stop_below=bar))
+    assert driven.draft(90) is TailEnd.CONFIDENCE
+    num_sure = driven.tree.num_nodes
+    assert num_sure == len(bars) - 1
+    assert driven.commit(driven.path(num_sure - 1))
+    assert driven.draft(90) is TailEnd.CONFIDENCE
+    assert driven.tree.num_nodes == num_sure + 1
+
+
+def test_an_entropy_stop_still_sends_the_guess_that_fired() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, svip_threshold=1e-3))
+    assert driven.draft(90) is TailEnd.CONFIDENCE
+    assert driven.tree.num_nodes == 1
+
+
+def test_a_full_tree_is_rooted_anew_without_losing_a_row() -> None:
+    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100))
+    driven.draft(12)
+    node = driven.tree.live_nodes()[3]
+    tokens = driven.path(node)
+    driven.truth += tokens
+    driven.source.observe(SESSION, np.array(tokens, np.int32), (0, 1, 2, 3), reroot=True, tree_id=1)
+    driven.tree = GuessTree(1, len(driven.truth))
+    driven.draft(12)
+    assert driven.tree.num_nodes == 6
