@@ -1,0 +1,126 @@
+"""The served model's tokenizer: text to ids, ids to text, bytes of a token, the chat template.
+
+Knows model folders. The quick way reads tokenizer.json with the `tokenizers` package, so that the gateway never imports torch; folders
+without that file go through transformers (slow_tokenizer.py). Must not know requests or streams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import tokenizers
+
+from outrider.errors import ModelRefused
+from outrider.gateway.chat_template import ChatTemplate, load_chat_template, special_token_texts
+from outrider.gateway.detokenizer import ByteTextDecoder, TextDecoder, WindowTextDecoder
+from outrider.gateway.token_bytes import Spelling, TokenTable, spelling_of, token_table
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+
+
+class ModelTokenizer(Protocol):
+    """What the gateway asks of a tokenizer; safe to call from several threads."""
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's template, None when it has none."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with the beginning-of-sequence token if the model uses one."""
+        ...
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of a rendered conversation: the template has written every special token itself."""
+        ...
+
+    def decoder(self, prompt_ids: Sequence[int]) -> TextDecoder:
+        """A decoder for what follows these ids."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one id stands for, special tokens as they are spelled."""
+        ...
+
+
+def load_tokenizer(model_dir: Path) -> ModelTokenizer:
+    """The tokenizer of a model folder; raises ModelRefused when there is none to be had."""
+    if not model_dir.is_dir():
+        raise ModelRefused(f"{model_dir} is no folder; point --model-dir at the target model's folder (its tokenizer is enough)")
+    config = _config(model_dir)
+    if (model_dir / TOKENIZER_FILE).is_file():
+        return FastTokenizer(model_dir, config)
+    from outrider.gateway.slow_tokenizer import load_slow_tokenizer  # imports transformers, and with it torch
+
+    return load_slow_tokenizer(model_dir)
+
+
+class FastTokenizer:
+    """A tokenizer.json."""
+
+    def __init__(self, model_dir: Path, config: dict[str, Any]) -> None:
+        text = (model_dir / TOKENIZER_FILE).read_text(encoding="utf-8")
+        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._special_ids = _special_ids(self._tokenizer)
+        self._table = _table(self._tokenizer, self._special_ids, json.loads(text).get("decoder"))
+        self.chat_template = load_chat_template(model_dir, config)
+        self._bos_id = self._tokenizer.token_to_id(special_token_texts(config).get("bos_token", ""))
+        self._wants_bos: bool | None = config.get("add_bos_token")
+
+    def encode(self, text: str) -> list[int]:
+        """See ModelTokenizer. `add_bos_token` of the configuration overrules the tokenizer file, as in transformers."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=True).ids
+        starts_with_bos = bool(ids) and ids[0] == self._bos_id
+        if self._bos_id is None or self._wants_bos is None or self._wants_bos == starts_with_bos:
+            return ids
+        return [self._bos_id, *ids] if self._wants_bos else ids[1:]
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """See ModelTokenizer."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decoder(self, prompt_ids: Sequence[int]) -> TextDecoder:
+        """See ModelTokenizer."""
+        if self._table is None:
+            return WindowTextDecoder(self._decode, prompt_ids)
+        at_start = all(token_id in self._special_ids for token_id in prompt_ids)
+        return ByteTextDecoder(self._table, at_start)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """See ModelTokenizer; b"" for ids without a token."""
+        if self._table is not None:
+            return self._table.spelled[token_id] if token_id < len(self._table.spelled) else b""
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text.encode()
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+
+def _config(model_dir: Path) -> dict[str, Any]:
+    file = model_dir / CONFIG_FILE
+    if not file.is_file():
+        return {}
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        raise ModelRefused(f"{file} holds no JSON object")
+    return config
+
+
+def _special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(token_id for token_id, token in added.items() if token.special)
+
+
+def _table(tokenizer: tokenizers.Tokenizer, special_ids: frozenset[int], decoder: dict[str, Any] | None) -> TokenTable | None:
+    if spelling_of(decoder) is Spelling.OPAQUE:
+        return None
+    return token_table(tokenizer.get_vocab(with_added_tokens=True), special_ids, decoder)
