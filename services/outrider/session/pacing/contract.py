@@ -34,11 +34,12 @@ class SessionView:
     """What a policy may know of one session.
 
     num_uncached: committed tokens not yet fed to the target (1 = only the newest: ready to verify; more = prefill left).
-    num_nodes, depth: live guessed nodes beyond the truth and their levels. tail_ended: every live drafter has said it paused.
-    has_drafter: at least one drafter is open for this session. following: the newest commit was what the tree had guessed (no
-    re-root is under way). waiting_since_us: when the session last became ready (its commit, or its prefill's end).
-    draft_deadline_us: past this the session must not wait for drafts any longer. max_draft_len: the request's own bound (0 = off).
-    remaining: tokens it may still emit. draft_us_per_token: measured, 0 when unknown.
+    num_nodes, depth: live guessed nodes beyond the truth and their levels. tail_ended: no live drafter is expected to send more unasked.
+    has_drafter: at least one drafter is live for this session and answers in time. following: False when every drafter is known to
+    start over at the newest commit (it contradicted the tree, or the session was just opened there), so that nothing sent before can
+    follow; True also while it is not known yet whether the newest commit was guessed. waiting_since_us: when the session last became
+    ready (its commit, or its prefill's end). draft_deadline_us: past this the session must not wait for drafts any longer.
+    max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit. draft_us_per_token: measured, 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     """
 
@@ -90,9 +91,13 @@ class PacingPlan:
 
 
 class Pacing(Protocol):
-    """A registered policy."""
+    """A registered policy. drafts: False when it never uses guesses, so that its sessions open no drafter.
+
+    The only memory a policy may keep is that of smoothing (a draft length with hysteresis).
+    """
 
     name: str
+    drafts: bool
 
     def plan(self, view: StepView) -> PacingPlan:
         """Decide the next step. Must make progress: a ready session past its deadline is taken."""
@@ -100,4 +105,8 @@ class Pacing(Protocol):
 
     def draft_ahead(self, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter may draft (draft_until = committed_len + this); 0 = do not draft."""
+        ...
+
+    def flush_len(self, session: SessionView) -> int:
+        """New nodes after which a drafter sends a tail although it goes on (0 = it sends only when it pauses)."""
         ...

@@ -1,0 +1,205 @@
+"""One drafter as the verifier's session sees it: its incarnation, its guess tree, and whether it is worth waiting for.
+
+Aligns every tail with the committed truth: what repeats the truth is passed over, what contradicts it is useless, a gap discards until
+the next tree (docs/architecture.md section 3). Tails are untrusted: everything is checked before it joins a tree. Must not know rounds,
+engines, other drafters or clocks.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from outrider.errors import ProtocolViolation
+from outrider.session.guess_tree import GuessTree
+from outrider.session.prefix import CommittedPrefix
+from outrider.session.tail_check import check_tail
+from outrider.types.frames import Tail, TailEnd
+from outrider.types.tree import ROOT, DraftRow
+
+MAX_MISSED_DEADLINES = 3
+_STILL_PAUSED_WHILE_FOLLOWED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
+
+
+class LinkState(Enum):
+    """OPENING: Open sent, no answer yet. LIVE: answered. CLOSED: ended or lost, may join again. BANNED: broke the protocol, never again."""
+
+    OPENING = 1
+    LIVE = 2
+    CLOSED = 3
+    BANNED = 4
+
+
+class TailFate(Enum):
+    """What became of a tail. FOREIGN: its prefix is not ours (hash mismatch), the drafter must be re-opened."""
+
+    JOINED = 1
+    STALE = 2
+    REPEATED = 3
+    GAP = 4
+    FOREIGN = 5
+
+
+class DrafterLink:
+    """State of one drafter within one session.
+
+    starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
+    truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
+    """
+
+    def __init__(self, name: str, incarnation: int) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.state = LinkState.CLOSED
+        self.credit = 0
+        self.num_reopens = 0
+        self._reset(0)
+
+    def _reset(self, prefix_len: int) -> None:
+        self.open_len = prefix_len
+        self.starts_over_at = prefix_len
+        self.tree: GuessTree | None = None
+        self.rows: dict[int, DraftRow] = {}
+        self.depth = 0
+        self.num_live = 0
+        self._newest_tree = -1
+        self._tree_hash = 0
+        self._end = TailEnd.MORE
+        self._discarding = False
+        self._heard = False
+        self._num_missed = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames go to it."""
+        return self.state in (LinkState.OPENING, LinkState.LIVE)
+
+    @property
+    def is_stalled(self) -> bool:
+        """It missed so many deadlines in a row that nobody waits for it until it answers."""
+        return self._num_missed >= MAX_MISSED_DEADLINES
+
+    @property
+    def is_worth_waiting(self) -> bool:
+        """It is live, answers in time, and is not between trees because of a gap."""
+        return self.state is LinkState.LIVE and not self.is_stalled and not self._discarding
+
+    def is_following(self, prefix: CommittedPrefix) -> bool:
+        """False when it is known to start over at the newest commit, so that nothing can be waited for yet."""
+        return self.starts_over_at != len(prefix)
+
+    def is_pending(self, prefix: CommittedPrefix) -> bool:
+        """More of its guesses may be expected unasked: it has credit and has not said that it paused."""
+        return self.is_worth_waiting and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+
+    def reopen(self, prefix_len: int) -> None:
+        """Begin a new incarnation at this prefix."""
+        self.incarnation += 1
+        self.state = LinkState.OPENING
+        self.credit = 0
+        self._reset(prefix_len)
+
+    def close(self, state: LinkState) -> None:
+        """Forget its guesses; CLOSED or BANNED."""
+        self.state = state
+        self.tree = None
+        self.rows = {}
+        self.depth = self.num_live = 0
+
+    def take(self, tail: Tail, prefix: CommittedPrefix, vocab_size: int) -> TailFate:
+        """Judge a tail of the present incarnation; raises ProtocolViolation on what no honest drafter sends."""
+        check_tail(tail, vocab_size)
+        if tail.tree_id < self._newest_tree:
+            return TailFate.STALE
+        fate = self._begin_tree(tail, prefix) if tail.tree_id > self._newest_tree else self._locate(tail)
+        if fate is TailFate.JOINED:
+            self._join(tail, prefix)
+        return fate
+
+    def _begin_tree(self, tail: Tail, prefix: CommittedPrefix) -> TailFate:
+        if not self.open_len <= tail.base <= len(prefix):
+            raise ProtocolViolation(f"tree {tail.tree_id} stands at {tail.base}, outside [{self.open_len}, {len(prefix)}]")
+        self._newest_tree = tail.tree_id
+        self.tree = None
+        self.rows = {}
+        self.depth = self.num_live = 0
+        if tail.first_node != 0:
+            self._discarding = True
+            return TailFate.GAP
+        if tail.prefix_hash != prefix.hash_at(tail.base):
+            return TailFate.FOREIGN
+        self.tree = GuessTree(tail.tree_id, tail.base)
+        self._tree_hash = tail.prefix_hash
+        self._discarding = False
+        return TailFate.JOINED
+
+    def _locate(self, tail: Tail) -> TailFate:
+        tree = self.tree
+        if tree is None:
+            return TailFate.STALE
+        if tail.base != tree.base or tail.prefix_hash != self._tree_hash:
+            raise ProtocolViolation(f"tree {tail.tree_id} moved from base {tree.base} to {tail.base}")
+        if tail.first_node == tree.num_nodes:
+            return TailFate.JOINED
+        if tail.first_node > tree.num_nodes:
+            self.tree = None
+            self.depth = self.num_live = 0
+            self._discarding = True
+            return TailFate.GAP
+        if tail.first_node + len(tail.tokens) > tree.num_nodes:
+            raise ProtocolViolation(f"tail at node {tail.first_node} overlaps the {tree.num_nodes} nodes sent before it")
+        return TailFate.REPEATED
+
+    def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
+        assert self.tree is not None
+        self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
+        for row in tail.rows:
+            if not ROOT <= row.parent < self.tree.num_nodes:
+                raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")
+            self.rows[row.parent] = row
+        self._end = tail.end
+        self._heard = True
+        self._num_missed = 0
+        self._follow(prefix)
+
+    def observe_commit(self, prefix: CommittedPrefix) -> None:
+        """The truth grew: move along it, and expect the drafter to go on unless it still waits at the end of what it guessed."""
+        self._heard = False
+        if self.tree is None:
+            self._end = TailEnd.MORE
+            return
+        self._follow(prefix)
+        if self.num_live == 0 or self._end not in _STILL_PAUSED_WHILE_FOLLOWED:
+            self._end = TailEnd.MORE
+
+    def _follow(self, prefix: CommittedPrefix) -> None:
+        """Walk the root along the truth; notice where the tree cannot go on."""
+        tree = self.tree
+        assert tree is not None
+        while tree.root_len < len(prefix) and tree.advance(prefix.token(tree.root_len)):
+            pass
+        below = tree.live_nodes()
+        if tree.root_len == len(prefix):
+            start = tree.root_len - tree.base
+            self.num_live = len(below)
+            self.depth = max((tree.depth(node) for node in below), default=start - 1) - start + 1
+            return
+        self.num_live = self.depth = 0
+        # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
+        left = bool(below) or self._end is not TailEnd.MORE
+        if left and tree.root_len >= prefix.newest_begin:
+            self.starts_over_at = len(prefix)
+        self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
+
+    def miss_deadline(self, prefix: CommittedPrefix) -> bool:
+        """A round starts without it after its deadline; True (and counted) when nothing was heard from it since the commit."""
+        if self._heard or not self.is_pending(prefix):
+            return False
+        self._num_missed += 1
+        return True
+
+    def discard_tree(self) -> None:
+        """Give up the present tree: what follows of it is discarded until the next one."""
+        self.tree = None
+        self.rows = {}
+        self.depth = self.num_live = 0
+        self._discarding = True

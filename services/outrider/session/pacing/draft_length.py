@@ -1,0 +1,80 @@
+"""How many tokens to draft per round: fixed, or found from measured times and kept until a better one is clearly better.
+
+Knows expected costs only. Must not know sessions beyond their measured rates. Sources: PEARL chooses gamma = T_target / T_draft (ALGORITHMS
+A.1); serial speculation maximises (1 - alpha^(gamma+1)) / (1 - alpha) / (gamma * T_draft + T_target(gamma + 1)) (ALGORITHMS 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+
+MAX_DRAFT_LEN = 32
+DEFAULT_DRAFT_LEN = 4
+KEEP_WITHIN = 0.03
+_ALMOST_ONE = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token."""
+
+    cost: CostCurve
+    draft_us_per_token: float
+    acceptance: float
+
+
+def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
+    """Expected tokens of a round with draft_len guesses: (1 - alpha^(gamma+1)) / (1 - alpha)."""
+    alpha = min(acceptance, _ALMOST_ONE)
+    return float((1.0 - alpha ** (draft_len + 1)) / (1.0 - alpha))
+
+
+def serial_tokens_per_us(rates: Rates, draft_len: int) -> float:
+    """Throughput of drafting draft_len tokens, then verifying them."""
+    round_us = draft_len * rates.draft_us_per_token + rates.cost.verify_us(draft_len + 1)
+    return tokens_per_serial_round(rates.acceptance, draft_len) / round_us
+
+
+def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
+    """Throughput of PEARL's rounds of max(draft_len * T_draft, T_target), by the model of ALGORITHMS A.1."""
+    alpha = min(rates.acceptance, _ALMOST_ONE)
+    whole: float = alpha**draft_len
+    post_share = alpha / (alpha + 1.0 - whole)
+    emitted = sum(alpha**n * (1.0 - alpha) * (n + 1) for n in range(draft_len)) + draft_len * whole
+    draft_us = draft_len * rates.draft_us_per_token
+    post_us = max(draft_us, rates.cost.verify_us(draft_len))
+    pre_us = max(draft_us, rates.cost.verify_us(1))
+    return ((1.0 - post_share) + post_share * emitted) / ((1.0 - post_share) * pre_us + post_share * post_us)
+
+
+class DraftLength:
+    """The draft length of a policy. With a fixed length nothing is ever recomputed.
+
+    Otherwise the length with the best expected throughput under the mean rates of all sessions, changed only when it is more than
+    KEEP_WITHIN better than the present one (hysteresis).
+    """
+
+    def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float]) -> None:
+        assert fixed is None or 1 <= fixed <= MAX_DRAFT_LEN
+        self._fixed = fixed is not None
+        self._throughput = throughput
+        self.value = DEFAULT_DRAFT_LEN if fixed is None else fixed
+
+    def update(self, view: StepView) -> None:
+        """Look at what was measured since."""
+        known = [session for session in view.sessions if session.draft_us_per_token > 0.0]
+        if self._fixed or not known:
+            return
+        draft_us = sum(session.draft_us_per_token for session in known) / len(known)
+        acceptance = sum(session.acceptance for session in known) / len(known)
+        rates = Rates(view.cost, draft_us, acceptance)
+        best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
+        if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
+            self.value = best
+
+    def of(self, session: SessionView) -> int:
+        """The length for one session: bounded by its own wish and by what it may still emit; at least 1."""
+        return max(1, min(self.value, session.max_draft_len, session.remaining - 1))

@@ -1,0 +1,29 @@
+"""Plain decoding: every session in every step, no guesses. The yardstick of all other policies, and their fallback.
+
+Loses whenever a drafter is at all useful and rows are cheap.
+"""
+
+from __future__ import annotations
+
+from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.row_budget import Wanted, share_rows
+
+
+class PlainPacing:
+    """Take whatever is ready, one row each."""
+
+    name = "plain"
+    drafts = False
+
+    def plan(self, view: StepView) -> PacingPlan:
+        """Everybody, at once."""
+        take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
+        return PacingPlan(take, None, "plain" if take else "idle")
+
+    def draft_ahead(self, session: SessionView) -> int:
+        """Nothing is drafted."""
+        return 0
+
+    def flush_len(self, session: SessionView) -> int:
+        """Nothing is drafted."""
+        return 0

@@ -1,0 +1,58 @@
+"""The committed tokens of a session: the only truth, with a rolling hash at every length that a guess may be based on.
+
+Knows tokens, lengths and hashes. Must not know drafters, engines or rounds. A tail names the prefix it was drafted from by (base, hash);
+this answers whether that prefix is ours (docs/architecture.md section 3, "hash mismatch means re-open").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider.types.tree import IntArray, extend_hash
+
+
+class CommittedPrefix:
+    """An append-only token sequence. Hashes are kept from the initial length on: no guess is based below it."""
+
+    def __init__(self, tokens: IntArray) -> None:
+        self._tokens: list[int] = [int(token) for token in tokens]
+        self._start = len(self._tokens)
+        self._hashes: list[int] = [extend_hash(0, self._tokens)]
+        self.newest_begin = 0
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def start(self) -> int:
+        """Length the session began with."""
+        return self._start
+
+    @property
+    def hash(self) -> int:
+        """Hash of everything committed."""
+        return self._hashes[-1]
+
+    def token(self, position: int) -> int:
+        """The committed token at an absolute position."""
+        return self._tokens[position]
+
+    def slice(self, begin: int, end: int) -> IntArray:
+        """int32 tokens of [begin, end)."""
+        return np.asarray(self._tokens[begin:end], np.int32)
+
+    def hash_at(self, length: int) -> int:
+        """Hash of the first `length` tokens; length in [start, len(self)]."""
+        assert self._start <= length <= len(self._tokens)
+        return self._hashes[length - self._start]
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Extend the truth by one commit; `newest_begin` is where it began."""
+        self.newest_begin = len(self._tokens)
+        running = self._hashes[-1]
+        for token in tokens:
+            running = extend_hash(running, [token])
+            self._tokens.append(token)
+            self._hashes.append(running)

@@ -1,0 +1,123 @@
+"""What speculation did for one session: counts, times, the running estimates that pacing reads, and the overlap of the two processes.
+
+Knows rounds and drafting intervals in times that are handed in. Must not know frames or policies. Overlap compares a tail's drafting
+interval (already on the verifier's clock) with the intervals in which a round of this session was being verified.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+ACCEPTANCE_PRIOR = 0.7
+ACCEPTANCE_RATE = 1 / 32
+DRAFT_TIME_RATE = 1 / 8
+MAX_RECENT_INTERVALS = 64
+MAX_PENDING_TAILS = 64
+MAX_TAIL_DRAFT_US = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DraftInterval:
+    """Drafting that took `draft_us` of work between two instants of the verifier's clock, in microseconds."""
+
+    begin_us: int
+    end_us: int
+    draft_us: int
+
+    def share_within(self, begin_us: int, end_us: int) -> float:
+        """The part of draft_us that ran within [begin_us, end_us)."""
+        span = self.end_us - self.begin_us
+        if span <= 0:
+            return float(self.draft_us) if begin_us <= self.begin_us < end_us else 0.0
+        common = min(self.end_us, end_us) - max(self.begin_us, begin_us)
+        return self.draft_us * max(common, 0) / span
+
+
+@dataclass(slots=True)
+class SessionStatistics:
+    """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted."""
+
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_emitted: int = 0
+    drafted_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    verify_us: int = 0
+    draft_us: int = 0
+    reconcile_us: int = 0
+    draft_wait_us: int = 0
+    num_drafter_losses: int = 0
+    num_violations: int = 0
+    num_reopens: int = 0
+    num_missed_deadlines: int = 0
+    num_tails_joined: int = 0
+    num_tails_stale: int = 0
+    num_tails_repeated: int = 0
+    num_tails_gapped: int = 0
+    acceptance: float = ACCEPTANCE_PRIOR
+    draft_us_per_token: float = 0.0
+    _overlapped_us: float = 0.0
+    _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
+    _pending_tails: deque[DraftInterval] = field(default_factory=lambda: deque(maxlen=MAX_PENDING_TAILS))
+
+    @property
+    def overlapped_draft_us(self) -> int:
+        """Of draft_us, what ran while a round of this session was being verified."""
+        return round(self._overlapped_us)
+
+    @property
+    def overlap_share(self) -> float:
+        """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
+        return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """accepted / drafted; 0 when nothing was drafted."""
+        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+
+    @property
+    def mean_emitted_per_round(self) -> float:
+        """Committed tokens per round, the corrected or bonus token included."""
+        return self.num_emitted / self.num_rounds if self.num_rounds else 0.0
+
+    def count_drafting(self, interval: DraftInterval, num_tokens: int, *, verifying: bool) -> None:
+        """Add a tail's work. verifying: a round is in flight, so that the tail may still overlap with it when it ends."""
+        self.draft_us += interval.draft_us
+        if num_tokens:
+            measured = interval.draft_us / num_tokens
+            known = self.draft_us_per_token
+            self.draft_us_per_token = measured if known == 0.0 else known + DRAFT_TIME_RATE * (measured - known)
+        self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)
+        if verifying:
+            self._pending_tails.append(interval)
+
+    def count_verifying(self, begin_us: int, end_us: int) -> None:
+        """A step that held this session ran in [begin_us, end_us)."""
+        self.verify_us += max(0, end_us - begin_us)
+        self._verify_intervals.append((begin_us, end_us))
+        self._overlapped_us += sum(tail.share_within(begin_us, end_us) for tail in self._pending_tails)
+        self._pending_tails.clear()
+
+    def count_round(self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool) -> None:
+        """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.
+
+        corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there).
+        """
+        self.num_rounds += 1
+        self.num_drafted += num_nodes
+        self.num_accepted += num_accepted
+        self.num_emitted += num_emitted
+        _count_depths(self.drafted_by_depth, depth)
+        _count_depths(self.accepted_by_depth, num_accepted)
+        for _ in range(num_accepted):
+            self.acceptance += ACCEPTANCE_RATE * (1.0 - self.acceptance)
+        if corrected:
+            self.acceptance -= ACCEPTANCE_RATE * self.acceptance
+
+
+def _count_depths(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for level in range(depth):
+        counts[level] += 1

@@ -1,0 +1,60 @@
+"""Whether an untrusted tail is well formed, before anything looks at what it means.
+
+Knows the ranges of a Tail's own fields. Must not know trees or sessions. Raises ProtocolViolation with a sentence; a malformed frame ends
+its own session's drafter and nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.errors import ProtocolViolation
+from outrider.session.statistics import MAX_TAIL_DRAFT_US
+from outrider.types.frames import Tail, TailEnd
+from outrider.types.tree import MAX_TREE_NODES, DraftRow
+
+MAX_TREE_ID = 1 << 40
+MAX_SOURCE_LEN = 64
+ROW_MASS_TOLERANCE = 1e-3
+
+
+def check_tail(tail: Tail, vocab_size: int) -> None:
+    """Raise ProtocolViolation naming the first field that cannot be."""
+    if not 0 <= tail.tree_id < MAX_TREE_ID:
+        raise ProtocolViolation(f"tree id {tail.tree_id} is out of range")
+    if not 0 <= tail.first_node <= MAX_TREE_NODES or tail.base < 0:
+        raise ProtocolViolation(f"first node {tail.first_node} or base {tail.base} is out of range")
+    if len(tail.source) > MAX_SOURCE_LEN or not isinstance(tail.end, TailEnd):
+        raise ProtocolViolation("source name or end of the tail is malformed")
+    if not 0 <= tail.draft_us <= MAX_TAIL_DRAFT_US or tail.end_ns < tail.begin_ns:
+        raise ProtocolViolation(f"drafting time of {tail.draft_us} us in [{tail.begin_ns}, {tail.end_ns}] ns cannot be")
+    _check_ids("token", tail.tokens, vocab_size)
+    if len(tail.tokens) > MAX_TREE_NODES:
+        raise ProtocolViolation(f"tail has {len(tail.tokens)} nodes, at most {MAX_TREE_NODES}")
+    if tail.parents.ndim != 1 or len(tail.parents) != len(tail.tokens):
+        raise ProtocolViolation(f"tail has {len(tail.tokens)} tokens but parents of shape {tail.parents.shape}")
+    if tail.parents.dtype.kind not in "iu":
+        raise ProtocolViolation("parents are not integers")
+    if tail.scores is not None and (tail.scores.shape != tail.tokens.shape or not np.all(np.isfinite(tail.scores))):
+        raise ProtocolViolation("scores are not one finite number per token")
+    if len(tail.rows) > len(tail.tokens) + 1:
+        raise ProtocolViolation(f"tail of {len(tail.tokens)} nodes has {len(tail.rows)} draft rows")
+    for row in tail.rows:
+        _check_row(row, vocab_size)
+
+
+def _check_ids(what: str, ids: np.ndarray[tuple[int, ...], np.dtype[np.int32]], vocab_size: int) -> None:
+    if ids.ndim != 1:
+        raise ProtocolViolation(f"{what} ids have shape {ids.shape}")
+    if ids.dtype.kind not in "iu":
+        raise ProtocolViolation(f"{what} ids are not integers")
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+        raise ProtocolViolation(f"{what} id outside the vocabulary of {vocab_size}")
+
+
+def _check_row(row: DraftRow, vocab_size: int) -> None:
+    _check_ids("draft row", row.ids, vocab_size)
+    if row.probs.shape != row.ids.shape or len(row.ids) == 0 or len(np.unique(row.ids)) != len(row.ids):
+        raise ProtocolViolation("a draft row needs one probability for each of its distinct ids")
+    if not (np.all(np.isfinite(row.probs)) and np.all(row.probs >= 0) and abs(float(row.probs.sum()) - 1.0) < ROW_MASS_TOLERANCE):
+        raise ProtocolViolation("a draft row is not a distribution")
