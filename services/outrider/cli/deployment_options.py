@@ -1,0 +1,94 @@
+"""Command-line options that describe a deployment on this machine, and the DeploymentSpec they describe.
+
+Knows model names, thread plans and argparse. Must not start anything. TARGET and DRAFT of the environment are the defaults, so that
+`make run TARGET=...` needs no quoting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from outrider.errors import InvalidRequest
+from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.threads import ThreadPlan, pinned, plan_threads, usable_cores
+from outrider_models.paths import MODEL_NAMES, model_dir
+
+DEFAULT_TARGET = "ref-large"
+DEFAULT_DRAFT = "ref-small"
+NO_DRAFT = "none"
+DEFAULT_PACING = "serial"
+
+
+def add_deployment_options(parser: argparse.ArgumentParser) -> None:
+    """Which models are served, and how."""
+    models = parser.add_argument_group("models (a folder, a hub name, or ref-large, ref-medium, ref-small)")
+    models.add_argument(
+        "--target", default=os.environ.get("TARGET") or DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)"
+    )
+    models.add_argument(
+        "--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model, or none (%(default)s)"
+    )
+    models.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of weights and activations (%(default)s)"
+    )
+    models.add_argument(
+        "--numerics", default="fast", choices=("fast", "invariant"), help="invariant: bit-exact whatever shares the batch (%(default)s)"
+    )
+    add_process_options(parser)
+
+
+def add_process_options(parser: argparse.ArgumentParser) -> None:
+    """How the machine is shared among the processes."""
+    group = parser.add_argument_group("processes")
+    group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="plain, serial, pearl, ... (%(default)s)")
+    group.add_argument("--verifier-threads", type=int, metavar="N", help="compute threads of the verifier (planned from cores and pacing)")
+    group.add_argument("--drafter-threads", type=int, metavar="N", help="compute threads of the drafter (planned from cores and pacing)")
+    group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
+    for service in ("verifier", "drafter", "gateway"):
+        group.add_argument(
+            f"--{service}-arg",
+            action="append",
+            default=[],
+            metavar="ARG",
+            help=f"passed on to the {service}, for example --{service}-arg=--help; repeatable",
+        )
+
+
+def model_path(name: str) -> str:
+    """Folder of a reference model or of any model here; any other name is left for the hub. Raises InvalidRequest with the remedy."""
+    folder = Path(model_dir(name)) if name in MODEL_NAMES else Path(name)
+    if folder.is_dir():
+        if not any(folder.glob("*.safetensors")):
+            remedy = "train it with `make models`" if name in MODEL_NAMES else "only safetensors are loaded: convert the weights"
+            raise InvalidRequest("model", f"{folder} has no *.safetensors file; {remedy}")
+        return str(folder)
+    if name in MODEL_NAMES or name.startswith((".", "/", "~")):
+        raise InvalidRequest("model", f"there is no folder {folder}; give a folder with config.json, tokenizer.json and *.safetensors")
+    return name
+
+
+def threads_from(args: argparse.Namespace) -> ThreadPlan:
+    """The planned threads, with what the command line overrides."""
+    cores = usable_cores()
+    plan = plan_threads(len(cores), args.pacing)
+    plan = replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter)
+    return pinned(plan, cores) if args.pin else plan
+
+
+def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
+    """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
+    return DeploymentSpec(
+        target=model_path(args.target),
+        draft=None if args.draft == NO_DRAFT else model_path(args.draft),
+        pacing=args.pacing,
+        threads=threads_from(args),
+        dtype=args.dtype,
+        numerics=args.numerics,
+        listen=listen,
+        drafter_extra=tuple(args.drafter_arg),
+        verifier_extra=tuple(args.verifier_arg),
+        gateway_extra=tuple(args.gateway_arg),
+    )

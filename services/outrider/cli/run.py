@@ -1,0 +1,183 @@
+"""`outrider run` (what `make run` calls): up, one answer with drafts, the same request decoded plainly, a table of both, down again.
+
+The two requests differ in `draft.off` only and share a seed, so their tokens must be the same. Both are asked several times in turn
+after a warm-up, and medians are compared; the first drafted answer is the one streamed to the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.connection import CollectedAnswer, Connection
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import add_deployment_options, spec_from
+from outrider.cli.generate import chat_messages
+from outrider.cli.painter import Painter, legend, local_decoder
+from outrider.cli.starting import endpoint_table, start
+from outrider.launch.deployment import Deployment
+from outrider.v1 import generation_pb2, sampling_pb2
+
+DEFAULT_PROMPT = (
+    "There are 77 flowers in Balthazar's park. For 5 days, Balthazar uses up 12 flowers a day. He works hard until there are 2 times as "
+    "many flowers. On Saturday, Esmeralda brings another 134 flowers. After that, 743 more flowers come in the mail. What is the final "
+    "number of flowers?"
+)
+DEFAULT_SEED = 2026
+DEFAULT_MAX_TOKENS = 256
+WARM_UP_TOKENS = 24
+_EXAMPLES = """examples:
+  outrider run                                    the reference pair on an arithmetic problem
+  outrider run --prompt "Tell a story about a storm." --temperature 0.8
+  outrider run --target ./my-model --draft ./my-small-model --pacing pearl
+The last line is RESULT {json}; the exit code is 1 when the two answers differ."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `outrider run`."""
+    parser = subparsers.add_parser(
+        "run",
+        help="serve a pair, stream one answer, compare with plain decoding",
+        description="Start every service, stream one answer, decode the same request without drafts, compare, stop.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--prompt", default=os.environ.get("PROMPT") or DEFAULT_PROMPT, metavar="TEXT", help="what to ask (an arithmetic problem)"
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is argmax (%(default)s)")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="N", help="address of the noise (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="most tokens of the answer (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="times each request is asked, for medians (%(default)s)")
+    add_deployment_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0 when drafted and plain answers have the same tokens, 1 otherwise."""
+    console, progress = make_console(), make_console(stderr=True)
+    with start(spec_from(args, None), progress) as deployment:
+        console.print(endpoint_table(deployment))
+        with Connection(deployment.gateway) as gateway:
+            drafted, plain = ask_both(gateway, request_from_prompt(args, gateway), args.repeats, console)
+        result = compare(drafted, plain)
+        console.print(comparison_table(drafted[0], plain[0], result))
+        result |= facts(deployment, args)
+    if not result["identical"]:
+        progress.print(
+            "The answers differ. With --numerics fast a near tie may flip a pick, which is rare; run again with --numerics invariant: "
+            "if they still differ, that is a bug."
+        )
+    print("RESULT " + json.dumps(result))
+    return 0 if result["identical"] else 1
+
+
+def request_from_prompt(args: argparse.Namespace, gateway: Connection) -> generation_pb2.GenerateRequest:
+    """The request: as a user's message where the model has a chat template, else as text."""
+    request = generation_pb2.GenerateRequest(
+        sampling=sampling_pb2.SamplingParams(temperature=args.temperature, seed=args.seed), max_tokens=args.max_tokens
+    )
+    if gateway.model_info().has_chat_template:
+        request.chat.CopyFrom(chat_messages(args.prompt))
+    else:
+        request.prompt = args.prompt
+    return request
+
+
+def ask_both(
+    gateway: Connection, request: generation_pb2.GenerateRequest, repeats: int, console: Console
+) -> tuple[list[CollectedAnswer], list[CollectedAnswer]]:
+    """The drafted and the plain answers, asked in turn; the first drafted one is streamed to the console."""
+    plain_request = without_drafts(request)
+    for warm_up in (request, plain_request):
+        short = generation_pb2.GenerateRequest()
+        short.CopyFrom(warm_up)
+        short.max_tokens = min(WARM_UP_TOKENS, request.max_tokens)
+        gateway.ask(short)
+    painter = Painter(local_decoder(gateway.model_info().target.model))
+
+    def show(event: generation_pb2.GenerateResponse) -> None:
+        if event.HasField("delta"):
+            console.print(painter.paint(event.delta), end="", soft_wrap=True)
+
+    console.rule("answer")
+    drafted, plain = [gateway.ask(request, show)], [gateway.ask(plain_request)]
+    console.print()
+    console.rule()
+    console.print(legend(painter.counts))
+    for _ in range(repeats - 1):
+        drafted.append(gateway.ask(request))
+        plain.append(gateway.ask(plain_request))
+    return drafted, plain
+
+
+def without_drafts(request: generation_pb2.GenerateRequest) -> generation_pb2.GenerateRequest:
+    """The same request, decoded plainly."""
+    plain = generation_pb2.GenerateRequest()
+    plain.CopyFrom(request)
+    plain.draft.off = True
+    return plain
+
+
+def compare(drafted: list[CollectedAnswer], plain: list[CollectedAnswer]) -> dict[str, object]:
+    """The numbers of the RESULT line: medians over the repetitions."""
+    tokens_per_s, plain_tokens_per_s = _median_speed(drafted), _median_speed(plain)
+    truth = plain[0].first.token_ids
+    numbers = [answer.first.finished.statistics for answer in drafted]
+    draft_us = sum(number.draft_us for number in numbers)
+    return {
+        "tokens_per_s": round(tokens_per_s, 1),
+        "plain_tokens_per_s": round(plain_tokens_per_s, 1),
+        "speedup": round(tokens_per_s / plain_tokens_per_s, 3),
+        "identical": all(answer.first.token_ids == truth for answer in [*drafted, *plain]),
+        "acceptance_rate": round(statistics.median(number.acceptance_rate for number in numbers), 4),
+        "mean_emitted_per_round": round(statistics.median(number.mean_emitted_per_round for number in numbers), 3),
+        "overlap_share": round(sum(number.overlapped_draft_us for number in numbers) / draft_us, 4) if draft_us else 0.0,
+        "first_token_ms": round(1000 * statistics.median(answer.first_token_s for answer in drafted), 1),
+        "plain_first_token_ms": round(1000 * statistics.median(answer.first_token_s for answer in plain), 1),
+        "num_tokens": len(truth),
+        "num_rounds": numbers[0].num_rounds,
+        "plain_num_rounds": plain[0].first.finished.statistics.num_rounds,
+    }
+
+
+def comparison_table(drafted: CollectedAnswer, plain: CollectedAnswer, result: dict[str, object]) -> Table:
+    """Both ways side by side: the medians, and the first answers' counts."""
+    statistics = drafted.first.finished.statistics
+    same = "the same tokens" if result["identical"] else "DIFFERENT TOKENS"
+    table = Table("", "with drafts", "plain", title=f"{result['speedup']} times as fast, {same}")
+    table.add_row("tokens per second", f"{result['tokens_per_s']}", f"{result['plain_tokens_per_s']}")
+    table.add_row("time to first token", f"{result['first_token_ms']} ms", f"{result['plain_first_token_ms']} ms")
+    table.add_row("tokens", str(len(drafted.first.token_ids)), str(len(plain.first.token_ids)))
+    table.add_row("rounds of the target", f"{result['num_rounds']}", f"{result['plain_num_rounds']}")
+    table.add_row("tokens per round", f"{statistics.mean_emitted_per_round:.2f}", "1.00")
+    table.add_row("drafted, accepted", f"{statistics.num_drafted}, {statistics.num_accepted} ({statistics.acceptance_rate:.0%})", "")
+    table.add_row("drafting while verifying", f"{result['overlap_share']:.0%} of drafting time", "")
+    return table
+
+
+def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]:
+    """What the numbers belong to."""
+    spec = deployment.spec
+    return {
+        "pacing": spec.pacing,
+        "verifier_threads": spec.threads.verifier,
+        "drafter_threads": spec.threads.drafter if spec.draft else 0,
+        "dtype": spec.dtype,
+        "numerics": spec.numerics,
+        "target": args.target,
+        "draft": args.draft,
+        "temperature": args.temperature,
+        "seed": args.seed,
+        "repeats": args.repeats,
+        "start_s": round(deployment.start_s, 2),
+    }
+
+
+def _median_speed(answers: list[CollectedAnswer]) -> float:
+    return statistics.median(answer.num_tokens / answer.total_s for answer in answers)

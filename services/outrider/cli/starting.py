@@ -1,0 +1,68 @@
+"""Starting a deployment for a person: what is being started, how long it took, whether the pair found each other.
+
+Knows launch and the services' GetInfo. Must not know requests.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.connection import Connection
+from outrider.errors import IncompatiblePair, Unavailable
+from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.v1 import verifier_pb2
+
+PAIR_DEADLINE_S = 20.0
+PAIR_POLL_S = 0.05
+
+
+def start(spec: DeploymentSpec, progress: Console) -> Deployment:
+    """Start every service and wait until the pair is connected. Raises StartFailed, IncompatiblePair or Unavailable; nothing runs then."""
+    names = f"{_short(spec.target)} + {_short(spec.draft)}" if spec.draft else _short(spec.target)
+    with progress.status(f"starting {names} ({spec.pacing}; {spec.threads.describe()}) ..."):
+        deployment = Deployment(spec)
+        try:
+            await_pair(deployment)
+        except BaseException:
+            deployment.stop(drain_s=1.0, keep_logs=True)
+            raise
+    return deployment
+
+
+def await_pair(deployment: Deployment, deadline_s: float = PAIR_DEADLINE_S) -> verifier_pb2.VerifierServiceGetInfoResponse:
+    """Wait until the verifier has shaken hands with its drafter, or says why it will not."""
+    deadline = time.monotonic() + deadline_s
+    with Connection(deployment.verifier) as verifier:
+        while True:
+            info = verifier.verifier_info()
+            if all(pair.connected for pair in info.pairs):
+                return info
+            problems = "; ".join(pair.problem for pair in info.pairs if pair.problem)
+            if "differs" in problems:  # a refused handshake does not mend itself
+                raise IncompatiblePair(problems)
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the verifier did not reach its drafter within {deadline_s:g} s: {problems or 'no reason given'}")
+            time.sleep(PAIR_POLL_S)
+
+
+def endpoint_table(deployment: Deployment) -> Table:
+    """Who listens where, with which model and threads."""
+    spec = deployment.spec
+    table = Table("service", "address", "model", "threads", "pid", title=f"up in {deployment.start_s:.1f} s, logs in {deployment.folder}")
+    rows = {
+        "gateway": (deployment.gateway, "tokenizer only", "1"),
+        "verifier": (deployment.verifier, f"{_short(spec.target)} ({spec.dtype}, {spec.numerics})", str(spec.threads.verifier)),
+        "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({spec.dtype})", str(spec.threads.drafter)),
+    }
+    for name, process in deployment.processes.items():
+        address, model, threads = rows[name]
+        table.add_row(name, address, model, threads, str(process.pid))
+    return table
+
+
+def _short(model: str | None) -> str:
+    return "none" if model is None else Path(model).name or model

@@ -1,0 +1,71 @@
+"""`outrider up`: every service on this machine until Ctrl-C.
+
+Watches its services: a lost drafter costs speed only and is started again a few times; a lost verifier or gateway ends the deployment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+
+from rich.console import Console
+
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import add_deployment_options, spec_from
+from outrider.cli.starting import endpoint_table, start
+from outrider.launch.deployment import Deployment
+
+DEFAULT_LISTEN = "127.0.0.1:50051"
+MAX_DRAFTER_RESTARTS = 3
+WATCH_INTERVAL_S = 0.5
+_EXAMPLES = """examples:
+  outrider up                                    the reference pair on 127.0.0.1:50051
+  outrider up --target ./my-model --draft ./my-small-model --dtype bfloat16
+  outrider up --draft none                       plain decoding, no drafter
+  outrider up --pacing pearl --listen 0.0.0.0:50051"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare `outrider up`."""
+    parser = subparsers.add_parser(
+        "up",
+        help="all services on this machine, until Ctrl-C",
+        description="Start drafter, verifier and gateway as processes of this machine, and keep them until Ctrl-C.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--listen", default=DEFAULT_LISTEN, metavar="ADDRESS", help="of the client API, host:port or unix:/path (%(default)s)"
+    )
+    add_deployment_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost."""
+    console, progress = make_console(), make_console(stderr=True)
+    stopping = threading.Event()
+    with start(spec_from(args, args.listen), progress) as deployment:
+        console.print(endpoint_table(deployment))
+        console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        lost = watch(deployment, stopping, progress)
+        progress.print("stopping: requests drain first ...")
+    return 1 if lost else 0
+
+
+def watch(deployment: Deployment, stopping: threading.Event, progress: Console) -> bool:
+    """Until stopping is set, or until a service is lost for good (True)."""
+    restarts = 0
+    while not stopping.wait(WATCH_INTERVAL_S):
+        for name, code in deployment.failures().items():
+            tail = deployment.processes[name].log_tail(8)
+            progress.print(f"{name} ended with exit code {code}; the end of its log:\n{tail}", markup=False)
+            if name != "drafter" or restarts == MAX_DRAFTER_RESTARTS:
+                return True
+            restarts += 1
+            progress.print(f"answers go on without drafts; starting the drafter again ({restarts} of {MAX_DRAFTER_RESTARTS})")
+            deployment.restart("drafter")
+    return False
