@@ -1,10 +1,10 @@
 """The drafter's half of the draft protocol (docs/architecture.md section 3) as a pure state machine: events in, effects out.
 
-Knows the committed text, its own guess tree and how far it may draft. Must not know models, threads, streams or clocks
-(times are handed in).
-Caller's contract: apply effects in order. The first `Observe` after an `Open` begins the session in the source (its tokens are the
-whole prefix, its tree is tree 0); `ReleaseSession` ends it there. A restart under a newer incarnation is a release followed by a new begin. Every commit
-that moves the truth is answered, sooner or later, by one pause: a Tail whose end is not MORE.
+Knows the committed text, its own guess tree and how far it may draft. Must not know models, threads, streams or clocks (times are
+handed in). Caller's contract: apply effects in order. The first `Observe` after an `Open` begins the session in the source (its tokens
+are the whole prefix, its tree is tree 0); `ReleaseSession` ends it there. A restart under a newer incarnation is a release followed by
+a new begin. After every commit that moves the truth, a Tail says sooner or later that the drafter paused (its end is not MORE), unless
+it stands where it last said so.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import Close, CloseReason, Commit, Feedback, Open, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import MAX_TREE_NODES
 
+_PAUSED_UNTIL_REACHED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
+
 
 class DrafterSession:
     """One session of one verifier. `step` is total: whatever arrives, the answer is a list of effects.
@@ -45,6 +47,7 @@ class DrafterSession:
         self._text = CommittedText(bounds.vocab_size, 0)
         self._tree = GuessTree(0, 0)
         self._unsent = TailBuffer()
+        self._said = TailEnd.MORE
         self._begun = False
         self._has_guessed = False
         self._armed = False
@@ -164,6 +167,7 @@ class DrafterSession:
 
     def _plant(self, tree_id: int) -> None:
         self._tree = GuessTree(tree_id, len(self._text))
+        self._said = TailEnd.MORE
         self._unsent.reset()
 
     def _arm(self) -> list[DrafterEffect]:
@@ -203,18 +207,23 @@ class DrafterSession:
         self._unsent.add(grown)
         if grown.end is not TailEnd.MORE:
             self._armed = False
-            return [SendToVerifier(self._tail(grown.end))]
+            return [] if self._is_known_pause(grown.end) else [SendToVerifier(self._tail(grown.end))]
         assert self.opening is not None
         flush_nodes = self.opening.limits.flush_nodes
         if 0 < flush_nodes <= len(self._unsent.tokens):
             return [SendToVerifier(self._tail(TailEnd.MORE))]
         return []
 
+    def _is_known_pause(self, end: TailEnd) -> bool:
+        """The source still stands, with nothing new, where it said it paused: the verifier sees the same from its own tree."""
+        return end is self._said and end in _PAUSED_UNTIL_REACHED and not self._unsent.tokens and bool(self._tree.live_nodes())
+
     def _on_source_failed(self, reason: str) -> list[DrafterEffect]:
         return self._close(CloseReason.FAILED, reason) if self._has_guessed else self._refuse(reason)
 
     def _tail(self, end: TailEnd) -> Tail:
         assert self.opening is not None
+        self._said = end
         base_hash = self._text.prefix_hash(self._tree.base)
         return self._unsent.take(self.session, self.opening.incarnation, self._tree, base_hash, end, self._bounds.source)
 
