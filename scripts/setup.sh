@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Creates .venv, or brings it up to pyproject.toml and constraints.txt, and then touches the stamp given as the only argument.
+# pip, not uv: pip takes the build of torch that the machine's configuration offers. Bytecode is left to the first import.
+set -euo pipefail
+stamp=$1
+python=${PYTHON:-python3}
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed, $("$python" --version) is here; set PYTHON=..." >&2; exit 1; }
+if [ ! -x .venv/bin/python ]; then
+    echo "setup: creating .venv"
+    "$python" -m venv .venv
+fi
+echo "setup: installing what constraints.txt pins into .venv (about two minutes the first time, 3 GB at most)"
+.venv/bin/python -m pip install -qq --disable-pip-version-check pip -c constraints.txt
+.venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check torch==2.13.0 -e '.[dev]' -c constraints.txt
+# Some machines forbid bytecode by environment; then every process would compile torch anew. This import writes what is used most.
+PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, redis, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM'
+touch "$stamp"
+echo "setup: done in ${SECONDS} s"
