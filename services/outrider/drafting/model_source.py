@@ -21,7 +21,7 @@ from outrider.engine.contract import Engine
 from outrider.errors import UnknownSession
 from outrider.types.frames import TailEnd
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
-from outrider.types.tree import ROOT, DraftRow, FloatArray, IntArray
+from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntArray
 
 # A long prefill takes at most this many rows of a step in which other sessions draft, so that it does not stall them.
 PREFILL_SHARE = 128
@@ -49,8 +49,10 @@ class ModelSource:
     runs_at = RunsAt.DRAFTER
     needs = Needs.NOTHING
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, max_depth: int = MAX_TREE_NODES) -> None:
+        """max_depth: levels of nodes the engine takes below the newest committed token."""
         self._engine = engine
+        self._max_depth = max_depth
         self._eos_token_ids = frozenset(engine.identity.eos_token_ids)
         self._trees: dict[int, ModelTree] = {}
         self._drawers: dict[int, RowDrawer] = {}
@@ -66,7 +68,7 @@ class ModelSource:
         limits = session.limits
         spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, limits.max_nodes)
         self._engine.open(session.session, spec)
-        self._trees[session.session] = ModelTree(session, self._eos_token_ids)
+        self._trees[session.session] = ModelTree(session, self._eos_token_ids, self._max_depth)
         if session.with_rows:
             self._drawers[session.session] = RowDrawer(session.sampling, session.noise)
 

@@ -24,7 +24,7 @@ class ModelTree:
     (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why. place: engine index of each fed live node.
     """
 
-    def __init__(self, session: SourceSession, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, session: SourceSession, eos_token_ids: frozenset[int], max_depth: int) -> None:
         self.session = session.session
         self.limits = session.limits
         self.sampling = session.sampling
@@ -33,6 +33,7 @@ class ModelTree:
         self.truth: list[int] = session.prefix.tolist()
         self.num_cached = 0
         self._eos_token_ids = eos_token_ids
+        self._max_depth = max_depth
         self.plant(0)
 
     def plant(self, tree_id: int) -> None:
@@ -61,7 +62,7 @@ class ModelTree:
         most = min(self.limits.tree_width, room)
         if most <= 0:
             return []
-        positions = self.positions
+        positions, draft_until = self.positions, min(draft_until, len(self.truth) + self._max_depth)
         ready = [leaf for leaf in self.leaves if positions[leaf] + 1 < draft_until]
         if len(ready) > 1:
             ready.sort(key=self.leaves.__getitem__, reverse=True)
@@ -73,7 +74,8 @@ class ModelTree:
         if len(self.live) >= self.limits.max_nodes:
             return TailEnd.LIMIT
         if self.leaves or draft_until <= len(self.truth):
-            return TailEnd.CREDIT if draft_until < self.limits.max_len else TailEnd.LIMIT
+            limit = min(self.limits.max_len, len(self.truth) + self._max_depth)
+            return TailEnd.CREDIT if draft_until < limit else TailEnd.LIMIT
         ends = self.closed.values()
         return TailEnd.CONFIDENCE if TailEnd.CONFIDENCE in ends else TailEnd.EOS if ends else TailEnd.EMPTY
 
