@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from outrider.types.statistics import DraftStatistics
+
 ACCEPTANCE_PRIOR = 0.7
 ACCEPTANCE_RATE = 1 / 32
 DRAFT_TIME_RATE = 1 / 8
-MAX_RECENT_INTERVALS = 64
+MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
 
@@ -62,6 +64,24 @@ class SessionStatistics:
     _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
     _pending_tails: deque[DraftInterval] = field(default_factory=lambda: deque(maxlen=MAX_PENDING_TAILS))
 
+    def totals(self, pacing: str) -> DraftStatistics:
+        """What clients see."""
+        return DraftStatistics(
+            num_rounds=self.num_rounds,
+            num_drafted=self.num_drafted,
+            num_accepted=self.num_accepted,
+            num_emitted=self.num_emitted,
+            drafted_by_depth=tuple(self.drafted_by_depth),
+            accepted_by_depth=tuple(self.accepted_by_depth),
+            verify_us=self.verify_us,
+            draft_us=self.draft_us,
+            overlapped_draft_us=min(self.overlapped_draft_us, self.draft_us),
+            reconcile_us=self.reconcile_us,
+            draft_wait_us=self.draft_wait_us,
+            pacing=pacing,
+            num_drafter_losses=self.num_drafter_losses,
+        )
+
     @property
     def overlapped_draft_us(self) -> int:
         """Of draft_us, what ran while a round of this session was being verified."""
@@ -71,16 +91,6 @@ class SessionStatistics:
     def overlap_share(self) -> float:
         """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
         return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        """accepted / drafted; 0 when nothing was drafted."""
-        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
-
-    @property
-    def mean_emitted_per_round(self) -> float:
-        """Committed tokens per round, the corrected or bonus token included."""
-        return self.num_emitted / self.num_rounds if self.num_rounds else 0.0
 
     def count_drafting(self, interval: DraftInterval, num_tokens: int, *, verifying: bool) -> None:
         """Add a tail's work. verifying: a round is in flight, so that the tail may still overlap with it when it ends."""
