@@ -1,0 +1,122 @@
+"""`python -m outrider.gateway`: the client-facing process.
+
+Knows the command line. Prints one JSON line when it is ready, drains on SIGTERM, exits with 1 and a sentence when it cannot start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outrider.errors import OutriderError
+from outrider.gateway.gateway import VERIFIER_TIMEOUT_S, GatewayConfig, start_gateway
+from outrider.gateway.limits import DRAIN_GRACE_S, MAX_LIVE_REQUESTS, MAX_LIVE_SAMPLES, MAX_PROMPT_BYTES, GatewayLimits
+from outrider.rpc.channel import MAX_MESSAGE_BYTES
+from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
+
+DEFAULT_LISTEN = "127.0.0.1:7070"
+_MIB = 2**20
+
+_DESCRIPTION = """\
+The gateway speaks outrider.v1.GenerationService to clients (proto/outrider/v1/generation.proto): it checks requests, turns text into
+tokens and back, streams answers, and opens one Decode stream per sample at a verifier. It holds no model and needs no GPU.
+"""
+_EPILOG = """\
+example, after a verifier was started on 127.0.0.1:7071:
+
+  python -m outrider.gateway --verifier 127.0.0.1:7071 --listen 127.0.0.1:7070
+
+When it serves, it prints one line: {"ready": true, "address": "127.0.0.1:7070", "service": "gateway", ...}.
+SIGTERM or SIGINT: health turns NOT_SERVING, new requests are refused with UNAVAILABLE, live answers may finish within the grace.
+A second signal ends it at once. Health (grpc.health.v1) and server reflection are on every address.
+"""
+
+
+def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig, str]:
+    """The configuration and the log level; exits with the usage on a wrong command line."""
+    options = _parser().parse_args(arguments)
+    limits = GatewayLimits(
+        max_live_requests=options.max_live_requests,
+        max_live_samples=options.max_live_samples,
+        max_prompt_tokens=options.max_prompt_tokens,
+        max_completion_tokens=options.max_completion_tokens,
+        max_prompt_bytes=options.max_prompt_bytes,
+    )
+    config = GatewayConfig(
+        listen=tuple(options.listen or [DEFAULT_LISTEN]),
+        verifiers=tuple(options.verifier),
+        model_dir=options.model_dir,
+        model_name=options.model_name,
+        limits=limits,
+        server=ServerLimits(max_message_bytes=options.max_message_mib * _MIB, max_concurrent_rpcs=options.max_concurrent_rpcs),
+        verifier_timeout_s=options.verifier_timeout_s,
+        drain_grace_s=options.drain_grace_s,
+    )
+    return config, options.log_level
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Start and run until a signal."""
+    gateway = await start_gateway(config)
+    await gateway.run_until_signal()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process's exit status."""
+    config, log_level = parse_config(arguments)
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        run_service(serve(config))
+    except OutriderError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m outrider.gateway", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ends = parser.add_argument_group("addresses (host:port, host:0 for any free port, or unix:/path)")
+    ends.add_argument("--verifier", action="append", required=True, metavar="ADDR", help="a verifier; repeat for replicas of one model")
+    ends.add_argument("--listen", action="append", metavar="ADDR", help=f"where clients connect; repeatable (default {DEFAULT_LISTEN})")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model-dir", type=Path, metavar="DIR", help="folder with the tokenizer (default: the folder the verifier loaded)")
+    model.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: last part of the verifier's name)")
+    _add_limits(parser)
+    _add_life_cycle(parser)
+    return parser
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = parser.add_argument_group("limits (what exceeds them is refused before any work)")
+    limits.add_argument("--max-live-requests", type=_positive, default=MAX_LIVE_REQUESTS, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-live-samples", type=_positive, default=MAX_LIVE_SAMPLES, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-prompt-tokens", type=_positive, metavar="N", help="default: the context less one")
+    limits.add_argument("--max-completion-tokens", type=_positive, metavar="N", help="default: the context less one")
+    limits.add_argument("--max-prompt-bytes", type=_positive, default=MAX_PROMPT_BYTES, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-message-mib", type=_positive, default=MAX_MESSAGE_BYTES // _MIB, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-concurrent-rpcs", type=_positive, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
+
+
+def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
+    life = parser.add_argument_group("life cycle")
+    life.add_argument(
+        "--verifier-timeout-s", type=float, default=VERIFIER_TIMEOUT_S, metavar="S", help="wait this long at start (default %(default)s)"
+    )
+    life.add_argument("--drain-grace-s", type=float, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
+    life.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="to stderr (default %(default)s)")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

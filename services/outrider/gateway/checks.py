@@ -1,0 +1,158 @@
+"""Every field of a GenerateRequest, checked before any work: what is wrong is refused by its name, what is unknown is never ignored.
+
+Knows the ranges that generation.proto promises. Must not know tokenizers, verifiers or streams. Raises InvalidRequest,
+UnsupportedParameter or DoesNotFit, all of which name the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
+from outrider.gateway.limits import GatewayLimits, ServedModel
+from outrider.gateway.resolved import CheckedRequest
+from outrider.rpc.convert import acceptance_name, sampling_from_proto, seed_from_proto, token_ids
+from outrider.rpc.convert.bounds import bounded, finite
+from outrider.rpc.convert.sampling import COUPLED
+from outrider.v1 import generation_pb2 as pb
+
+MAX_REQUEST_ID_LEN = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 256
+MAX_STOP_TOKENS = 64
+MAX_SAMPLES = 16
+MAX_TOP_LOGPROBS = 20
+MAX_DRAFT_LEN = 64
+MAX_TREE_WIDTH = 8
+MAX_MESSAGES = 1024
+ROLES = ("system", "user", "assistant")
+
+
+def check_request(message: pb.GenerateRequest, served: ServedModel, limits: GatewayLimits) -> CheckedRequest:
+    """Everything but the prompt's tokens."""
+    _no_unknown_fields(message)
+    check_request_id(message.request_id)
+    _check_model(message.model, served)
+    check_input(message, limits)
+    vocab_size = served.identity.vocab_size
+    sampling = sampling_from_proto(message.sampling)
+    sampling.check(vocab_size)
+    num_samples = bounded("n", message.n, 1, MAX_SAMPLES) if message.HasField("n") else 1
+    acceptance = acceptance_name(message.acceptance)
+    if message.adapter != served.identity.adapter:
+        serves = f"{served.identity.adapter!r}" if served.identity.adapter else "none"
+        raise UnsupportedParameter("adapter", f"{message.adapter!r} is not served here; this model serves {serves}")
+    return CheckedRequest(
+        request_id=message.request_id,
+        sampling=sampling,
+        seed=seed_from_proto(message.sampling),
+        max_tokens=_max_tokens(message, served, limits),
+        stops=_stops(message.stop),
+        stop_token_ids=_stop_token_ids(message, served),
+        num_samples=num_samples,
+        top_logprobs=bounded("top_logprobs", message.top_logprobs, 0, MAX_TOP_LOGPROBS) if message.HasField("top_logprobs") else None,
+        draft=_draft(message),
+        acceptance=acceptance,
+        adapter=message.adapter,
+        resume_ids=_resume_ids(message, vocab_size, num_samples, acceptance),
+    )
+
+
+def check_request_id(request_id: str) -> None:
+    """At most MAX_REQUEST_ID_LEN printable characters."""
+    if len(request_id) > MAX_REQUEST_ID_LEN:
+        raise InvalidRequest("request_id", f"has {len(request_id)} characters, at most {MAX_REQUEST_ID_LEN}")
+    if not request_id.isprintable():
+        raise InvalidRequest("request_id", "holds characters that cannot be printed")
+
+
+def check_input(message: pb.GenerateRequest | pb.TokenizeRequest, limits: GatewayLimits) -> None:
+    """Exactly one input, not larger than max_prompt_bytes; roles are known."""
+    kind = message.WhichOneof("input")
+    if kind is None:
+        wanted = "prompt, token_ids, chat" if isinstance(message, pb.GenerateRequest) else "text, chat"
+        raise InvalidRequest("input", f"one of {wanted} must be set")
+    if kind == "token_ids":
+        return
+    size = sum(len(turn.content.encode()) for turn in message.chat.messages) if kind == "chat" else len(getattr(message, kind).encode())
+    if size > limits.max_prompt_bytes:
+        raise DoesNotFit(kind, f"has {size} bytes, at most {limits.max_prompt_bytes}")
+    if kind == "chat":
+        _check_chat(message.chat)
+
+
+def _check_chat(chat: pb.ChatMessages) -> None:
+    bounded("len(chat.messages)", len(chat.messages), 1, MAX_MESSAGES)
+    for index, turn in enumerate(chat.messages):
+        if turn.role not in ROLES:
+            raise InvalidRequest(f"chat.messages[{index}].role", f"{turn.role!r} is none of {', '.join(ROLES)}")
+
+
+def _no_unknown_fields(message: pb.GenerateRequest) -> None:
+    """A newer client's field would change the answer if we knew it: refuse rather than ignore."""
+    parts: tuple[tuple[str, Message], ...] = (("request", message), ("sampling", message.sampling), ("draft", message.draft))
+    for name, part in parts:
+        unknown = UnknownFieldSet(part)
+        if len(unknown):
+            raise UnsupportedParameter(name, f"has field number {unknown[0].field_number}, which this gateway does not know")
+
+
+def _check_model(model: str, served: ServedModel) -> None:
+    if model not in ("", served.name, served.identity.model):
+        raise InvalidRequest("model", f"{model!r} is not served here; this gateway serves {served.name!r}")
+
+
+def _max_tokens(message: pb.GenerateRequest, served: ServedModel, limits: GatewayLimits) -> int | None:
+    if not message.HasField("max_tokens"):
+        return None
+    bounded("max_tokens", message.max_tokens, 1)
+    most = limits.completion_tokens(served.identity)
+    if message.max_tokens > most:
+        raise DoesNotFit("max_tokens", f"is {message.max_tokens}, at most {most} here")
+    return message.max_tokens
+
+
+def _stops(stops: Sequence[str]) -> tuple[str, ...]:
+    bounded("len(stop)", len(stops), 0, MAX_STOP_STRINGS)
+    for index, stop in enumerate(stops):
+        if not 1 <= len(stop.encode()) <= MAX_STOP_BYTES:
+            raise InvalidRequest(f"stop[{index}]", f"must have 1 to {MAX_STOP_BYTES} bytes, has {len(stop.encode())}")
+    return tuple(stops)
+
+
+def _stop_token_ids(message: pb.GenerateRequest, served: ServedModel) -> frozenset[int]:
+    bounded("len(stop_token_ids)", len(message.stop_token_ids), 0, MAX_STOP_TOKENS)
+    ids = frozenset(token_ids("stop_token_ids", message.stop_token_ids, served.identity.vocab_size).tolist())
+    return ids if message.ignore_eos else ids | frozenset(served.identity.eos_token_ids)
+
+
+def _draft(message: pb.GenerateRequest) -> pb.DraftOptions:
+    """The client's wishes, and what the mode implies for them; whether a pacing policy exists is the verifier's to say."""
+    options = pb.DraftOptions()
+    options.CopyFrom(message.draft)
+    if options.HasField("max_len"):
+        bounded("draft.max_len", options.max_len, 1, MAX_DRAFT_LEN)
+    if options.HasField("tree_width"):
+        bounded("draft.tree_width", options.tree_width, 1, MAX_TREE_WIDTH)
+    if options.HasField("stop_below") and finite("draft.stop_below", options.stop_below, 0.0, 1.0) == 1.0:
+        raise InvalidRequest("draft.stop_below", "must be below 1")
+    if message.mode == pb.GENERATION_MODE_TARGET_ONLY:
+        options.off = True
+    elif message.mode not in (pb.GENERATION_MODE_UNSPECIFIED, pb.GENERATION_MODE_LOSSLESS):
+        known = message.mode in pb.GenerationMode.values()
+        mode = pb.GenerationMode.Name(message.mode) if known else str(int(message.mode))
+        raise UnsupportedParameter("mode", f"{mode} is not served here; lossless and target-only are")
+    return options
+
+
+def _resume_ids(message: pb.GenerateRequest, vocab_size: int, num_samples: int, acceptance: str) -> tuple[int, ...]:
+    if not message.resume_token_ids:
+        return ()
+    if num_samples != 1:
+        raise InvalidRequest("resume_token_ids", f"resumes one sample, but n is {num_samples}")
+    if acceptance != COUPLED:
+        raise UnsupportedParameter("resume_token_ids", f"needs coupled acceptance: {acceptance} does not promise the same tokens")
+    return tuple(token_ids("resume_token_ids", message.resume_token_ids, vocab_size).tolist())

@@ -1,0 +1,127 @@
+"""One Decode stream at a verifier: opened, read in order, stopped or cancelled, and always closed.
+
+Knows the messages of VerifierService.Decode. Must not know text. What a verifier sends is checked for order and lengths, so that its
+mistake fails this request with a sentence instead of corrupting an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
+
+from outrider.errors import OutriderError
+from outrider.gateway.verifiers import Verifier
+from outrider.rpc.status import RemoteFailure, error_from_rpc
+from outrider.v1 import generation_pb2
+from outrider.v1 import verifier_pb2 as pb
+
+SETTLE_TIMEOUT_S = 2.0
+
+
+class DecodeStream:
+    """Use: `stream = await open_stream(...)`, `read` until a DecodeFinished (or `settle`), and `close` in any case."""
+
+    def __init__(self, verifier: Verifier, call: Any, started: pb.DecodeStarted, start: pb.DecodeStart) -> None:
+        self.verifier = verifier
+        self.started = started
+        self._call = call
+        self._committed_len = len(start.prefix)
+        self._wants_logprobs = start.HasField("top_logprobs")
+        self._closed = False
+
+    async def read(self) -> pb.DecodeCommitted | pb.DecodeFinished:
+        """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be."""
+        message = await _read(self._call)
+        kind = message.WhichOneof("message")
+        if kind == "finished":
+            return message.finished
+        if kind != "committed":
+            raise RemoteFailure(f"the verifier sent {kind} where committed tokens or the end were due")
+        self._check(message.committed)
+        return message.committed
+
+    async def settle(self, *, stop: bool) -> generation_pb2.DraftStatistics:
+        """The session's statistics once it has ended; what it still commits is discarded. stop: tell it to end (a stop string was
+        found, which only we know of). Empty ones when it does not end within SETTLE_TIMEOUT_S."""
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                return await self._settle(stop)
+        except (TimeoutError, OutriderError):
+            return generation_pb2.DraftStatistics()
+
+    def close(self) -> None:
+        """Cancel the call if it still runs; safe to repeat."""
+        if not self._closed:
+            self._closed = True
+            self.verifier.num_live -= 1
+            self._call.cancel()
+
+    async def _settle(self, stop: bool) -> generation_pb2.DraftStatistics:
+        if stop:
+            await self._send_stop()
+        while True:
+            message = await _read(self._call)
+            if message.HasField("finished"):
+                return message.finished.statistics
+            if not stop:
+                stop = True
+                await self._send_stop()
+
+    async def _send_stop(self) -> None:
+        try:
+            await self._call.write(pb.DecodeRequest(stop=pb.DecodeStop(detail="the answer is complete")))
+        except asyncio.InvalidStateError:
+            pass  # the session ended by itself meanwhile; its last messages can still be read
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    def _check(self, committed: pb.DecodeCommitted) -> None:
+        num_tokens = len(committed.token_ids)
+        if committed.begin != self._committed_len:
+            raise RemoteFailure(f"the verifier committed tokens at {committed.begin} where {self._committed_len} was due")
+        if len(committed.origins) != num_tokens:
+            raise RemoteFailure(f"the verifier sent {len(committed.origins)} origins for {num_tokens} tokens")
+        if self._wants_logprobs and len(committed.logprobs) != num_tokens:
+            raise RemoteFailure(f"the verifier sent {len(committed.logprobs)} log-probabilities for {num_tokens} tokens")
+        self._committed_len += num_tokens
+
+
+async def open_stream(
+    verifier: Verifier, start: pb.DecodeStart, timeout_s: float | None, metadata: tuple[tuple[str, str], ...]
+) -> DecodeStream:
+    """Start a session and wait until it is admitted; raises the verifier's refusal. Nothing is held after a raise."""
+    call = verifier.stub.Decode(timeout=timeout_s, metadata=metadata)
+    verifier.num_live += 1
+    try:
+        message = await _start(call, start)
+        if not message.HasField("started"):
+            raise RemoteFailure(f"the verifier's first message was {message.WhichOneof('message')}, not started")
+        return DecodeStream(verifier, call, message.started, start)
+    except BaseException:
+        verifier.num_live -= 1
+        call.cancel()
+        raise
+
+
+async def _start(call: Any, start: pb.DecodeStart) -> pb.DecodeResponse:
+    try:
+        await call.write(pb.DecodeRequest(start=start))
+    except asyncio.InvalidStateError:
+        pass  # refused before our message left; reading says why
+    except grpc.aio.AioRpcError as failure:
+        raise error_from_rpc(failure) from failure
+    return await _read(call)
+
+
+async def _read(call: Any) -> pb.DecodeResponse:
+    try:
+        message = await call.read()
+    except grpc.aio.AioRpcError as failure:
+        raise error_from_rpc(failure) from failure
+    if message is EOF:
+        raise RemoteFailure("the verifier ended the stream before the answer was complete")
+    response: pb.DecodeResponse = message
+    return response

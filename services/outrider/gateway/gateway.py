@@ -1,0 +1,96 @@
+"""A running gateway: verifiers connected, tokenizer loaded, server up. What __main__ runs and tests embed.
+
+Knows how the parts are put together. Must not know the command line.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.errors import ModelRefused
+from outrider.gateway.limits import DRAIN_GRACE_S, GatewayLimits
+from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
+from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
+from outrider.gateway.verifiers import VerifierPool
+from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
+from outrider.types.identity import ModelIdentity
+from outrider.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
+
+_LOG = logging.getLogger(__name__)
+READY_NAME = "gateway"
+VERIFIER_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier for
+    the folder it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it."""
+
+    listen: tuple[str, ...]
+    verifiers: tuple[str, ...]
+    model_dir: Path | None = None
+    model_name: str = ""
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
+    server: ServerLimits = field(default_factory=ServerLimits)
+    verifier_timeout_s: float = VERIFIER_TIMEOUT_S
+    drain_grace_s: float = DRAIN_GRACE_S
+
+
+class Gateway:
+    """Use: `gateway = await start_gateway(config)`, then `run_until_signal` or, in tests, `stop`."""
+
+    def __init__(self, config: GatewayConfig, pool: VerifierPool, server: RpcServer, servicer: GenerationServicer) -> None:
+        self._config = config
+        self._pool = pool
+        self._server = server
+        self.servicer = servicer
+
+    @property
+    def address(self) -> str:
+        """The first bound address."""
+        return self._server.address
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All bound addresses."""
+        return self._server.addresses
+
+    async def run_until_signal(self) -> None:
+        """Print the ready line, serve until SIGTERM or SIGINT, drain, close."""
+        await run_until_signal(self._server, READY_NAME, self.servicer.drain, self._config.drain_grace_s)
+        await self._pool.close()
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Drain and close."""
+        await self._server.stop(self.servicer.drain, self._config.drain_grace_s if grace_s is None else grace_s)
+        await self._pool.close()
+
+
+async def start_gateway(config: GatewayConfig) -> Gateway:
+    """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer), InvalidRequest (an address)."""
+    pool = VerifierPool(config.verifiers)
+    try:
+        await pool.connect(config.verifier_timeout_s)
+        tokenizer = _tokenizer(config, pool.identity)
+        name = config.model_name or Path(pool.identity.model).name
+        servicer = GenerationServicer(pool, tokenizer, config.limits, name)
+        server = RpcServer(config.listen, config.server)
+        server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
+        await server.start()
+        await server.set_serving()
+    except BaseException:
+        await pool.close()
+        raise
+    _LOG.info("serving %s on %s", name, ", ".join(server.addresses))
+    return Gateway(config, pool, server, servicer)
+
+
+def _tokenizer(config: GatewayConfig, identity: ModelIdentity) -> ModelTokenizer:
+    if config.model_dir is not None:
+        return load_tokenizer(config.model_dir)
+    folder = Path(identity.model)
+    if not folder.is_dir():
+        raise ModelRefused(f"the verifier serves {identity.model!r}, which is no folder here; name its tokenizer's folder with --model-dir")
+    return load_tokenizer(folder)

@@ -1,0 +1,72 @@
+"""The requests this gateway holds right now: admission, unique ids, abort, and waiting for the last one at a drain.
+
+Knows counts and ids. Must not know text or verifiers. An admitted request leaves the table when its block ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from outrider.errors import AlreadyExists, Cancelled, OutriderError, Overloaded, UnknownSession
+from outrider.gateway.interruption import Interruption
+from outrider.gateway.limits import GatewayLimits
+
+_MINTED_ID_BYTES = 12
+
+
+class LiveRequests:
+    """Bounded by GatewayLimits.max_live_requests and max_live_samples."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._limits = limits
+        self._interruptions: dict[str, Interruption] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.num_samples = 0
+
+    def __len__(self) -> int:
+        return len(self._interruptions)
+
+    @asynccontextmanager
+    async def admit(self, request_id: str, num_samples: int) -> AsyncIterator[str]:
+        """Hold a place for the block's time and yield the id (minted when empty).
+
+        Raises AlreadyExists or Overloaded before the block; inside it, Cancelled after `abort` and whatever `end_all` was given.
+        """
+        if request_id in self._interruptions:
+            raise AlreadyExists(f"request_id: {request_id!r} is live already; abort it or choose another id")
+        if len(self._interruptions) >= self._limits.max_live_requests:
+            raise Overloaded(f"{len(self._interruptions)} requests are live, at most {self._limits.max_live_requests}; retry later")
+        if self.num_samples + num_samples > self._limits.max_live_samples:
+            raise Overloaded(f"{self.num_samples} samples are live and n is {num_samples}, at most {self._limits.max_live_samples} in all")
+        request_id = request_id or f"req-{secrets.token_hex(_MINTED_ID_BYTES)}"
+        async with Interruption() as interruption:
+            self._interruptions[request_id] = interruption
+            self.num_samples += num_samples
+            self._empty.clear()
+            try:
+                yield request_id
+            finally:
+                self.num_samples -= num_samples
+                del self._interruptions[request_id]
+                if not self._interruptions:
+                    self._empty.set()
+
+    def abort(self, request_id: str) -> None:
+        """End a live request with CANCELLED; raises UnknownSession when none has this id."""
+        interruption = self._interruptions.get(request_id)
+        if interruption is None:
+            raise UnknownSession(f"request_id: no live request has the id {request_id!r}")
+        interruption.interrupt(Cancelled(f"request {request_id!r} was aborted"))
+
+    def end_all(self, error: OutriderError) -> None:
+        """End every live request with this error."""
+        for interruption in tuple(self._interruptions.values()):
+            interruption.interrupt(error)
+
+    async def wait_empty(self) -> None:
+        """Return once no request is live."""
+        await self._empty.wait()

@@ -1,0 +1,91 @@
+"""A request in three stages: checked (fields are sound), tokenised, resolved (fits the context, seed and bounds in force).
+
+Knows how a prompt's tokens, a context and max_tokens relate. Must not know streams or verifiers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.errors import DoesNotFit, InvalidRequest
+from outrider.gateway.limits import GatewayLimits, ServedModel
+from outrider.gateway.tokenizer import ModelTokenizer
+from outrider.rpc.convert import token_ids
+from outrider.rpc.convert.sampling import COUPLED
+from outrider.types.sampling import SamplingParams
+from outrider.v1 import generation_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """The sound fields. seed, max_tokens: None where the client left the choice to us. stop_token_ids: the model's end tokens
+    included unless ignored. draft: the client's wishes as the verifier gets them."""
+
+    request_id: str
+    sampling: SamplingParams
+    seed: int | None
+    max_tokens: int | None
+    stops: tuple[str, ...]
+    stop_token_ids: frozenset[int]
+    num_samples: int
+    top_logprobs: int | None
+    draft: pb.DraftOptions
+    acceptance: str
+    adapter: str
+    resume_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRequest:
+    """Ready to be decoded. request_id is never empty; max_tokens counts resumed tokens too."""
+
+    request_id: str
+    checked: CheckedRequest
+    prompt_ids: tuple[int, ...]
+    seed: int
+    max_tokens: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether the text is exactly the target's for this seed."""
+        return self.checked.acceptance == COUPLED
+
+
+def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: ModelTokenizer) -> list[int]:
+    """Ids of a checked input; token ids are taken as they are. Raises InvalidRequest (no template, the template refuses)."""
+    kind = message.WhichOneof("input")
+    if isinstance(message, pb.GenerateRequest) and kind == "token_ids":
+        return list(message.token_ids.ids)
+    if kind == "chat":
+        if tokenizer.chat_template is None:
+            raise InvalidRequest("chat", "this model has no chat template; send prompt or token_ids")
+        turns = [(turn.role, turn.content) for turn in message.chat.messages]
+        return tokenizer.encode_rendered(tokenizer.chat_template.render(turns))
+    return tokenizer.encode(message.prompt if isinstance(message, pb.GenerateRequest) else message.text)
+
+
+def resolve(
+    checked: CheckedRequest, request_id: str, kind: str, ids: Sequence[int], served: ServedModel, limits: GatewayLimits
+) -> ResolvedRequest:
+    """Fit a tokenised request into the context. kind: the input's field, named by what is raised: InvalidRequest or DoesNotFit."""
+    num_prompt = len(ids)
+    if num_prompt == 0:
+        raise InvalidRequest(kind, "has no tokens")
+    most = limits.prompt_tokens(served.identity)
+    if num_prompt > most:
+        raise DoesNotFit(kind, f"has {num_prompt} tokens, at most {most} here")
+    token_ids(kind, ids, served.identity.vocab_size)
+    room = served.identity.max_context - num_prompt
+    max_tokens = checked.max_tokens
+    if max_tokens is None:
+        max_tokens = min(room, limits.completion_tokens(served.identity))
+    elif max_tokens > room:
+        raise DoesNotFit("max_tokens", f"is {max_tokens}, but {num_prompt} prompt tokens leave {room} of {served.identity.max_context}")
+    if len(checked.resume_ids) >= max_tokens:
+        raise InvalidRequest(
+            "resume_token_ids", f"has {len(checked.resume_ids)} ids, max_tokens is {max_tokens}: nothing is left to answer"
+        )
+    seed = secrets.randbits(64) if checked.seed is None else checked.seed
+    return ResolvedRequest(request_id, checked, tuple(ids), seed, max_tokens)

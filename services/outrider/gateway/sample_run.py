@@ -1,0 +1,127 @@
+"""One sample: committed tokens from its Decode stream to Delta messages, then one Finished.
+
+Knows how tokens, origins and log-probabilities are cut where the answer ends. Must not know other samples or who reads: it puts
+messages where it is told, and a put that waits is what holds the verifier back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from outrider.errors import InvalidRequest
+from outrider.gateway.answer import Answer, End, Grown
+from outrider.gateway.decode_stream import DecodeStream
+from outrider.gateway.detokenizer import TextDecoder
+from outrider.gateway.resolved import ResolvedRequest
+from outrider.rpc.convert import acceptance_to_proto, noise_to_proto, sampling_to_proto
+from outrider.rpc.status import RemoteFailure
+from outrider.types.sampling import NoiseAddress
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import verifier_pb2
+
+Emit = Callable[[pb.GenerateResponse], Awaitable[None]]
+
+FINISH_REASONS = {
+    End.STOP_TOKEN: pb.FINISH_REASON_STOP_TOKEN,
+    End.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
+    End.LENGTH: pb.FINISH_REASON_LENGTH,
+}
+_VERIFIER_ENDS = {int(pb.FINISH_REASON_STOP_TOKEN): End.STOP_TOKEN, int(pb.FINISH_REASON_LENGTH): End.LENGTH}
+FIRST_INCARNATION = 1
+
+
+def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -> verifier_pb2.DecodeStart:
+    """What the verifier is told about one sample; resumed tokens are part of its prefix."""
+    checked = request.checked
+    return verifier_pb2.DecodeStart(
+        session_id=session_id,
+        incarnation=FIRST_INCARNATION,
+        prefix=request.prompt_ids + checked.resume_ids,
+        num_prompt_tokens=len(request.prompt_ids),
+        sampling=sampling_to_proto(checked.sampling),
+        noise=noise_to_proto(NoiseAddress(request.seed, sample_index)),
+        max_tokens=request.max_tokens,
+        stop_token_ids=sorted(checked.stop_token_ids),
+        top_logprobs=checked.top_logprobs,
+        draft=checked.draft,
+        acceptance=acceptance_to_proto(checked.acceptance),
+        adapter=checked.adapter,
+    )
+
+
+def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> Answer:
+    """The answer with resumed tokens read in: their text has left before, what waits of it has not.
+
+    Raises InvalidRequest when they hold a complete answer already.
+    """
+    checked = request.checked
+    answer = Answer(decoder, checked.stops, checked.stop_token_ids, request.max_tokens)
+    if answer.push(checked.resume_ids).end is not None:
+        raise InvalidRequest("resume_token_ids", "hold a complete answer already: a stop token or stop string is in them")
+    return answer
+
+
+class SampleRun:
+    """arrived_s: time.monotonic() when the request arrived, the zero of its reported times."""
+
+    def __init__(self, index: int, request: ResolvedRequest, stream: DecodeStream, answer: Answer, arrived_s: float) -> None:
+        self._index = index
+        self._num_prompt = len(request.prompt_ids)
+        self._stream = stream
+        self._answer = answer
+        self._arrived_s = arrived_s
+        self._first_token_us = 0
+
+    async def run(self, emit: Emit) -> None:
+        """Until the answer ends; raises what the verifier's stream raises."""
+        while True:
+            message = await self._stream.read()
+            if isinstance(message, verifier_pb2.DecodeFinished):
+                end = _VERIFIER_ENDS.get(int(message.finish_reason))
+                if end is None:
+                    reason = pb.FinishReason.Name(message.finish_reason)
+                    raise RemoteFailure(f"the verifier ended the answer with {reason}")
+                grown = self._answer.finish(end)
+                await self._emit_end(emit, grown, message.statistics)
+                return
+            grown = self._answer.push(message.token_ids)
+            self._first_token_us = self._first_token_us or self._elapsed_us()
+            await emit(pb.GenerateResponse(delta=self._delta(message, grown)))
+            if grown.end is not None:
+                statistics = await self._stream.settle(stop=grown.end is End.STOP_STRING)
+                await self._emit_end(emit, Grown("", 0, grown.end, grown.stop_string), statistics)
+                return
+
+    async def _emit_end(self, emit: Emit, grown: Grown, statistics: pb.DraftStatistics) -> None:
+        if grown.text:
+            await emit(pb.GenerateResponse(delta=pb.Delta(index=self._index, text=grown.text)))
+        assert grown.end is not None
+        finished = pb.Finished(
+            index=self._index,
+            finish_reason=FINISH_REASONS[grown.end],
+            stop_string=grown.stop_string,
+            usage=usage(self._num_prompt, self._answer.num_tokens),
+            statistics=statistics,
+            time_to_first_token_us=self._first_token_us,
+            total_us=self._elapsed_us(),
+        )
+        await emit(pb.GenerateResponse(finished=finished))
+
+    def _delta(self, committed: verifier_pb2.DecodeCommitted, grown: Grown) -> pb.Delta:
+        taken = slice(0, grown.num_taken)
+        return pb.Delta(
+            index=self._index,
+            text=grown.text,
+            token_ids=committed.token_ids[taken],
+            origins=committed.origins[taken],
+            logprobs=committed.logprobs[taken],
+        )
+
+    def _elapsed_us(self) -> int:
+        return max(1, round((time.monotonic() - self._arrived_s) * 1e6))
+
+
+def usage(num_prompt: int, num_completion: int) -> pb.Usage:
+    """Token counts with their sum."""
+    return pb.Usage(prompt_tokens=num_prompt, completion_tokens=num_completion, total_tokens=num_prompt + num_completion)

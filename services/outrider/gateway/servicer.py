@@ -1,0 +1,114 @@
+"""GenerationService: the RPCs clients call, each a few lines over the parts that do the work.
+
+Knows the order of a request: check, admit, tokenise, fit, decode. Must not know how any of these is done. No tokenisation of long
+texts on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from outrider.errors import Unavailable
+from outrider.gateway.checks import check_input, check_request
+from outrider.gateway.limits import GatewayLimits, ServedModel
+from outrider.gateway.live_requests import LiveRequests
+from outrider.gateway.request_run import RequestRun
+from outrider.gateway.resolved import prompt_ids, resolve
+from outrider.gateway.sample_run import Emit
+from outrider.gateway.tokenizer import ModelTokenizer
+from outrider.gateway.verifiers import VerifierPool
+from outrider.gateway.whole_answer import WholeAnswer
+from outrider.rpc.context import Context, propagated_metadata, remaining_s
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import identity_pb2
+from outrider.v1.generation_pb2_grpc import GenerationServiceServicer
+
+SERVICE_NAME = "outrider.v1.GenerationService"
+# Below this many bytes a text is tokenised in place: a thread costs more than the work.
+INLINE_TOKENISE_BYTES = 2048
+DRAIN_RESERVE_S = 1.0
+_T = TypeVar("_T")
+
+
+class GenerationServicer(GenerationServiceServicer):
+    """One gateway. pool must be connected; construct inside a running event loop."""
+
+    def __init__(self, pool: VerifierPool, tokenizer: ModelTokenizer, limits: GatewayLimits, model_name: str) -> None:
+        self._pool = pool
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._model_name = model_name
+        self._live = LiveRequests(limits)
+        self._runs: set[RequestRun] = set()
+        self._session_prefix = f"gw-{secrets.token_hex(4)}"
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
+        """See generation.proto. Writes wait for the reader, and nothing reads ahead of the writes beyond the bounded queue."""
+        await self._serve(request, context, context.write)
+
+    async def GenerateOnce(self, request: pb.GenerateOnceRequest, context: Context) -> pb.GenerateOnceResponse:
+        """See generation.proto."""
+        answer = WholeAnswer()
+        await self._serve(request.request, context, answer.add)
+        return answer.message()
+
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        """See generation.proto."""
+        self._live.abort(request.request_id)
+        return pb.AbortResponse()
+
+    async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.GetModelInfoResponse:
+        """See generation.proto. The target and its pairs as the first verifier that answers tells them now."""
+        verifier = (await self._pool.candidates())[0]
+        info = await verifier.get_info()
+        identity = self._pool.identity
+        return pb.GetModelInfoResponse(
+            target=info.identity,
+            drafters=[pair.identity for pair in info.pairs if pair.connected],
+            max_prompt_tokens=self._limits.prompt_tokens(identity),
+            max_completion_tokens=self._limits.completion_tokens(identity),
+            max_live_requests=self._limits.max_live_requests,
+            has_chat_template=self._tokenizer.chat_template is not None,
+            live=self.live_counts(),
+        )
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        """See generation.proto."""
+        check_input(request, self._limits)
+        ids = await self._tokenised(request.ByteSize(), lambda: prompt_ids(request, self._tokenizer))
+        return pb.TokenizeResponse(token_ids=ids, token_bytes=[self._tokenizer.token_bytes(token_id) for token_id in ids])
+
+    def live_counts(self) -> identity_pb2.LiveCounts:
+        """What the gateway holds now: requests, verifier streams, messages waiting for readers."""
+        queued = sum(run.num_queued for run in self._runs)
+        return identity_pb2.LiveCounts(sessions=len(self._live), streams=self._pool.num_live, queued=queued)
+
+    async def drain(self, grace_s: float) -> None:
+        """Let live requests finish; those that do not within the grace end with UNAVAILABLE."""
+        try:
+            async with asyncio.timeout(max(0.0, grace_s - DRAIN_RESERVE_S)):
+                await self._live.wait_empty()
+        except TimeoutError:
+            self._live.end_all(Unavailable("the gateway is shutting down; the same seed continues elsewhere with the same tokens"))
+            await self._live.wait_empty()
+
+    async def _serve(self, message: pb.GenerateRequest, context: Context, emit: Emit) -> None:
+        arrived_s = time.monotonic()
+        served = ServedModel(self._model_name, self._pool.identity)
+        checked = check_request(message, served, self._limits)
+        async with self._live.admit(message.request_id, checked.num_samples) as request_id:
+            ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
+            resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
+            run = RequestRun(resolved, self._session_prefix, self._model_name, self._limits.max_queued_events, arrived_s)
+            self._runs.add(run)
+            try:
+                await run.run(self._pool, self._tokenizer, remaining_s(context), propagated_metadata(context), emit)
+            finally:
+                self._runs.discard(run)
+
+    async def _tokenised(self, num_bytes: int, work: Callable[[], _T]) -> _T:
+        return work() if num_bytes <= INLINE_TOKENISE_BYTES else await asyncio.to_thread(work)

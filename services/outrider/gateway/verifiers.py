@@ -1,0 +1,135 @@
+"""The verifiers behind a gateway: who they are, which of them answer, and which one takes the next request.
+
+Knows their GetInfo. All of them must serve the same weights and vocabulary, since the gateway has one tokenizer and one model name; one
+that does not is left out with a sentence in the log. Must not know requests. One that fails is asked again every REFRESH_S seconds, or
+at once when no other is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+
+import grpc
+
+from outrider.errors import IncompatiblePair, OutriderError, Unavailable
+from outrider.rpc.channel import ChannelLimits, open_channel, wait_ready
+from outrider.rpc.convert import identity_from_proto
+from outrider.rpc.status import error_from_rpc
+from outrider.types.identity import ModelIdentity
+from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
+
+_LOG = logging.getLogger(__name__)
+REFRESH_S = 5.0
+INFO_TIMEOUT_S = 2.0
+# One answer's rounds are tens of bytes each: this much may be under way to us before a slow reader holds the verifier back.
+DECODE_WINDOW_BYTES = 16 * 2**10
+
+
+class Verifier:
+    """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.identity: ModelIdentity | None = None
+        self.num_live = 0
+        self.channel = open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
+        self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
+
+    async def get_info(self, timeout_s: float = INFO_TIMEOUT_S) -> pb.VerifierServiceGetInfoResponse:
+        """Ask who it is; raises what its status says."""
+        try:
+            response: pb.VerifierServiceGetInfoResponse = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure) from failure
+        return response
+
+
+class VerifierPool:
+    """Verifiers in the order of their addresses; construct inside a running event loop."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        assert addresses, "a gateway needs a verifier"
+        self._verifiers = tuple(Verifier(address) for address in addresses)
+        self._turn = itertools.count()
+        self._refresher: asyncio.Task[None] | None = None
+        self._identity: ModelIdentity | None = None
+
+    @property
+    def num_live(self) -> int:
+        """Samples being decoded at all verifiers."""
+        return sum(verifier.num_live for verifier in self._verifiers)
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The target served; only after `connect`."""
+        assert self._identity is not None, "connect first"
+        return self._identity
+
+    async def connect(self, timeout_s: float) -> None:
+        """Wait until at least one verifier answers; raises Unavailable naming all of them, or IncompatiblePair when they differ."""
+        errors = await asyncio.gather(*(self._introduce(verifier, timeout_s) for verifier in self._verifiers))
+        for error in errors:
+            if isinstance(error, IncompatiblePair):
+                raise error
+        if self._identity is None:
+            raise Unavailable("no verifier answers: " + "; ".join(str(error) for error in errors if error is not None))
+        self._refresher = asyncio.create_task(self._refresh())
+
+    async def candidates(self) -> list[Verifier]:
+        """Those that answer, fewest live samples first, taking turns among equals; raises Unavailable when none does."""
+        if not any(verifier.identity for verifier in self._verifiers):
+            await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
+        turn = next(self._turn) % len(self._verifiers)
+        rotated = self._verifiers[turn:] + self._verifiers[:turn]
+        answering = sorted((verifier for verifier in rotated if verifier.identity), key=lambda verifier: verifier.num_live)
+        if not answering:
+            raise Unavailable("no verifier answers; retry later")
+        return answering
+
+    def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
+        """A call to it failed as if it were gone: leave it out until it answers again."""
+        if isinstance(error, Unavailable):
+            _LOG.warning("verifier %s is left out: %s", verifier.address, error)
+            verifier.identity = None
+
+    async def close(self) -> None:
+        """Close every channel."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+        await asyncio.gather(*(verifier.channel.close(None) for verifier in self._verifiers))
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            missing = [verifier for verifier in self._verifiers if verifier.identity is None]
+            await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in missing))
+
+    async def _introduce(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
+        """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
+        try:
+            await wait_ready(verifier.channel, verifier.address, timeout_s)
+            identity = identity_from_proto((await verifier.get_info()).identity, "verifier.identity")
+            self._admit(verifier, identity)
+        except OutriderError as error:
+            _LOG.warning("verifier %s: %s", verifier.address, error)
+            return error
+        return None
+
+    def _admit(self, verifier: Verifier, identity: ModelIdentity) -> None:
+        first = self._identity or identity
+        for what, theirs, ours in (
+            ("weights", identity.weights_hash, first.weights_hash),
+            ("vocabulary", identity.vocab_hash, first.vocab_hash),
+        ):
+            if theirs != ours:
+                raise IncompatiblePair(
+                    f"{what} differ: verifier {verifier.address} serves {identity.model!r} ({theirs[:12]}), "
+                    f"this gateway serves {first.model!r} ({ours[:12]})"
+                )
+        self._identity = first
+        verifier.identity = identity
