@@ -1,0 +1,183 @@
+"""What a model's attention layers call during one step: store the new keys and values, attend over each sequence's cache.
+
+One object per forward, passed by argument (no globals). `fast` reads each sequence's runs in place; `invariant` feeds the fixed-order
+kernel. Windows and soft caps are the layer's and arrive with the call; masks are built once per step and window. Must not know
+models or sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outrider.engine.paged_cache import PagedCache
+from outrider.engine.step_batch import LongArray, Segment, StepBatch
+from outrider_kernels.invariant_attention import HIDDEN_SCORE, InvariantRows, InvariantShape, invariant_attention
+from outrider_kernels.tree_attention import tree_attention
+
+
+class StepAttention(Protocol):
+    """Attention state of one forward."""
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """Store the rows' keys and values, return what the rows attend to.
+
+        query: [rows, heads, dim]. keys, values: [rows, kv_heads, dim]. window: a row at position t sees positions > t - window.
+        Returns [rows, heads, dim]; rows of padding are undefined but finite.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyRange:
+    """Pool runs of the keys that any row of a segment sees, and the mask of the last ones."""
+
+    runs: tuple[tuple[int, int], ...]
+    tail_mask: Tensor | None
+
+
+class FastAttention:
+    """Attention over views of the cache, one call per sequence."""
+
+    def __init__(self, cache: PagedCache, batch: StepBatch) -> None:
+        self._cache = cache
+        self._segments = batch.segments
+        self._positions = batch.positions
+        self._begin, self._end = int(batch.slots[0]), int(batch.slots[0]) + batch.num_rows
+        neighbours = bool((np.diff(batch.slots) == 1).all())
+        self._index = None if neighbours else torch.from_numpy(batch.slots).to(cache.pools[0].device)
+        self._ranges: dict[int | None, list[_KeyRange]] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """See StepAttention."""
+        self._cache.write(layer, self._begin, self._end, self._index, keys, values)
+        ranges = self._ranges.get(window)
+        if ranges is None:
+            ranges = self._ranges[window] = [self._key_range(segment, window, query) for segment in self._segments]
+        pool_keys, pool_values = self._cache.keys[layer], self._cache.values[layer]
+        if len(ranges) == 1:
+            return _over_runs(query, pool_keys, pool_values, ranges[0], scaling, softcap)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for segment, key_range in zip(self._segments, ranges, strict=True):
+            own = slice(segment.begin, segment.end)
+            out[own] = _over_runs(query[own], pool_keys, pool_values, key_range, scaling, softcap)
+        return out
+
+    def _key_range(self, segment: Segment, window: int | None, like: Tensor) -> _KeyRange:
+        positions = self._positions[segment.begin : segment.end]
+        first_key = 0 if window is None else max(0, int(positions.min()) - window + 1)
+        first_key = min(first_key, segment.cached_before)
+        only_row = segment.num_keys == segment.cached_before + 1
+        cut = window is not None and int(positions.max()) >= window and not only_row
+        runs = segment.state.table.runs(first_key, segment.num_keys)
+        visible = segment.tail_visible()
+        if cut:
+            seen = np.ones((len(positions), segment.num_keys - first_key), np.bool_)
+            seen[:, segment.cached_before - first_key :] = visible
+            assert window is not None
+            seen &= segment.key_positions(first_key)[None, :] > positions[:, None] - window
+            visible = seen
+        if visible.all():
+            return _KeyRange(runs, None)
+        mask = np.where(visible, np.float32(0), np.float32(-np.inf))
+        return _KeyRange(runs, torch.from_numpy(mask).to(device=like.device, dtype=like.dtype))
+
+
+def _over_runs(query: Tensor, keys: Tensor, values: Tensor, key_range: _KeyRange, scaling: float, softcap: float | None) -> Tensor:
+    key_runs = [keys[:, begin:end] for begin, end in key_range.runs]
+    value_runs = [values[:, begin:end] for begin, end in key_range.runs]
+    return tree_attention(query.contiguous(), key_runs, value_runs, key_range.tail_mask, scaling, softcap)
+
+
+class InvariantAttention:
+    """Fixed-order attention of the flat rows [begin, end) of a batch, at most shape.num_rows, padded to that many."""
+
+    def __init__(self, cache: PagedCache, batch: StepBatch, begin: int, end: int, shape: InvariantShape) -> None:
+        assert 0 < end - begin <= shape.num_rows
+        self._cache = cache
+        self._batch = batch
+        self._begin, self._end = begin, end
+        self._shape = shape
+        self._index = torch.from_numpy(batch.slots[begin:end]).to(cache.pools[0].device)
+        self._parts = [
+            (segment, max(begin, segment.begin), min(end, segment.end))
+            for segment in batch.segments
+            if segment.begin < end and segment.end > begin
+        ]
+        self._rows: dict[int | None, list[InvariantRows]] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """See StepAttention."""
+        num_rows = self._end - self._begin
+        self._cache.write(layer, 0, 0, self._index, keys[:num_rows], values[:num_rows])
+        rows = self._rows.get(window)
+        if rows is None:
+            rows = self._rows[window] = [self._invariant_rows(*part, window) for part in self._parts]
+        out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+        pool_keys, pool_values = self._cache.keys[layer], self._cache.values[layer]
+        for (_, begin, end), own_rows in zip(self._parts, rows, strict=True):
+            own = slice(begin - self._begin, end - self._begin)
+            out[own] = invariant_attention(query[own], pool_keys, pool_values, own_rows, self._shape, scaling, softcap)
+        return out
+
+    def _invariant_rows(self, segment: Segment, begin: int, end: int, window: int | None) -> InvariantRows:
+        shape, table = self._shape, segment.state.table
+        positions = self._batch.positions[begin:end]
+        starts = shape.block_len * (np.maximum(0, positions - shape.max_depth) // shape.block_len)
+        spans = starts[:, None] + np.arange(shape.window_len)[None, :]
+        logical = np.minimum(spans, positions[:, None])
+        for index in range(max(begin, segment.begin + segment.num_committed), end):
+            node = segment.live_before + index - segment.begin - segment.num_committed
+            path = np.asarray(segment.state.tree.path_to(node), np.int64) + segment.base
+            row = index - begin
+            first = segment.base - int(starts[row])  # window offset of the path's first node
+            logical[row, first : first + len(path)] = path
+            logical[row, first + len(path) :] = path[-1]
+        bias = np.where(spans > positions[:, None], np.float32(HIDDEN_SCORE), np.float32(0))
+        num_blocks = int(starts.max()) // shape.block_len
+        first_block = 0
+        if window is not None:
+            lowest = positions - window + 1  # first visible position
+            bias[spans < lowest[:, None]] = HIDDEN_SCORE
+            group_len = shape.block_len * shape.group_blocks
+            first_block = max(0, int(lowest.min())) // group_len * shape.group_blocks
+            num_blocks = max(num_blocks, first_block)
+        hidden, shared_bias = self._shared_masks(positions, starts, first_block, num_blocks, window)
+        device = self._index.device
+        return InvariantRows(
+            num_rows=end - begin,
+            window_slots=torch.from_numpy(table.slots[logical.reshape(-1)]).to(device),
+            window_bias=torch.from_numpy(bias[:, None, :]).to(device),
+            first_block=first_block,
+            num_blocks=num_blocks,
+            shared_runs=table.runs(first_block * shape.block_len, num_blocks * shape.block_len),
+            block_hidden=hidden,
+            shared_bias=shared_bias,
+        )
+
+    def _shared_masks(
+        self, positions: LongArray, starts: LongArray, first_block: int, num_blocks: int, window: int | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        shape, device = self._shape, self._index.device
+        if num_blocks <= first_block:
+            return None, None
+        blocks = np.arange(first_block, num_blocks)
+        hidden = np.zeros((len(blocks), shape.num_rows), np.bool_)
+        hidden[:, : len(positions)] = blocks[:, None] * shape.block_len >= starts[None, :]
+        hidden_tensor = torch.from_numpy(hidden).to(device) if hidden.any() else None
+        if window is None or int(positions.max()) < window:
+            return hidden_tensor, None
+        keys = np.arange(first_block * shape.block_len, num_blocks * shape.block_len).reshape(len(blocks), 1, shape.block_len)
+        bias = np.zeros((len(blocks), shape.num_rows, shape.block_len), np.float32)
+        bias[:, : len(positions)] = np.where(keys <= (positions - window)[None, :, None], np.float32(HIDDEN_SCORE), np.float32(0))
+        return hidden_tensor, torch.from_numpy(bias).to(device)

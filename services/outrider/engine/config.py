@@ -1,0 +1,82 @@
+"""How to load an engine: which model, which numbers, which sizes. Values only.
+
+Must not know torch or transformers, so that every process can parse its settings before importing either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outrider.errors import InvalidRequest
+from outrider.types.identity import Numerics
+
+
+class EngineKind(Enum):
+    """TRANSFORMERS: any admitted model. LEAN: own forward of the Llama family. AUTO: lean where it can, else transformers."""
+
+    AUTO = "auto"
+    TRANSFORMERS = "transformers"
+    LEAN = "lean"
+
+
+class DType(Enum):
+    """Type of weights, activations and cache; logits and picks are fp32 always."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantSizes:
+    """Sizes that fix the order of every sum in `invariant` numerics; all but group_blocks multiples of 16.
+
+    rows: rows of every matrix product. block_len: positions of a shared attention block. max_tree_depth: levels of a tree that the
+    engine accepts in `invariant`; a deeper tree is InvalidRequest. group_blocks: blocks added up at once.
+    """
+
+    rows: int = 16
+    block_len: int = 32
+    max_tree_depth: int = 32
+    group_blocks: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """model: a path or a hub name. kv_budget_mib: bytes for the cache when num_blocks is 0 (derived), else num_blocks rules.
+
+    block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
+    num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. probe: check the model at load time.
+    """
+
+    model: str
+    kind: EngineKind = EngineKind.AUTO
+    dtype: DType = DType.FLOAT32
+    numerics: Numerics = Numerics.FAST
+    num_threads: int = 0
+    num_blocks: int = 0
+    kv_budget_mib: int = 256
+    block_len: int = 32
+    max_rows: int = 512
+    max_context: int = 0
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    revision: str = ""
+    probe: bool = True
+    invariant: InvariantSizes = field(default_factory=InvariantSizes)
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first field that cannot be."""
+        if not self.model:
+            raise InvalidRequest("engine.model", "must be a path or a hub name")
+        if self.block_len <= 0 or self.block_len % 16:
+            raise InvalidRequest("engine.block_len", f"must be a positive multiple of 16, got {self.block_len}")
+        if self.max_rows <= 0:
+            raise InvalidRequest("engine.max_rows", f"must be positive, got {self.max_rows}")
+        for name in ("rows", "block_len", "max_tree_depth"):
+            size = getattr(self.invariant, name)
+            if size <= 0 or size % 16:
+                raise InvalidRequest(f"engine.invariant.{name}", f"must be a positive multiple of 16, got {size}")
+        if self.num_blocks < 0 or self.kv_budget_mib <= 0:
+            raise InvalidRequest("engine.num_blocks", "the cache needs a size: num_blocks > 0 or kv_budget_mib > 0")

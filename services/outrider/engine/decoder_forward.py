@@ -1,0 +1,41 @@
+"""The seam between the paged engine and a model: hidden states of flat rows, and the head over some of them.
+
+Two implementations: transformers' modules and our own lean forward. Must not know sequences, sampling or the cache's layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from outrider.engine.attention import StepAttention
+from outrider.engine.paged_cache import LayerShape
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """layers: cache sizes per layer. num_logits: columns of the head (padding included). max_positions: longest context trained for."""
+
+    layers: tuple[LayerShape, ...]
+    hidden_len: int
+    num_logits: int
+    max_positions: int
+
+
+class DecoderForward(Protocol):
+    """A decoder-only model without cache, batch or pick."""
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Sizes, known once loaded."""
+        ...
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        """Final hidden states (after the last norm). tokens, positions: int64 [rows]. Returns [rows, hidden_len] in the model's dtype."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The model's own head, soft cap and scale, computed in fp32. hidden: [rows, hidden_len]. Returns float32 [rows, num_logits]."""
+        ...

@@ -1,0 +1,78 @@
+"""Who a loaded model is: the handshake's identity, and the fingerprint of its numerics.
+
+Equal fingerprints give equal bits in `invariant`: so everything that decides the order of a sum is hashed. Must not know sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outrider.engine.config import EngineConfig
+from outrider.engine.model_files import ModelFiles, weights_hash
+from outrider.engine.vocabulary import Vocabulary, read_vocabulary, unnamed_vocabulary
+from outrider.errors import ModelRefused
+from outrider.types.identity import ModelIdentity
+
+KERNEL_REVISION = 1
+
+
+def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
+    """The tokenizer's vocabulary, or numbered ids for a model without one. Raises ModelRefused when the head is too short for it."""
+    vocabulary = read_vocabulary(files.directory)
+    if vocabulary is None:
+        return unnamed_vocabulary(num_logits)
+    if vocabulary.size > num_logits:
+        raise ModelRefused(f"the tokenizer has ids up to {vocabulary.size - 1} but the model's head only {num_logits} columns")
+    return vocabulary
+
+
+def model_identity(
+    files: ModelFiles, config: EngineConfig, backend: str, vocabulary: Vocabulary, max_context: int, eos: tuple[int, ...]
+) -> ModelIdentity:
+    """The identity of a model as loaded by a backend."""
+    unfinished = ModelIdentity(
+        model=config.model,
+        revision=files.revision,
+        weights_hash=weights_hash(files),
+        vocab_hash=vocabulary.hash,
+        vocab_size=vocabulary.size,
+        dtype=config.dtype.value,
+        numerics=config.numerics,
+        fingerprint="",
+        max_context=max_context,
+        eos_token_ids=eos,
+    )
+    return replace(unfinished, fingerprint=fingerprint(unfinished, config, backend))
+
+
+def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> str:
+    """Hex hash over weights, dtype, numerics, kernels, libraries, CPU capability and layout."""
+    parts = {
+        "weights": identity.weights_hash,
+        "dtype": identity.dtype,
+        "numerics": identity.numerics.value,
+        "backend": backend,
+        "kernels": KERNEL_REVISION,
+        "sizes": asdict(config.invariant),
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability() if config.device == "cpu" else torch.cuda.get_device_name(config.device),
+        "threads": torch.get_num_threads() if config.device == "cpu" else 0,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def eos_token_ids(directory: Path, model_config: Any) -> tuple[int, ...]:
+    """Ids that end an answer: generation_config.json's, else the model configuration's, ascending."""
+    path = directory / "generation_config.json"
+    ids = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
+    if ids is None:
+        ids = getattr(model_config, "eos_token_id", None)
+    if ids is None:
+        return ()
+    return tuple(sorted({int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}))

@@ -1,0 +1,152 @@
+"""The load-time check that a model may be served: ragged batches and trees must give what one-by-one decoding gives.
+
+Three questions. Does a row's output depend on the position of its neighbours (RoPE variants that choose frequencies from the longest
+row)? Do a chunked prefill, a decode row and a tree in one flat batch give the logits of the model's own forward over each path alone?
+In `invariant`: do the bits stay when rows are scheduled otherwise? A model that fails is refused with the reason.
+Must not know sequences beyond its own two, nor sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outrider.engine.attention import FastAttention, InvariantAttention
+from outrider.engine.contract import EngineLimits
+from outrider.engine.decoder_forward import DecoderForward
+from outrider.engine.live_tree import LiveTree
+from outrider.engine.paged_cache import PagedCache
+from outrider.engine.sequence_state import SequenceState
+from outrider.engine.step_batch import StepBatch, build_batch
+from outrider.errors import ModelRefused
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import IntArray
+from outrider_kernels.invariant_attention import InvariantShape
+
+OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_logits] after its last token
+
+_BLOCK_LEN = 16
+_NUM_BLOCKS = 12
+_PROMPT_LEN = 21
+_TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
+_TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
+_NO_NODES: IntArray = np.empty(0, np.int32)
+
+
+class _Echo:
+    """A StepAttention that returns the rotated query: rows see only themselves, positions included."""
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """Returns query."""
+        return query + keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
+
+
+def probe_positions(forward: DecoderForward, device: str) -> None:
+    """Raise ModelRefused when a far neighbour changes a row: such a model cannot share a batch."""
+    near = torch.arange(4, device=device)
+    far_position = 2 * forward.shape.max_positions
+    with torch.inference_mode():
+        alone = forward.hidden(near, near, _Echo())
+        try:
+            positions = torch.cat([near, near.new_tensor([far_position])])
+            far = forward.hidden(torch.cat([near, near[:1]]), positions, _Echo())
+        except IndexError:
+            return  # a table of positions: rows cannot influence one another through it
+    error = float((far[:4] - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
+    if error > _TOLERANCE[alone.dtype]:
+        raise ModelRefused(
+            f"a neighbour at position {far_position} changes a row's output by {error:.2g} (RoPE frequencies chosen by the longest row, "
+            "as in dynamic or longrope scaling); such a model cannot be batched exactly"
+        )
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Two sequences over a small cache of their own."""
+
+    forward: DecoderForward
+    cache: PagedCache
+    sequences: dict[int, SequenceState]
+    limits: EngineLimits
+    invariant: InvariantShape | None
+
+    def step(self, *rows: SequenceRows) -> Tensor:
+        """float32 [wanted rows, num_logits]."""
+        batch = build_batch(StepPlan(rows), self.sequences, self.limits, self.forward.shape.num_logits, 8)
+        device = self.cache.pools[0].device
+        tokens, positions = torch.from_numpy(batch.tokens).to(device), torch.from_numpy(batch.positions).to(device)
+        if self.invariant is None:
+            hidden = self.forward.hidden(tokens, positions, FastAttention(self.cache, batch))
+        else:
+            hidden = self._invariant_hidden(batch, tokens, positions)
+        batch.apply()
+        hidden = hidden.index_select(0, torch.from_numpy(batch.wanted()).to(device))
+        if self.invariant is None:
+            return self.forward.logits(hidden)
+        return self.forward.logits(_pad(hidden, self.invariant.num_rows))[: len(hidden)]
+
+    def _invariant_hidden(self, batch: StepBatch, tokens: Tensor, positions: Tensor) -> Tensor:
+        assert self.invariant is not None
+        size = self.invariant.num_rows
+        parts = []
+        for begin in range(0, batch.num_rows, size):
+            end = min(begin + size, batch.num_rows)
+            attention = InvariantAttention(self.cache, batch, begin, end, self.invariant)
+            parts.append(self.forward.hidden(_pad(tokens[begin:end], size), _pad(positions[begin:end], size), attention)[: end - begin])
+        return torch.cat(parts)
+
+
+def probe_batches(
+    forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str, num_ids: int, invariant: InvariantShape | None
+) -> None:
+    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
+    generator = np.random.default_rng(7)
+    first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
+    nodes = generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
+    with torch.inference_mode():
+        got = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=5)
+        for name, tokens, logits in got:
+            own = own_logits(tokens).float()
+            error = float((logits - own).abs().max() / own.abs().max().clamp_min(1.0))
+            if not error <= _TOLERANCE[dtype]:
+                raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
+        if invariant is not None:
+            again = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=18)
+            changed = [name for (name, _, left), (_, _, right) in zip(got, again, strict=True) if not torch.equal(left, right)]
+            if changed:
+                raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
+
+
+def _bench(forward: DecoderForward, dtype: torch.dtype, device: str, invariant: InvariantShape | None) -> _Bench:
+    cache = PagedCache(forward.shape.layers, _NUM_BLOCKS, _BLOCK_LEN, dtype, device, scratch=_BLOCK_LEN)
+    limits = EngineLimits(256, _BLOCK_LEN, _NUM_BLOCKS, forward.shape.max_positions)
+    spec = SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 40, 8)
+    sequences = {index: SequenceState(index, spec, cache.open(48), LiveTree(8)) for index in (0, 1)}
+    return _Bench(forward, cache, sequences, limits, invariant)
+
+
+def _schedule(bench: _Bench, first: IntArray, second: IntArray, nodes: IntArray, cut: int) -> list[tuple[str, list[int], Tensor]]:
+    """Prefill in two parts, the second together with a tree, beside a neighbour. (name, path tokens, logits) of each result row."""
+    parents = np.asarray(_TREE_PARENTS, np.int32)
+    beside = bench.step(SequenceRows(0, first[:cut], _NO_NODES, _NO_NODES, wanted=False), SequenceRows(1, second, _NO_NODES, _NO_NODES))
+    after = bench.step(SequenceRows(1, first[:1], nodes[:2], parents[:2]), SequenceRows(0, first[cut:], nodes, parents))
+    results = [("short prompt", second.tolist(), beside[0]), ("decode row", [*second.tolist(), int(first[0])], after[0])]
+    results.append(("chunked prompt", first.tolist(), after[3]))
+    tree = bench.sequences[0].tree
+    for node in range(len(nodes)):
+        path = [int(nodes[index]) for index in tree.path_to(node)]
+        results.append((f"tree row {node}", [*first.tolist(), *path], after[4 + node]))
+    return results
+
+
+def _pad(rows: Tensor, size: int) -> Tensor:
+    full = rows.new_zeros(size, *rows.shape[1:])
+    full[: len(rows)] = rows
+    return full

@@ -1,0 +1,67 @@
+"""One open sequence of a paged engine: its committed tokens, what of them is cached, its live nodes and where its KV lives.
+
+Knows lengths and slots. Must not know models, tensors or other sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outrider.engine.live_tree import LiveTree
+from outrider.engine.paged_cache import BlockTable
+from outrider.engine.sampling.penalties import PenaltyState
+from outrider.types.step import SequenceSpec
+from outrider.types.tree import IntArray
+
+
+@dataclass(slots=True)
+class SequenceState:
+    """tokens: int32 [spec.max_len], the first cached_len are committed and cached. Node i's KV is at logical slot cached_len + i.
+
+    penalties: counts over the first counted_len committed tokens; None until a penalised row asks, or after a truncation.
+    """
+
+    sequence: int
+    spec: SequenceSpec
+    table: BlockTable
+    tree: LiveTree
+    tokens: IntArray = field(init=False)
+    cached_len: int = 0
+    penalties: PenaltyState | None = None
+    counted_len: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = np.zeros(self.spec.max_len, np.int32)
+
+    @property
+    def committed(self) -> IntArray:
+        """The committed tokens, int32 [cached_len]."""
+        return self.tokens[: self.cached_len]
+
+    def append(self, tokens: IntArray) -> None:
+        """Committed rows were fed: their KV is present."""
+        self.tokens[self.cached_len : self.cached_len + len(tokens)] = tokens
+        self.cached_len += len(tokens)
+
+    def cut(self, length: int) -> None:
+        """Forget committed tokens from `length` on, and every live node."""
+        self.tree.clear()
+        self.cached_len = length
+        self.penalties = None
+        self.counted_len = 0
+
+    def take(self, path: tuple[int, ...], subtree: bool) -> tuple[list[int], list[int], list[int]]:
+        """Commit a path. Returns (surviving old indices, logical slots to copy from, logical slots to copy to)."""
+        survivors = self.tree.survivors(path) if subtree else []
+        base = self.cached_len
+        source = [base + node for node in (*path, *survivors)]
+        destination = list(range(base, base + len(source)))
+        tokens = self.tree.tokens[list(path)].copy()
+        if subtree:
+            self.tree.keep(survivors)
+        else:
+            self.tree.clear()
+        self.append(tokens)
+        return survivors, source, destination

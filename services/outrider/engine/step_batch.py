@@ -1,0 +1,185 @@
+"""A StepPlan laid flat: one row per token, whatever sequence it belongs to, checked before anything is touched.
+
+Knows positions (base + depth), logical and pool slots, and which rows want results. Must not know tensors, models or sampling.
+Rows of one sequence neighbour each other, committed rows first, then new nodes; parents always precede children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from outrider.engine.contract import EngineLimits
+from outrider.engine.sequence_state import SequenceState
+from outrider.errors import InvalidRequest, UnknownSession
+from outrider.types.step import SequenceRows, StepPlan
+from outrider.types.tree import ROOT
+
+LongArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Segment:
+    """One sequence's rows [begin, end) of the flat batch.
+
+    num_committed: of them, committed tokens. cached_before: cached_len before the step. live_before: live nodes before the step.
+    num_keys: logical slots that hold keys after this step's rows are written.
+    """
+
+    rows: SequenceRows
+    state: SequenceState
+    begin: int
+    end: int
+    num_committed: int
+    cached_before: int
+    live_before: int
+    num_keys: int
+
+    @property
+    def base(self) -> int:
+        """Position of children of the root: committed tokens including those of this step."""
+        return self.cached_before + self.num_committed
+
+    @property
+    def num_wanted(self) -> int:
+        """Rows with results."""
+        return (min(1, self.num_committed) + len(self.rows.tokens)) if self.rows.wanted else 0
+
+    @property
+    def wanted_begin(self) -> int:
+        """First flat row with results; they run to `end`."""
+        return self.end - self.num_wanted
+
+    def tail_visible(self) -> BoolArray:
+        """Which of the keys [cached_before, num_keys) each row sees; those before are seen by all. bool [rows, tail]."""
+        committed, total = self.num_committed, self.end - self.begin
+        visible = np.zeros((total, self.num_keys - self.cached_before), np.bool_)
+        visible[:committed, :committed] = np.tri(committed, dtype=np.bool_)
+        if total > committed:
+            visible[committed:, :committed] = True
+            visible[committed:, committed:] = self.state.tree.ancestry[self.live_before :]
+        return visible
+
+    def key_positions(self, begin: int) -> LongArray:
+        """Position of each key in logical slots [begin, num_keys)."""
+        positions = np.arange(begin, self.num_keys, dtype=np.int64)
+        first_node = self.base
+        if self.num_keys > first_node:
+            skipped = max(0, begin - first_node)
+            positions[max(0, first_node - begin) :] = self.base + self.state.tree.depths[skipped:]
+        return positions
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """tokens, positions, slots: int64 [rows]; slots are pool slots. segments in plan order."""
+
+    tokens: LongArray
+    positions: LongArray
+    slots: LongArray
+    segments: list[Segment]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows without padding."""
+        return len(self.tokens)
+
+    def wanted(self) -> LongArray:
+        """Flat rows with results, in order."""
+        spans = [np.arange(segment.wanted_begin, segment.end, dtype=np.int64) for segment in self.segments if segment.num_wanted]
+        return np.concatenate(spans) if spans else np.empty(0, np.int64)
+
+    def apply(self) -> None:
+        """The rows' KV is written: committed rows are cached now."""
+        for segment in self.segments:
+            if segment.num_committed:
+                segment.state.append(segment.rows.committed)
+
+    def revert(self) -> None:
+        """The forward failed: forget the nodes that were added."""
+        for segment in self.segments:
+            segment.state.tree.shrink(segment.live_before)
+
+
+def build_batch(
+    plan: StepPlan, sequences: Mapping[int, SequenceState], limits: EngineLimits, num_ids: int, max_tree_depth: int
+) -> StepBatch:
+    """Check the whole plan, then add its nodes to the sequences' trees and lay out the rows.
+
+    max_tree_depth: levels a tree may have. Raises UnknownSession or InvalidRequest before any state changes.
+    """
+    _check(plan, sequences, limits, num_ids)
+    segments: list[Segment] = []
+    tokens: list[npt.NDArray[np.int32]] = []
+    positions: list[LongArray] = []
+    slots: list[LongArray] = []
+    begin = 0
+    for rows in plan.sequences:
+        state = sequences[rows.sequence]
+        live_before, num_committed, num_nodes = len(state.tree), len(rows.committed), len(rows.tokens)
+        if num_nodes:
+            state.tree.add(rows.tokens, rows.parents)
+        total = num_committed + num_nodes
+        base = state.cached_len + num_committed
+        segment = Segment(rows, state, begin, begin + total, num_committed, state.cached_len, live_before, base + len(state.tree))
+        segments.append(segment)
+        if num_committed:
+            span = np.arange(state.cached_len, base, dtype=np.int64)
+            tokens.append(rows.committed)
+            positions.append(span)
+            slots.append(state.table.slots[state.cached_len : base])
+        if num_nodes:
+            tokens.append(rows.tokens)
+            positions.append(base + state.tree.depths[live_before:].astype(np.int64))
+            slots.append(state.table.slots[base + live_before : base + live_before + num_nodes])
+        begin += total
+    batch = StepBatch(np.concatenate(tokens).astype(np.int64), np.concatenate(positions), np.concatenate(slots), segments)
+    for segment in segments:
+        if len(segment.rows.tokens) and int(segment.state.tree.depths.max()) >= max_tree_depth:
+            batch.revert()
+            raise InvalidRequest("plan.parents", f"sequence {segment.rows.sequence}: trees may have at most {max_tree_depth} levels")
+    return batch
+
+
+def _check(plan: StepPlan, sequences: Mapping[int, SequenceState], limits: EngineLimits, num_ids: int) -> None:
+    num_rows = 0
+    seen: set[int] = set()
+    for rows in plan.sequences:
+        if rows.sequence in seen:
+            raise InvalidRequest("plan.sequences", f"sequence {rows.sequence} appears twice")
+        seen.add(rows.sequence)
+        state = sequences.get(rows.sequence)
+        if state is None:
+            raise UnknownSession(f"sequence {rows.sequence} is not open")
+        _check_rows(rows, state, num_ids)
+        num_rows += len(rows.committed) + len(rows.tokens)
+    if not plan.sequences or num_rows > limits.max_rows:
+        raise InvalidRequest("plan.sequences", f"a step takes 1 to {limits.max_rows} rows, got {num_rows}")
+
+
+def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
+    name = f"sequence {rows.sequence}"
+    live = len(state.tree)
+    if not len(rows.committed) and not len(rows.tokens):
+        raise InvalidRequest("plan.committed", f"{name} has no rows")
+    if len(rows.committed) and live:
+        raise InvalidRequest("plan.committed", f"{name} has {live} live nodes; keep or drop them before feeding committed tokens")
+    if not len(rows.committed) and not state.cached_len:
+        raise InvalidRequest("plan.committed", f"{name} is empty; feed its prefix first")
+    if state.cached_len + len(rows.committed) > state.spec.max_len:
+        raise InvalidRequest("plan.committed", f"{name} would grow beyond its max_len of {state.spec.max_len}")
+    if len(rows.tokens) > state.tree.room:
+        raise InvalidRequest("plan.tokens", f"{name} has room for {state.tree.room} more live nodes, got {len(rows.tokens)}")
+    if len(rows.tokens) != len(rows.parents):
+        raise InvalidRequest("plan.parents", f"{name} has {len(rows.tokens)} nodes and {len(rows.parents)} parents")
+    for field, ids in (("plan.committed", rows.committed), ("plan.tokens", rows.tokens)):
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_ids):
+            raise InvalidRequest(field, f"{name} has a token id outside [0, {num_ids})")
+    if len(rows.parents):
+        own_index = np.arange(live, live + len(rows.parents))
+        if int(rows.parents.min()) < ROOT or bool((rows.parents >= own_index).any()):
+            raise InvalidRequest("plan.parents", f"{name}: a parent must be {ROOT} or an earlier live node")

@@ -1,0 +1,87 @@
+"""Loads any admitted transformers decoder and puts it behind the Engine seam.
+
+Knows which models can be served: decoder-only, safetensors, softmax attention that goes through transformers' attention interface, and
+rows that do not influence one another. Everything else is refused with the reason before a request sees it. Must not know sampling.
+"""
+
+from __future__ import annotations
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from outrider.engine.config import DType, EngineConfig
+from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
+from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
+from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
+from outrider.errors import ModelRefused
+from outrider.types.identity import Numerics
+from outrider_kernels.invariant_attention import InvariantShape
+
+TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
+
+
+def load_transformers_engine(config: EngineConfig) -> PagedEngine:
+    """Load, probe and wrap a model; the calling thread owns the engine from here on. Raises ModelRefused or InvalidRequest."""
+    config.check()
+    if config.num_threads and config.device == "cpu":
+        torch.set_num_threads(config.num_threads)
+    files = find_model(config.model, config.revision)
+    model = load_model(files, config)
+    forward = TransformersForward(model)
+    vocabulary = vocabulary_for(files, forward.shape.num_logits)
+    dtype = TORCH_DTYPES[config.dtype]
+    if config.probe:
+        probe_positions(forward, config.device)
+        probe_batches(forward, own_logits(model), dtype, config.device, vocabulary.size, invariant_shape(config))
+    max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
+    eos = eos_token_ids(files.directory, model.config.get_text_config())
+    identity = model_identity(files, config, "transformers", vocabulary, max_context, eos)
+    return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids)
+
+
+def invariant_shape(config: EngineConfig) -> InvariantShape | None:
+    """The fixed sizes of `invariant` numerics, None in `fast`."""
+    sizes = config.invariant
+    if config.numerics is not Numerics.INVARIANT:
+        return None
+    return InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
+
+
+def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
+    """The model in evaluation mode with our attention. Raises ModelRefused for what is not a decoder-only causal model."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model_config = AutoConfig.from_pretrained(files.directory, trust_remote_code=config.trust_remote_code)
+        if getattr(model_config, "is_encoder_decoder", False):
+            family = model_config.model_type
+            raise ModelRefused(f"{config.model!r} is an encoder-decoder ({family}); only decoder-only models are served")
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            files.directory,
+            dtype=TORCH_DTYPES[config.dtype],
+            use_safetensors=True,
+            attn_implementation=ATTENTION_NAME,
+            trust_remote_code=config.trust_remote_code,
+        )
+    except (ValueError, KeyError, OSError, ImportError) as error:
+        raise ModelRefused(f"transformers cannot load {config.model!r} as a causal language model: {error}") from error
+    return model.to(config.device).eval()
+
+
+def own_logits(model: PreTrainedModel) -> OwnLogits:
+    """The model's own forward over one path, with its eager attention and no cache, for the probe."""
+
+    def logits(tokens: list[int]) -> Tensor:
+        model.set_attn_implementation("eager")
+        try:
+            output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
+        finally:
+            model.set_attn_implementation(ATTENTION_NAME)
+        last: Tensor = output.logits[0, -1]
+        return last
+
+    return logits

@@ -1,0 +1,176 @@
+"""A transformers decoder behind the DecoderForward seam, with our attention registered through transformers' attention interface.
+
+All rows go in as one flat sequence [1, rows] with explicit positions; the attention state of the step travels as a keyword argument of
+the forward call down to every attention layer. No mask function is registered for our name, so transformers builds no mask. The head
+is the model's own forward around a base model that returns given hidden states, with its output projection in fp32: soft caps and
+logit scales come along. Must not know sequences, the cache's layout or sampling.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from outrider.engine.attention import StepAttention
+from outrider.engine.decoder_forward import DecoderShape
+from outrider.engine.paged_cache import LayerShape
+from outrider.errors import ModelRefused
+
+ATTENTION_NAME = "outrider"
+STEP_ARGUMENT = "outrider_step"
+_TRACE_ROWS = 4
+_UNDERSTOOD = frozenset({"dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position", "is_bidirectional"})
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Transformers' attention interface. query: [1, heads, rows, dim]; key, value: [1, kv_heads, rows, dim].
+
+    Returns ([1, rows, heads, dim], None). Raises ModelRefused when the layer asks for something this attention does not do.
+    """
+    step: StepAttention | None = kwargs.pop(STEP_ARGUMENT, None)
+    if step is None:
+        raise ModelRefused(f"{type(module).__name__} does not hand keyword arguments to its attention; the model cannot be served")
+    for name, setting in kwargs.items():
+        if name not in _UNDERSTOOD and setting is not None:
+            raise ModelRefused(f"{type(module).__name__} asks its attention for {name!r}, which is not supported")
+    if attention_mask is not None:
+        raise ModelRefused(f"{type(module).__name__} builds its own attention mask, which is not supported")
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    rows, new_keys, new_values = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    out = step.attend(layer, rows, new_keys, new_values, factor, sliding_window, softcap)
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register(ATTENTION_NAME, attention_forward)
+
+
+class LayerTrace:
+    """A StepAttention that only notes what each layer asks for; attends to nothing."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+        self.windows: dict[int, int | None] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        """Note the layer's cache shape and window; returns zeros [rows, heads, dim]."""
+        if keys.shape != values.shape:
+            sizes = f"keys of {keys.shape[-1]} and values of {values.shape[-1]} dimensions"
+            raise ModelRefused(f"layer {layer} has {sizes}; not supported")
+        if layer in self.shapes:
+            raise ModelRefused(f"layer index {layer} attends twice in one forward; not supported")
+        self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[2])
+        self.windows[layer] = window
+        return torch.zeros_like(query)
+
+
+class _GivenHidden(nn.Module):
+    """Stands in for the base model: returns the hidden states it was given, whatever it is called with."""
+
+    given: Tensor
+
+    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=self.given)
+
+
+class _Fp32Projection(nn.Module):
+    """An output projection in fp32, whatever the model's dtype."""
+
+    def __init__(self, projection: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(projection.weight.detach().float(), requires_grad=False)
+        bias = projection.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return nn.functional.linear(hidden.float(), self.weight, self.bias)
+
+
+class TransformersForward:
+    """DecoderForward over a loaded decoder-only model. Raises ModelRefused when the model's attention cannot be ours."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._base, self._head, self._given = _split(model)
+        trace = LayerTrace()
+        rows = torch.arange(_TRACE_ROWS, device=model.device)
+        try:
+            with torch.inference_mode():
+                hidden = self.hidden(rows, rows, trace)
+                num_logits = int(self.logits(hidden).shape[-1])
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelRefused(f"{type(model).__name__} cannot run with our attention and head: {reason}") from error
+        text_config = model.config.get_text_config()
+        check_layers(trace, text_config)
+        layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
+        self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
+        self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings))
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Sizes, known once loaded."""
+        return self._shape
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        """See DecoderForward."""
+        output = self._base(
+            input_ids=tokens.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False, **{STEP_ARGUMENT: attention}
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See DecoderForward."""
+        self._given.given = hidden.unsqueeze(0)
+        logits: Tensor = self._head(input_ids=None, use_cache=False).logits[0]
+        return logits.float()
+
+
+def check_layers(trace: LayerTrace, text_config: Any) -> None:
+    """Raise ModelRefused unless every layer attended, and with the window that the configuration names."""
+    family, num_layers = text_config.model_type, text_config.num_hidden_layers
+    missing = sorted(set(range(num_layers)) - set(trace.shapes))
+    if missing:
+        raise ModelRefused(f"layers {missing} of {family!r} have no softmax attention (recurrent or linear layers); not supported")
+    for layer, kind in enumerate(getattr(text_config, "layer_types", None) or ()):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ModelRefused(f"layer {layer} of {family!r} is of type {kind!r}; only full and sliding attention are supported")
+        if kind == "sliding_attention" and trace.windows[layer] is None:
+            raise ModelRefused(f"layer {layer} of {family!r} slides but does not tell its attention the window; not supported")
+
+
+def _split(model: PreTrainedModel) -> tuple[nn.Module, nn.Module, _GivenHidden]:
+    """The base model, and a shell of the whole model that runs only what comes after it, in fp32."""
+    prefix = model.base_model_prefix
+    base = getattr(model, prefix, None)
+    projection = model.get_output_embeddings()
+    if base is None or base is model or not isinstance(projection, nn.Linear):
+        raise ModelRefused(f"{type(model).__name__} is not a base model with one linear output projection; not supported")
+    shell = copy.copy(model)
+    shell.__dict__["_modules"] = dict(model._modules)
+    names = [name for name, child in model._modules.items() if child is projection]
+    if len(names) != 1:
+        raise ModelRefused(f"{type(model).__name__} keeps its output projection in an unknown place; not supported")
+    given = _GivenHidden()
+    shell._modules[prefix] = given
+    if projection.weight.dtype != torch.float32:
+        shell._modules[names[0]] = _Fp32Projection(projection)
+    return base, shell, given

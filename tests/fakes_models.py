@@ -1,0 +1,89 @@
+"""Small random-weight models of several architectures, written to a directory as a hub model would be; deterministic, no download.
+
+Odd sizes on purpose: grouped heads, head sizes that differ from hidden / heads, windows shorter than the texts, soft caps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+VOCAB = 96
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+_WINDOW = 12
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": False}),
+    "llama_tied_one_kv_head": ("LlamaConfig", {"tie_word_embeddings": True, "num_key_value_heads": 1, "attention_bias": True}),
+    "llama_scaled_rope": (
+        "LlamaConfig",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"head_dim": 24}),
+    "mistral": ("MistralConfig", {"sliding_window": _WINDOW, "head_dim": 16}),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            "head_dim": 16,
+            "sliding_window": _WINDOW,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 4.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {"head_dim": 16, "sliding_window": _WINDOW, "query_pre_attn_scalar": 16, "num_hidden_layers": 3, "sliding_window_pattern": 3},
+    ),
+    "phi3": ("Phi3Config", {"sliding_window": _WINDOW}),
+    "gpt_neox": ("GPTNeoXConfig", {}),
+}
+LEAN_ARCHITECTURES = ("llama", "llama_tied_one_kv_head", "llama_scaled_rope", "qwen2", "qwen3", "mistral")
+
+
+def make_model(name: str, directory: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
+    """Write a random model of ARCHITECTURES[name] to directory; returns it too, in evaluation mode with eager attention."""
+    class_name, own = ARCHITECTURES[name]
+    return write_model(getattr(transformers, class_name)(**{**_COMMON, **own, **changes}), directory, dtype)
+
+
+def write_model(config: Any, directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Write a random model of a configuration; weights are wide enough that attention and picks vary."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with torch.random.fork_rng():
+        torch.manual_seed(1234)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.dim() >= 2:
+                    weight.normal_(0.0, 1.2 / weight.shape[-1] ** 0.5 if "embed" not in name else 0.03)
+                elif "bias" in name:
+                    weight.normal_(0.0, 0.2)
+    model.to(dtype).save_pretrained(directory, safe_serialization=True)
+    return model
