@@ -14,10 +14,10 @@ from outrider.v1 import sampling_pb2 as pb
 
 COUPLED = "coupled"
 REJECTION = "rejection"
-_ACCEPTANCE_NAMES = {
-    pb.ACCEPTANCE_UNSPECIFIED: COUPLED,
-    pb.ACCEPTANCE_COUPLED: COUPLED,
-    pb.ACCEPTANCE_REJECTION: REJECTION,
+_ACCEPTANCE_NAMES: dict[int, str] = {
+    int(pb.ACCEPTANCE_UNSPECIFIED): COUPLED,
+    int(pb.ACCEPTANCE_COUPLED): COUPLED,
+    int(pb.ACCEPTANCE_REJECTION): REJECTION,
 }
 _ACCEPTANCE_VALUES = {COUPLED: pb.ACCEPTANCE_COUPLED, REJECTION: pb.ACCEPTANCE_REJECTION}
 _DEFAULTS = SamplingParams()
@@ -77,7 +77,7 @@ def noise_from_proto(message: pb.NoiseAddress) -> NoiseAddress:
 
 def acceptance_name(value: int, field: str = "acceptance") -> str:
     """The registered name of an acceptance rule; raises InvalidRequest for a number this version does not know."""
-    rule = _ACCEPTANCE_NAMES.get(pb.Acceptance(value)) if value in pb.Acceptance.values() else None
+    rule = _ACCEPTANCE_NAMES.get(int(value))
     if rule is None:
         raise InvalidRequest(field, f"{value} is no acceptance rule; known: {', '.join(_ACCEPTANCE_VALUES)}")
     return rule

@@ -1,0 +1,198 @@
+"""A VerifierService that answers from a script: runs of any length, held or failing where a test wants it, counting what is live.
+
+Knows the Decode messages. Its answers are exact in order and positions, so that the gateway's checks pass; `overrun` makes it keep
+committing beyond stop tokens and max_tokens, as a run of accepted drafts would if nobody cut it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+import grpc
+
+from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation
+from outrider.rpc.context import Context
+from outrider.rpc.convert import identity_to_proto, statistics_to_proto
+from outrider.rpc.server import RpcServer
+from outrider.types.identity import ModelIdentity, Numerics
+from outrider.types.statistics import DraftStatistics
+from outrider.v1 import generation_pb2, identity_pb2, sampling_pb2
+from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, add_VerifierServiceServicer_to_server
+
+VERIFIER_SERVICE = "outrider.v1.VerifierService"
+IDLE_TIMEOUT_S = 5.0
+
+
+class Hold(Enum):
+    """Where a stream waits until `FakeVerifier.release` is set."""
+
+    BEFORE_STARTED = 1
+    AFTER_STARTED = 2
+    AFTER_FIRST_COMMIT = 3
+    BEFORE_FINISHED = 4
+
+
+def fake_identity(vocab_size: int = 2048, max_context: int = 512, eos: tuple[int, ...] = (3,), model: str = "fake/target") -> ModelIdentity:
+    """An identity that passes every check."""
+    return ModelIdentity(
+        model=model,
+        revision="r1",
+        weights_hash="aa" * 16,
+        vocab_hash="bb" * 16,
+        vocab_size=vocab_size,
+        dtype="float32",
+        numerics=Numerics.INVARIANT,
+        fingerprint="cc" * 16,
+        max_context=max_context,
+        eos_token_ids=eos,
+    )
+
+
+@dataclass
+class FakeVerifier(VerifierServiceServicer):
+    """script: the whole answer, as tokens or as a function of the start. run_lens: lengths of successive commits, repeated for ever.
+
+    refuse: raised instead of starting. fail: raised after the first commit. starts: every DecodeStart seen. num_live: streams held.
+    """
+
+    script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
+    run_lens: Sequence[int] = (1,)
+    identity: ModelIdentity = field(default_factory=fake_identity)
+    overrun: bool = False
+    hold: Hold | None = None
+    refuse: OutriderError | None = None
+    fail: OutriderError | None = None
+    logprob_rows: int = 0
+    starts: list[pb.DecodeStart] = field(default_factory=list)
+    num_live: int = 0
+    num_stopped: int = 0
+    num_commits: int = 0
+
+    def __post_init__(self) -> None:
+        self.release = asyncio.Event()
+        self.reached = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._live_ids: set[str] = set()
+
+    async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
+        drafter = identity_to_proto(fake_identity(model="fake/draft"))
+        pairs = [pb.PairInfo(endpoint="a", connected=True, identity=drafter), pb.PairInfo(endpoint="b", problem="gone")]
+        live = identity_pb2.LiveCounts(sessions=self.num_live, streams=self.num_live)
+        return pb.VerifierServiceGetInfoResponse(identity=identity_to_proto(self.identity), pairs=pairs, live=live, pacings=["plain"])
+
+    async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        first = await anext(aiter(requests), None)
+        if first is None or not first.HasField("start"):
+            raise ProtocolViolation("the first message must be start")
+        start = first.start
+        self.starts.append(start)
+        if start.session_id in self._live_ids:
+            raise AlreadyExists(f"session {start.session_id} is live")
+        await self._count(start.session_id, +1)
+        stopped = asyncio.Event()
+        listener = asyncio.ensure_future(self._listen(requests, stopped))
+        try:
+            await self._answer(start, context, stopped)
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError, grpc.aio.BaseError):
+                await listener
+            await self._count(start.session_id, -1)
+
+    async def wait_live(self, num_live: int) -> None:
+        """Return once exactly this many streams are held; TimeoutError after IDLE_TIMEOUT_S."""
+        async with asyncio.timeout(IDLE_TIMEOUT_S), self._changed:
+            await self._changed.wait_for(lambda: self.num_live == num_live)
+
+    async def _count(self, session_id: str, change: int) -> None:
+        async with self._changed:
+            self.num_live += change
+            (self._live_ids.add if change > 0 else self._live_ids.discard)(session_id)
+            self._changed.notify_all()
+
+    async def _listen(self, requests: AsyncIterator[pb.DecodeRequest], stopped: asyncio.Event) -> None:
+        async for request in requests:
+            if request.HasField("stop"):
+                self.num_stopped += 1
+                stopped.set()
+
+    async def _answer(self, start: pb.DecodeStart, context: Context, stopped: asyncio.Event) -> None:
+        await self._held(Hold.BEFORE_STARTED)
+        if self.refuse is not None:
+            raise self.refuse
+        await context.write(pb.DecodeResponse(started=pb.DecodeStarted(fingerprint=self.identity.fingerprint, pacing="plain")))
+        await self._held(Hold.AFTER_STARTED)
+        begin = len(start.prefix)
+        for run in self._runs(start):
+            if stopped.is_set():
+                break
+            await context.write(pb.DecodeResponse(committed=self._committed(start, begin, run)))
+            self.num_commits += 1
+            begin += len(run)
+            if self.fail is not None:
+                raise self.fail
+            await self._held(Hold.AFTER_FIRST_COMMIT)
+        await self._held(Hold.BEFORE_FINISHED)
+        await context.write(pb.DecodeResponse(finished=self._finished(start, begin, stopped)))
+
+    async def _held(self, at: Hold) -> None:
+        if self.hold is at:
+            self.reached.set()
+            await self.release.wait()
+
+    def _runs(self, start: pb.DecodeStart) -> list[list[int]]:
+        script = list(self.script(start) if callable(self.script) else self.script)
+        num_done = len(start.prefix) - start.num_prompt_tokens
+        tokens = script[num_done:]
+        if not self.overrun:
+            tokens = tokens[: start.max_tokens - num_done]
+            end = next((index for index, token in enumerate(tokens) if token in start.stop_token_ids), None)
+            tokens = tokens if end is None else tokens[: end + 1]
+        runs: list[list[int]] = []
+        lengths = itertools.cycle(self.run_lens)
+        while tokens:
+            length = next(lengths)
+            runs.append(tokens[:length])
+            tokens = tokens[length:]
+        return runs
+
+    def _committed(self, start: pb.DecodeStart, begin: int, run: list[int]) -> pb.DecodeCommitted:
+        accepted, bonus = sampling_pb2.TOKEN_ORIGIN_ACCEPTED, sampling_pb2.TOKEN_ORIGIN_BONUS
+        logprobs = []
+        if start.HasField("top_logprobs"):
+            rows = max(self.logprob_rows, start.top_logprobs)
+            logprobs = [
+                sampling_pb2.TokenLogprob(logprob=-token / 64, top_token_ids=range(rows), top_logprobs=[-1.0] * rows) for token in run
+            ]
+        return pb.DecodeCommitted(begin=begin, token_ids=run, origins=[accepted] * (len(run) - 1) + [bonus], logprobs=logprobs)
+
+    def _finished(self, start: pb.DecodeStart, end: int, stopped: asyncio.Event) -> pb.DecodeFinished:
+        num_emitted = end - len(start.prefix)
+        num_answer = end - start.num_prompt_tokens
+        reason = generation_pb2.FINISH_REASON_STOP_TOKEN
+        if stopped.is_set():
+            reason = generation_pb2.FINISH_REASON_CANCELLED
+        elif num_answer >= start.max_tokens:
+            reason = generation_pb2.FINISH_REASON_LENGTH
+        statistics = DraftStatistics(num_rounds=max(1, self.num_commits), num_emitted=num_emitted, pacing="plain")
+        return pb.DecodeFinished(finish_reason=reason, statistics=statistics_to_proto(statistics))
+
+
+@asynccontextmanager
+async def serving(verifier: FakeVerifier, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """Serve a fake on a real socket for the block's time; yields its address."""
+    server = RpcServer([address])
+    server.add(VERIFIER_SERVICE, add_VerifierServiceServicer_to_server, verifier)
+    await server.start()
+    await server.set_serving()
+    try:
+        yield server.address
+    finally:
+        verifier.release.set()
+        await server.stop()
