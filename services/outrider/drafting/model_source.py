@@ -54,6 +54,7 @@ class ModelSource:
         self._engine = engine
         self._max_depth = max_depth
         self._eos_token_ids = frozenset(engine.identity.eos_token_ids)
+        self._row_support = min(ROW_SUPPORT, engine.identity.vocab_size)
         self._trees: dict[int, ModelTree] = {}
         self._drawers: dict[int, RowDrawer] = {}
         self._turn = 0
@@ -168,13 +169,12 @@ class ModelSource:
         parents = np.array([ROOT if parent == tree.root else tree.place[parent] for parent in above], np.int32)
         return self._part(tree, draft_until, _NO_TOKENS, tokens, parents, leaves)
 
-    @staticmethod
     def _part(
-        tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
+        self, tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
     ) -> _Part:
         width = tree.limits.tree_width
         num_choices = 0 if not parents or tree.with_rows or (width == 1 and not tree.rules) else width
-        top_logprobs = ROW_SUPPORT if parents and tree.with_rows else None
+        top_logprobs = self._row_support if parents and tree.with_rows else None
         rows = SequenceRows(tree.session, committed, tokens, engine_parents, bool(parents), num_choices, top_logprobs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
