@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +47,20 @@ def test_each_service_is_told_its_model_threads_and_peers() -> None:
     assert "--threads 2" in lines["verifier"]
     assert "--drafter unix:" in lines["verifier"]
     assert "--pacing serial" in lines["verifier"]
-    assert "--model-dir target" in lines["gateway"]
+    assert "--verifier unix:" in lines["gateway"]
+    assert "--model-dir" not in lines["gateway"], "a hub name is no folder: the gateway asks the verifier where its tokenizer is"
+
+
+def test_the_gateway_reads_the_tokenizer_of_a_local_model(tmp_path: Path) -> None:
+    assert f"--model-dir {tmp_path}" in arguments(replace(SPEC, target=str(tmp_path)))["gateway"]
+
+
+def test_the_gateways_real_port_is_known_once_it_is_ready() -> None:
+    class AnyPort(FakeServices):
+        codes = (SERVES, SERVES, SERVES.replace("{}", '{\\"address\\": \\"127.0.0.1:4242\\"}'))
+
+    with AnyPort(replace(SPEC, listen="127.0.0.1:0")) as deployment:
+        assert deployment.gateway == "127.0.0.1:4242"
 
 
 def test_without_a_draft_model_there_is_no_drafter() -> None:
@@ -78,5 +93,6 @@ def test_a_killed_service_shows_up_as_a_failure_and_can_be_restarted() -> None:
         drafter.signal(signal.SIGKILL)
         drafter.stop(1.0)
         assert deployment.failures() == {"drafter": -signal.SIGKILL}
-        deployment.restart("drafter")
+        deployment.restart("drafter", extra=("--louder",))
         assert deployment.failures() == {}
+        assert deployment.processes["drafter"].command.arguments[-1] == "--louder"

@@ -20,7 +20,7 @@ _MARKS = {Level.FINE: "[green]ok[/]", Level.NOTE: "[yellow]note[/]", Level.BROKE
 _EXAMPLES = """examples:
   outrider doctor                                        this installation and the reference pair
   outrider doctor --target ./my-model --draft ./my-small-model --dtype bfloat16
-  outrider doctor --gateway 10.0.0.5:50051 --no-models   a running deployment"""
+  outrider doctor --gateway 10.0.0.5:7070 --no-models   a running deployment"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

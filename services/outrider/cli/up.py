@@ -16,14 +16,14 @@ from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.starting import endpoint_table, start
 from outrider.launch.deployment import Deployment
 
-DEFAULT_LISTEN = "127.0.0.1:50051"
+DEFAULT_LISTEN = "127.0.0.1:7070"
 MAX_DRAFTER_RESTARTS = 3
 WATCH_INTERVAL_S = 0.5
 _EXAMPLES = """examples:
-  outrider up                                    the reference pair on 127.0.0.1:50051
+  outrider up                                    the reference pair on 127.0.0.1:7070
   outrider up --target ./my-model --draft ./my-small-model --dtype bfloat16
   outrider up --draft none                       plain decoding, no drafter
-  outrider up --pacing pearl --listen 0.0.0.0:50051"""
+  outrider up --pacing pearl --listen 0.0.0.0:7070"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

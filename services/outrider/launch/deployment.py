@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +18,7 @@ from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan
 
 START_DEADLINE_S = 120.0
-DRAIN_DEADLINE_S = 10.0
+DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
 GATEWAY_THREADS = 1
 
 
@@ -63,8 +63,9 @@ class Deployment:
 
     @property
     def gateway(self) -> str:
-        """Address of the client API."""
-        return self.spec.listen or self._socket("gateway")
+        """Address of the client API; with its real port once it is ready."""
+        bound = self.ready.get("gateway", {}).get("address")
+        return str(bound) if bound else self.spec.listen or self._socket("gateway")
 
     @property
     def verifier(self) -> str:
@@ -89,7 +90,9 @@ class Deployment:
         model += ("--numerics", spec.numerics, "--pacing", spec.pacing)
         verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model)
         commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))
-        gateway = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway, "--model-dir", spec.target)
+        gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
+        if Path(spec.target).is_dir():
+            gateway += ("--model-dir", spec.target)
         commands.append(ServiceCommand("gateway", (*gateway, *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment))
         return commands
 
@@ -98,10 +101,12 @@ class Deployment:
         codes = {name: process.exit_code for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
-    def restart(self, name: str, deadline_s: float = START_DEADLINE_S) -> None:
-        """Start a service again at its old address, after it ended or was killed."""
+    def restart(self, name: str, extra: tuple[str, ...] = (), deadline_s: float = START_DEADLINE_S) -> None:
+        """Start a service again at its old address (ending it if it still runs), with further command-line arguments."""
         self.processes[name].stop(drain_s=DRAIN_DEADLINE_S)
-        self.processes[name] = ServiceProcess(self.processes[name].command, self.folder / f"{name}.log")
+        command = next(command for command in self.commands() if command.name == name)
+        command = replace(command, arguments=(*command.arguments, *extra))
+        self.processes[name] = ServiceProcess(command, self.folder / f"{name}.log")
         self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s)
 
     def stop(self, drain_s: float = DRAIN_DEADLINE_S, keep_logs: bool = False) -> dict[str, int]:
