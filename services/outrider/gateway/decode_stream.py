@@ -7,12 +7,13 @@ mistake fails this request with a sentence instead of corrupting an answer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
-from grpc.aio import EOF  # type: ignore[attr-defined]  # missing in the stubs
 
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, Unavailable
 from outrider.gateway.verifiers import Verifier
 from outrider.rpc.status import RemoteFailure, error_from_rpc
 from outrider.v1 import generation_pb2
@@ -24,17 +25,26 @@ SETTLE_TIMEOUT_S = 2.0
 class DecodeStream:
     """Use: `stream = await open_stream(...)`, `read` until a DecodeFinished (or `settle`), and `close` in any case."""
 
-    def __init__(self, verifier: Verifier, call: Any, started: pb.DecodeStarted, start: pb.DecodeStart) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        call: Any,
+        responses: AsyncIterator[pb.DecodeResponse],
+        started: pb.DecodeStarted,
+        start: pb.DecodeStart,
+    ) -> None:
         self.verifier = verifier
         self.started = started
         self._call = call
+        # Iterated rather than read(): grpc refuses read() once a write has failed, although messages still wait.
+        self._responses = responses
         self._committed_len = len(start.prefix)
         self._wants_logprobs = start.HasField("top_logprobs")
         self._closed = False
 
     async def read(self) -> pb.DecodeCommitted | pb.DecodeFinished:
         """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be."""
-        message = await _read(self._call)
+        message = await _read(self._responses)
         kind = message.WhichOneof("message")
         if kind == "finished":
             return message.finished
@@ -63,7 +73,7 @@ class DecodeStream:
         if stop:
             await self._send_stop()
         while True:
-            message = await _read(self._call)
+            message = await _read(self._responses)
             if message.HasField("finished"):
                 return message.finished.statistics
             if not stop:
@@ -71,12 +81,9 @@ class DecodeStream:
                 await self._send_stop()
 
     async def _send_stop(self) -> None:
-        try:
+        """Best effort: the session may have ended by itself meanwhile, and its last messages can still be read."""
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
             await self._call.write(pb.DecodeRequest(stop=pb.DecodeStop(detail="the answer is complete")))
-        except asyncio.InvalidStateError:
-            pass  # the session ended by itself meanwhile; its last messages can still be read
-        except grpc.aio.AioRpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     def _check(self, committed: pb.DecodeCommitted) -> None:
         num_tokens = len(committed.token_ids)
@@ -96,32 +103,33 @@ async def open_stream(
     call = verifier.stub.Decode(timeout=timeout_s, metadata=metadata)
     verifier.num_live += 1
     try:
-        message = await _start(call, start)
+        await _write_start(call, start, verifier.address)
+        responses: AsyncIterator[pb.DecodeResponse] = aiter(call)
+        message = await _read(responses)
         if not message.HasField("started"):
             raise RemoteFailure(f"the verifier's first message was {message.WhichOneof('message')}, not started")
-        return DecodeStream(verifier, call, message.started, start)
+        return DecodeStream(verifier, call, responses, message.started, start)
     except BaseException:
         verifier.num_live -= 1
         call.cancel()
         raise
 
 
-async def _start(call: Any, start: pb.DecodeStart) -> pb.DecodeResponse:
+async def _write_start(call: Any, start: pb.DecodeStart, address: str) -> None:
+    """A call that ends before our first message left has done nothing: another verifier may be asked."""
     try:
         await call.write(pb.DecodeRequest(start=start))
-    except asyncio.InvalidStateError:
-        pass  # refused before our message left; reading says why
+    except asyncio.InvalidStateError as failure:
+        raise Unavailable(f"verifier {address} ended the call before it began") from failure
     except grpc.aio.AioRpcError as failure:
-        raise error_from_rpc(failure) from failure
-    return await _read(call)
+        error = error_from_rpc(failure)
+        raise Unavailable(f"verifier {address}: {error}") if isinstance(error, RemoteFailure) else error from failure
 
 
-async def _read(call: Any) -> pb.DecodeResponse:
+async def _read(responses: AsyncIterator[pb.DecodeResponse]) -> pb.DecodeResponse:
     try:
-        message = await call.read()
+        return await anext(responses)
+    except StopAsyncIteration:
+        raise RemoteFailure("the verifier ended the stream before the answer was complete") from None
     except grpc.aio.AioRpcError as failure:
         raise error_from_rpc(failure) from failure
-    if message is EOF:
-        raise RemoteFailure("the verifier ended the stream before the answer was complete")
-    response: pb.DecodeResponse = message
-    return response
