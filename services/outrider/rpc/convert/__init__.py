@@ -13,6 +13,7 @@ from outrider.rpc.convert.drafter_frames import (
     drafter_frame_to_proto,
     drafter_frames,
 )
+from outrider.rpc.convert.generation import live_counts_from_proto, live_counts_to_proto
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromDrafter, FromVerifier, Hello, Ping, Pong, ToDrafter, ToVerifier, Welcome
 from outrider.rpc.convert.sampling import (
@@ -26,7 +27,6 @@ from outrider.rpc.convert.sampling import (
     seed_from_proto,
 )
 from outrider.rpc.convert.tokens import (
-    TokenLogprob,
     finish_reason_to_proto,
     logprob_from_proto,
     logprobs_to_proto,
@@ -53,7 +53,6 @@ __all__ = [
     "Pong",
     "ToDrafter",
     "ToVerifier",
-    "TokenLogprob",
     "Welcome",
     "acceptance_name",
     "acceptance_to_proto",
@@ -68,6 +67,8 @@ __all__ = [
     "finish_reason_to_proto",
     "identity_from_proto",
     "identity_to_proto",
+    "live_counts_from_proto",
+    "live_counts_to_proto",
     "logprob_from_proto",
     "logprobs_to_proto",
     "noise_from_proto",

@@ -7,11 +7,11 @@ the tokens but not with its own memory: lengths and enum numbers are still check
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
 from outrider.rpc.convert.bounds import same_len
 from outrider.session.events import FinishReason
+from outrider.types.generation import TokenLogprob
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import TokenLogprobs
 from outrider.types.tree import TokenOrigin
@@ -28,14 +28,6 @@ _FINISH_VALUES = {
     FinishReason.LENGTH: generation_pb2.FINISH_REASON_LENGTH,
     FinishReason.CANCELLED: generation_pb2.FINISH_REASON_CANCELLED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Raw log-probability of one emitted token, and the best (token id, log-probability) pairs, best first."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 def origins_to_proto(origins: Iterable[TokenOrigin]) -> list[sampling_pb2.TokenOrigin]:

@@ -1,0 +1,112 @@
+"""A small Python client of GenerationService: values in, values out, errors of ours instead of statuses.
+
+Knows grpc channels through outrider.rpc. Must not know verifiers or drafters. One client is one channel; use it from one event loop.
+
+    async with await connect("127.0.0.1:7070") as client:
+        async for event in client.generate(GenerationRequest(prompt="2 + 2 =")):
+            ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from outrider.errors import Unavailable
+from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, wait_ready
+from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
+from outrider.rpc.status import error_from_rpc
+from outrider.types.generation import Answer, AnswerEvent, ChatMessage, GenerationRequest, ServedModelInfo
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1.generation_pb2_grpc import GenerationServiceStub
+
+INFO_TIMEOUT_S = 10.0
+
+
+class OutriderClient:
+    """Made by `connect`. Calls raise the errors of outrider.errors, as the gateway meant them; DeadlinePassed after timeout_s."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        self._channel = channel
+        self._stub: Any = GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    async def generate(self, request: GenerationRequest, timeout_s: float | None = None) -> AsyncIterator[AnswerEvent]:
+        """Stream an answer: Started, Deltas, one Finished per sample, Done. Leaving the loop early (aclose) cancels the request.
+
+        timeout_s: the whole request's deadline, kept by every service; None: no deadline.
+        """
+        call = self._stub.Generate(request_to_proto(request), timeout=timeout_s)
+        try:
+            async for message in call:
+                yield event_from_proto(message)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure) from failure
+        finally:
+            call.cancel()
+
+    async def generate_once(self, request: GenerationRequest, timeout_s: float | None = None) -> Answer:
+        """The whole answer at once."""
+        message = pb.GenerateOnceRequest(request=request_to_proto(request))
+        return answer_from_proto(await self._call(self._stub.GenerateOnce, message, timeout_s))
+
+    async def abort(self, request_id: str) -> None:
+        """End a live request; raises UnknownSession when none has this id."""
+        await self._call(self._stub.Abort, pb.AbortRequest(request_id=request_id), INFO_TIMEOUT_S)
+
+    async def model_info(self) -> ServedModelInfo:
+        """What the gateway serves and holds."""
+        return model_info_from_proto(await self._call(self._stub.GetModelInfo, pb.GetModelInfoRequest(), INFO_TIMEOUT_S))
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, as a prompt would be."""
+        response = await self._call(self._stub.Tokenize, pb.TokenizeRequest(text=text), INFO_TIMEOUT_S)
+        return tuple(response.token_ids)
+
+    async def tokenize_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        """Token ids of a conversation through the model's template, as a chat request would be."""
+        chat = pb.ChatMessages(messages=[pb.ChatMessage(role=turn.role, content=turn.content) for turn in messages])
+        response = await self._call(self._stub.Tokenize, pb.TokenizeRequest(chat=chat), INFO_TIMEOUT_S)
+        return tuple(response.token_ids)
+
+    async def close(self) -> None:
+        """Close the channel; live calls end."""
+        await self._channel.close(None)
+
+    async def __aenter__(self) -> OutriderClient:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def _call(self, method: Any, message: Any, timeout_s: float | None) -> Any:
+        try:
+            return await method(message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+
+async def connect(address: str, timeout_s: float = READY_TIMEOUT_S, limits: ChannelLimits | None = None) -> OutriderClient:
+    """Open a channel and wait until the gateway answers; raises Unavailable naming the address when it does not within timeout_s."""
+    channel = open_channel(address, limits)
+    try:
+        await wait_ready(channel, address, timeout_s)
+    except BaseException:
+        await channel.close(None)
+        raise
+    return OutriderClient(address, channel)
+
+
+def address_of_ready_line(line: str) -> str:
+    """The address in a service's ready line; raises Unavailable when the line is not one."""
+    try:
+        ready = json.loads(line)
+    except ValueError:
+        ready = None
+    if not isinstance(ready, dict) or ready.get("ready") is not True or not isinstance(ready.get("address"), str):
+        raise Unavailable(f"not a ready line: {line.strip()[:200]!r}")
+    return str(ready["address"])
