@@ -11,24 +11,20 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from outrider.engine.config import DType, EngineConfig
+from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
+from outrider.engine.torch_settings import TORCH_DTYPES, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.errors import ModelRefused
-from outrider.types.identity import Numerics
-from outrider_kernels.invariant_attention import InvariantShape
-
-TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
 def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     """Load, probe and wrap a model; the calling thread owns the engine from here on. Raises ModelRefused or InvalidRequest."""
     config.check()
-    if config.num_threads and config.device == "cpu":
-        torch.set_num_threads(config.num_threads)
+    use_threads(config)
     files = find_model(config.model, config.revision)
     model = load_model(files, config)
     forward = TransformersForward(model)
@@ -41,14 +37,6 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     eos = eos_token_ids(files.directory, model.config.get_text_config())
     identity = model_identity(files, config, "transformers", vocabulary, max_context, eos)
     return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids)
-
-
-def invariant_shape(config: EngineConfig) -> InvariantShape | None:
-    """The fixed sizes of `invariant` numerics, None in `fast`."""
-    sizes = config.invariant
-    if config.numerics is not Numerics.INVARIANT:
-        return None
-    return InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
 
 
 def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:

@@ -1,0 +1,54 @@
+"""Loads a Llama-family model into our own forward and puts it behind the Engine seam.
+
+Shares everything but the forward with the transformers engine: cache, batches, sampling, identity. The load-time probe compares it
+with transformers' own forward of the same files. Must not know sampling.
+"""
+
+from __future__ import annotations
+
+from transformers import AutoConfig
+
+from outrider.engine.config import EngineConfig
+from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
+from outrider.engine.lean_forward import LeanForward
+from outrider.engine.lean_weights import lean_refusal, read_lean_weights
+from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.probe import probe_batches, probe_positions
+from outrider.engine.torch_settings import TORCH_DTYPES, invariant_shape, use_threads
+from outrider.errors import ModelRefused
+
+
+def is_lean(config: EngineConfig) -> bool:
+    """Whether the lean forward can run this model (by its configuration; tensors are checked at load)."""
+    return not config.trust_remote_code and lean_refusal(_model_config(find_model(config.model, config.revision))) is None
+
+
+def load_lean_engine(config: EngineConfig) -> PagedEngine:
+    """Load, probe and wrap a model; the calling thread owns the engine from here on. Raises ModelRefused or InvalidRequest."""
+    config.check()
+    use_threads(config)
+    files = find_model(config.model, config.revision)
+    model_config = _model_config(files)
+    refusal = lean_refusal(model_config)
+    if refusal is not None:
+        raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
+    dtype = TORCH_DTYPES[config.dtype]
+    forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device))
+    vocabulary = vocabulary_for(files, forward.shape.num_logits)
+    if config.probe:
+        from outrider.engine.transformers_engine import load_model, own_logits
+
+        probe_positions(forward, config.device)
+        reference = own_logits(load_model(files, config))
+        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config))
+    max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
+    eos = eos_token_ids(files.directory, model_config)
+    return PagedEngine(forward, model_identity(files, config, "lean", vocabulary, max_context, eos), config, dtype, vocabulary.missing_ids)
+
+
+def _model_config(files: ModelFiles) -> object:
+    try:
+        return AutoConfig.from_pretrained(files.directory)
+    except (ValueError, KeyError, OSError) as error:
+        raise ModelRefused(f"transformers cannot read the configuration of {str(files.directory)!r}: {error}") from error

@@ -1,0 +1,202 @@
+"""The weights of a Llama-family model, read from safetensors and laid out for the lean forward.
+
+Knows the tensor names of Llama, Mistral, Qwen2 and Qwen3. Projections that read the same input become one matrix; rotary pairs, which
+these models keep half a head apart, become neighbours (the same permutation of query and key leaves their product alone), so that a
+rotation is one complex product. Must not know batches or caches. Source: RoPE, Su et al. 2021 section 3.4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from outrider.engine.model_files import ModelFiles
+from outrider.errors import ModelRefused
+
+LEAN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
+
+
+@dataclass(frozen=True, slots=True)
+class LeanSizes:
+    """windows: per layer, None for full attention. head scaling is head_dim ** -0.5 in all of these families."""
+
+    num_layers: int
+    hidden_len: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_len: int
+    epsilon: float
+    max_positions: int
+    windows: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeanLayer:
+    """Matrices are [inputs, outputs] views, so that a row times a matrix needs no further transpose.
+
+    qkv: [hidden, (heads + 2 kv_heads) * dim]; gate_up: [hidden, 2 mlp]. Biases are None where the model has none. qk_norm: [heads +
+    kv_heads, dim] for Qwen3.
+    """
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeanWeights:
+    """embedding: [num_logits, hidden] in the model's dtype. head: fp32 [hidden, num_logits]. rotations: complex64 [max_positions, dim / 2]."""
+
+    sizes: LeanSizes
+    embedding: Tensor
+    layers: tuple[LeanLayer, ...]
+    final_norm: Tensor
+    head: Tensor
+    rotations: Tensor
+
+
+def lean_refusal(model_config: Any) -> str | None:
+    """Why the lean forward cannot run a configuration; None when it can."""
+    if model_config.model_type not in LEAN_FAMILIES:
+        return f"family {model_config.model_type!r} is not one of {sorted(LEAN_FAMILIES)}"
+    if model_config.hidden_act != "silu":
+        return f"activation {model_config.hidden_act!r} is not silu"
+    rope_type = (model_config.rope_parameters or {}).get("rope_type", "default")
+    if rope_type not in LEAN_ROPES:
+        return f"RoPE variant {rope_type!r} is not one of {sorted(LEAN_ROPES)}"
+    if getattr(model_config, "quantization_config", None) is not None:
+        return "the weights are quantized"
+    return None
+
+
+def lean_sizes(model_config: Any) -> LeanSizes:
+    """Sizes of an admitted configuration."""
+    num_layers, num_heads = model_config.num_hidden_layers, model_config.num_attention_heads
+    window = getattr(model_config, "sliding_window", None)
+    kinds = getattr(model_config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
+    return LeanSizes(
+        num_layers=num_layers,
+        hidden_len=model_config.hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=model_config.num_key_value_heads or num_heads,
+        head_dim=getattr(model_config, "head_dim", None) or model_config.hidden_size // num_heads,
+        mlp_len=model_config.intermediate_size,
+        epsilon=model_config.rms_norm_eps,
+        max_positions=model_config.max_position_embeddings,
+        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+    )
+
+
+def read_lean_weights(files: ModelFiles, model_config: Any, dtype: torch.dtype, device: str) -> LeanWeights:
+    """Read and lay out all weights. Raises ModelRefused when tensors are missing or left over."""
+    sizes = lean_sizes(model_config)
+    tensors = _Tensors(files, dtype, device)
+    embedding = tensors.take("model.embed_tokens.weight")
+    layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes) for layer in range(sizes.num_layers))
+    final_norm = tensors.take("model.norm.weight")
+    tied = bool(getattr(model_config, "tie_word_embeddings", False))
+    head = tensors.maybe("lm_head.weight")
+    if head is None or tied:
+        head = embedding
+    tensors.check_empty()
+    rotations = _rotations(model_config, sizes, device)
+    return LeanWeights(sizes, embedding, layers, final_norm, _matrix(head.float()), rotations)
+
+
+class _Tensors:
+    """Named tensors of all shards, each taken once, converted as it is read."""
+
+    def __init__(self, files: ModelFiles, dtype: torch.dtype, device: str) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        for path in files.weights:
+            with safe_open(path, framework="pt", device=device) as shard:
+                for name in shard.keys():  # noqa: SIM118 (not a dict)
+                    self._tensors[name] = shard.get_tensor(name).to(dtype)
+
+    def take(self, name: str) -> Tensor:
+        tensor = self.maybe(name)
+        if tensor is None:
+            raise ModelRefused(f"the weights have no tensor {name!r}; the lean forward cannot run this model")
+        return tensor
+
+    def maybe(self, name: str) -> Tensor | None:
+        return self._tensors.pop(name, None)
+
+    def check_empty(self) -> None:
+        left = sorted(name for name in self._tensors if not name.endswith("rotary_emb.inv_freq"))
+        if left:
+            raise ModelRefused(f"the weights have tensors that the lean forward does not know: {', '.join(left[:3])}")
+
+
+def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes) -> LeanLayer:
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    query, key = (_neighbours(tensors.take(f"{attention}{name}_proj.weight"), sizes.head_dim) for name in "qk")
+    biases = [tensors.maybe(f"{attention}{name}_proj.bias") for name in "qkv"]
+    query_bias, key_bias = (None if bias is None else _neighbours(bias, sizes.head_dim) for bias in biases[:2])
+    query_norm, key_norm = tensors.maybe(f"{attention}q_norm.weight"), tensors.maybe(f"{attention}k_norm.weight")
+    qk_norm: Tensor | None = None
+    if query_norm is not None and key_norm is not None:
+        query_norm, key_norm = _neighbours(query_norm, sizes.head_dim), _neighbours(key_norm, sizes.head_dim)
+        qk_norm = torch.cat([query_norm.expand(sizes.num_heads, -1), key_norm.expand(sizes.num_kv_heads, -1)])
+    return LeanLayer(
+        input_norm=tensors.take(f"{prefix}input_layernorm.weight"),
+        qkv=_matrix(torch.cat([query, key, tensors.take(f"{attention}v_proj.weight")])),
+        qkv_bias=_joined([query_bias, key_bias, biases[2]]),
+        qk_norm=qk_norm,
+        output=_matrix(tensors.take(f"{attention}o_proj.weight")),
+        output_bias=tensors.maybe(f"{attention}o_proj.bias"),
+        mlp_norm=tensors.take(f"{prefix}post_attention_layernorm.weight"),
+        gate_up=_matrix(torch.cat([tensors.take(f"{mlp}gate_proj.weight"), tensors.take(f"{mlp}up_proj.weight")])),
+        gate_up_bias=_joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")]),
+        down=_matrix(tensors.take(f"{mlp}down_proj.weight")),
+        down_bias=tensors.maybe(f"{mlp}down_proj.bias"),
+    )
+
+
+def _matrix(weight: Tensor) -> Tensor:
+    """[outputs, inputs] as stored, seen as [inputs, outputs]."""
+    return weight.contiguous().t()
+
+
+def _joined(biases: list[Tensor | None]) -> Tensor | None:
+    present = [bias for bias in biases if bias is not None]
+    if not present:
+        return None
+    if len(present) < len(biases):
+        raise ModelRefused("some projections of a layer have a bias and others none; the lean forward cannot run this model")
+    return torch.cat(present)
+
+
+def _neighbours(weight: Tensor, head_dim: int) -> Tensor:
+    """Reorder the leading axis of heads * head_dim so that rotary partners i and i + head_dim / 2 become 2 i and 2 i + 1."""
+    tail = weight.shape[1:]
+    return weight.view(-1, 2, head_dim // 2, *tail).transpose(1, 2).reshape(-1, *tail)
+
+
+def _rotations(model_config: Any, sizes: LeanSizes, device: str) -> Tensor:
+    """Unit (times the variant's attention factor) complex numbers e^(i * position * frequency), complex64."""
+    rope = model_config.rope_parameters or {}
+    rope_type = rope.get("rope_type", "default")
+    if rope_type == "default":
+        exponents = torch.arange(0, sizes.head_dim, 2, dtype=torch.float32) / sizes.head_dim
+        frequencies, factor = 1.0 / (rope["rope_theta"] ** exponents), 1.0
+    else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, factor = ROPE_INIT_FUNCTIONS[rope_type](model_config, torch.device("cpu"))
+    angles = torch.arange(sizes.max_positions, dtype=torch.float32)[:, None] * frequencies.float()[None, :]
+    return torch.complex(angles.cos() * factor, angles.sin() * factor).to(device)

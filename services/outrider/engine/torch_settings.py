@@ -1,0 +1,28 @@
+"""Torch's view of an EngineConfig: dtype, threads of the calling thread's team, the fixed sizes of `invariant`.
+
+Must not know models.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from outrider.engine.config import DType, EngineConfig
+from outrider.types.identity import Numerics
+from outrider_kernels.invariant_attention import InvariantShape
+
+TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
+
+
+def use_threads(config: EngineConfig) -> None:
+    """Set torch's intra-op threads; the thread that calls this must be the one that steps (each has its own OpenMP team)."""
+    if config.num_threads and config.device == "cpu":
+        torch.set_num_threads(config.num_threads)
+
+
+def invariant_shape(config: EngineConfig) -> InvariantShape | None:
+    """The fixed sizes of `invariant` numerics, None in `fast`."""
+    sizes = config.invariant
+    if config.numerics is not Numerics.INVARIANT:
+        return None
+    return InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
