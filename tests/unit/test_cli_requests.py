@@ -1,0 +1,218 @@
+"""The command against a scripted gateway: what it sends, what it prints, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from outrider.cli.__main__ import main
+from outrider.cli.connection import CollectedAnswer, Connection
+from outrider.cli.run import compare, without_drafts
+from outrider.errors import Unavailable
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import generation_pb2_grpc, identity_pb2, sampling_pb2
+
+ACCEPTED = sampling_pb2.TOKEN_ORIGIN_ACCEPTED
+BONUS = sampling_pb2.TOKEN_ORIGIN_BONUS
+CORRECTED = sampling_pb2.TOKEN_ORIGIN_CORRECTED
+
+
+@dataclass
+class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
+    """Answers every request with `12` and the word ` cups`; remembers what it was asked."""
+
+    requests: list[pb.GenerateRequest] = field(default_factory=list)
+    has_chat_template: bool = True
+    refuse: str = ""
+
+    def GetModelInfo(self, request: pb.GetModelInfoRequest, context: grpc.ServicerContext) -> pb.GetModelInfoResponse:
+        identity = identity_pb2.ModelIdentity(model="/nowhere/big", dtype="float32")
+        return pb.GetModelInfoResponse(target=identity, has_chat_template=self.has_chat_template)
+
+    def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:
+        self.requests.append(request)
+        if self.refuse:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuse)
+        yield pb.GenerateResponse(started=pb.Started(request_id="r", model="big", seed=7, exact=True))
+        for index in range(request.n or 1):
+            delta = pb.Delta(index=index, text="12 cups", token_ids=[5, 6, 7], origins=[ACCEPTED, ACCEPTED, BONUS])
+            yield pb.GenerateResponse(delta=delta)
+            numbers = pb.DraftStatistics(num_rounds=1, num_drafted=2, num_accepted=2, mean_emitted_per_round=3.0, acceptance_rate=1.0)
+            finished = pb.Finished(index=index, finish_reason=pb.FINISH_REASON_STOP_STRING, stop_string="!", statistics=numbers)
+            yield pb.GenerateResponse(finished=finished)
+        yield pb.GenerateResponse(done=pb.Done())
+
+
+@dataclass
+class Served:
+    """A scripted gateway and where it listens."""
+
+    gateway: ScriptedGateway
+    address: str
+
+    def ask(self, *arguments: str) -> int:
+        """`outrider generate` against it."""
+        return main(["generate", "--gateway", self.address, *arguments])
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    gateway = ScriptedGateway()
+    server = grpc.server(ThreadPoolExecutor(2))
+    generation_pb2_grpc.add_GenerationServiceServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
+    checks = health.HealthServicer()
+    checks.set("", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    address = f"unix:{tmp_path}/gateway.sock"
+    server.add_insecure_port(address)
+    server.start()
+    yield Served(gateway, address)
+    server.stop(None).wait()
+
+
+def test_text_is_streamed_as_it_is_with_a_legend_and_statistics(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask("Once") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("12 cups\n")
+    assert "2 accepted" in printed
+    assert "1 bonus" in printed
+    assert "stop string '!'" in printed
+    assert served.gateway.requests[0].prompt == "Once"
+
+
+def test_options_left_out_stay_unset(served: Served) -> None:
+    served.ask("Once")
+    request = served.gateway.requests[0]
+    assert not request.HasField("max_tokens")
+    assert not request.HasField("n")
+    assert not request.sampling.HasField("temperature")
+    assert not request.draft.HasField("off")
+
+
+def test_every_option_reaches_its_field(served: Served) -> None:
+    served.ask(
+        *("--chat", "Hello", "--system", "Be brief", "-n", "2", "--logprobs", "3", "--max-tokens", "9", "--stop", "a", "--stop", "b"),
+        *("--stop-token-id", "4", "--ignore-eos", "--temperature", "0.5", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.1"),
+        *("--repetition-penalty", "1.5", "--presence-penalty", "0.5", "--frequency-penalty", "0.25", "--seed", "3", "--logit-bias", "8=-1"),
+        *("--draft-len", "6", "--tree-width", "2", "--stop-below", "0.25", "--request-pacing", "pearl", "--acceptance", "rejection"),
+    )
+    request = served.gateway.requests[0]
+    assert [(turn.role, turn.content) for turn in request.chat.messages] == [("system", "Be brief"), ("user", "Hello")]
+    assert (request.n, request.top_logprobs, request.max_tokens, request.ignore_eos) == (2, 3, 9, True)
+    assert (list(request.stop), list(request.stop_token_ids)) == (["a", "b"], [4])
+    expected = sampling_pb2.SamplingParams(
+        temperature=0.5, top_k=40, top_p=0.9, min_p=0.1, repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, seed=3
+    )
+    expected.logit_bias[8] = -1.0
+    assert request.sampling == expected
+    assert request.draft == pb.DraftOptions(max_len=6, tree_width=2, stop_below=0.25, pacing="pearl")
+    assert request.acceptance == sampling_pb2.ACCEPTANCE_REJECTION
+
+
+def test_the_prompt_may_come_from_standard_input(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.read", lambda: "from a pipe")
+    served.ask("-")
+    assert served.gateway.requests[0].prompt == "from a pipe"
+
+
+def test_several_samples_are_printed_one_after_the_other(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask("Once", "-n", "2") == 0
+    printed = capsys.readouterr().out
+    assert printed.index("sample 0") < printed.index("sample 1")
+    assert printed.count("12 cups") == 2
+
+
+def test_json_is_one_object_for_programs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask("Once", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["seed"] == 7
+    assert answer["samples"][0]["text"] == "12 cups"
+    assert answer["samples"][0]["origins"] == ["TOKEN_ORIGIN_ACCEPTED", "TOKEN_ORIGIN_ACCEPTED", "TOKEN_ORIGIN_BONUS"]
+
+
+def test_a_refused_field_is_a_sentence_and_exit_code_2(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.gateway.refuse = "n: must be in [1, 16], got 99"
+    assert served.ask("Once", "-n", "99") == 2
+    assert "n: must be in [1, 16], got 99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["text", "--chat", "message"]])
+def test_exactly_one_input_is_needed(served: Served, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask(*arguments) == 2
+    assert "either TEXT to continue" in capsys.readouterr().err
+
+
+def test_an_absent_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--gateway", f"unix:{tmp_path}/none.sock", "Once"]) == 1
+    assert "outrider up" in capsys.readouterr().err
+
+
+def test_a_bad_address_is_the_command_lines_fault() -> None:
+    assert main(["generate", "--gateway", "nowhere", "Once"]) == 2
+
+
+def test_arrivals_and_totals_are_collected(served: Served) -> None:
+    with Connection(served.address) as connection:
+        answer = connection.ask(pb.GenerateRequest(prompt="Once"))
+    assert answer.first.token_ids == [5, 6, 7]
+    assert [num_tokens for _, num_tokens in answer.first.arrivals] == [3]
+    assert 0 < answer.first_token_s <= answer.total_s
+
+
+def test_a_stream_may_be_left_in_the_middle(served: Served) -> None:
+    with Connection(served.address) as connection:
+        stream = connection.stream(pb.GenerateRequest(prompt="Once"))
+        first = next(iter(stream))
+        assert first.started.seed == 7
+        stream.cancel()
+
+
+def test_doctor_sees_a_running_deployment(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--no-models", "--gateway", served.address]) == 0
+    printed = capsys.readouterr().out
+    assert "/nowhere/big" in printed
+    assert "no drafter is paired" in printed
+
+
+def answer_of(tokens: list[int], total_s: float, statistics: pb.DraftStatistics | None = None) -> CollectedAnswer:
+    answer = CollectedAnswer()
+    delta = pb.Delta(token_ids=tokens, origins=[CORRECTED] * len(tokens))
+    answer.add(pb.GenerateResponse(delta=delta), total_s / 2)
+    answer.add(pb.GenerateResponse(finished=pb.Finished(statistics=statistics)), total_s)
+    return answer
+
+
+def test_comparison_takes_medians_and_sums_overlap() -> None:
+    numbers = pb.DraftStatistics(num_rounds=2, acceptance_rate=0.5, mean_emitted_per_round=2.0, draft_us=100, overlapped_draft_us=25)
+    drafted = [answer_of([1, 2, 3, 4], total_s, numbers) for total_s in (1.0, 2.0, 10.0)]
+    plain = [answer_of([1, 2, 3, 4], total_s) for total_s in (4.0, 4.0, 40.0)]
+    result = compare(drafted, plain)
+    assert (result["tokens_per_s"], result["plain_tokens_per_s"], result["speedup"]) == (2.0, 1.0, 2.0)
+    assert (result["identical"], result["overlap_share"], result["num_rounds"]) == (True, 0.25, 2)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_one_differing_repetition_is_enough_not_to_be_identical(late: int) -> None:
+    answers: list[Callable[[], CollectedAnswer]] = [lambda: answer_of([1, 2], 1.0), lambda: answer_of([1, 3], 1.0)]
+    drafted = [answers[0](), answers[late]()]
+    assert compare(drafted, [answers[0]()])["identical"] is (late == 0)
+
+
+def test_the_plain_request_differs_in_nothing_but_the_drafts() -> None:
+    request = pb.GenerateRequest(prompt="Once", max_tokens=9, sampling=sampling_pb2.SamplingParams(seed=3))
+    plain = without_drafts(request)
+    assert plain.draft.off
+    plain.ClearField("draft")
+    assert plain == request
+
+
+def test_an_unreachable_peer_is_unavailable(tmp_path: Path) -> None:
+    with Connection(f"unix:{tmp_path}/none.sock") as connection, pytest.raises(Unavailable, match="not reachable"):
+        connection.model_info()
