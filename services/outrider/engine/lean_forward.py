@@ -46,7 +46,7 @@ class LeanForward:
             attended = self._attend(index, layer, normed, rotations, attention)
             states = _add_product(states, attended, layer.output, layer.output_bias)
             normed = rms_norm(states, norm_shape, layer.mlp_norm, sizes.epsilon)
-            gate, up = _product(normed, layer.gate_up, layer.gate_up_bias).split(sizes.mlp_len, dim=1)
+            gate, up = torch.split(_product(normed, layer.gate_up, layer.gate_up_bias), sizes.mlp_len, dim=1)
             states = _add_product(states, silu(gate).mul_(up), layer.down, layer.down_bias)
         return rms_norm(states, norm_shape, weights.final_norm, sizes.epsilon)
 
@@ -57,11 +57,11 @@ class LeanForward:
     def _attend(self, index: int, layer: LeanLayer, normed: Tensor, rotations: Tensor, attention: StepAttention) -> Tensor:
         sizes, num_rows = self._sizes, normed.shape[0]
         projected = _product(normed, layer.qkv, layer.qkv_bias).view(num_rows, -1, sizes.head_dim)
-        rotated, values = projected.split((self._rotated_heads, sizes.num_kv_heads), dim=1)
+        rotated, values = torch.split(projected, [self._rotated_heads, sizes.num_kv_heads], dim=1)
         if layer.qk_norm is not None:
             rotated = rms_norm(rotated, (sizes.head_dim,), None, sizes.epsilon).mul_(layer.qk_norm)
         rotated = self._rotate(rotated, rotations)
-        query, keys = rotated.split((sizes.num_heads, sizes.num_kv_heads), dim=1)
+        query, keys = torch.split(rotated, [sizes.num_heads, sizes.num_kv_heads], dim=1)
         out = attention.attend(index, query, keys, values, self._scaling, sizes.windows[index], None)
         return out.reshape(num_rows, self._query_len)
 

@@ -59,7 +59,7 @@ class LeanLayer:
 
 @dataclass(frozen=True, slots=True)
 class LeanWeights:
-    """embedding: [num_logits, hidden] in the model's dtype. head: fp32 [hidden, num_logits]. rotations: complex64 [max_positions, dim / 2]."""
+    """embedding: [num_logits, hidden] in the model's dtype. head: fp32 [hidden, num_logits]. rotations: complex64 [positions, dim / 2]."""
 
     sizes: LeanSizes
     embedding: Tensor
