@@ -1,0 +1,178 @@
+"""Every name of a span, an attribute or a metric, in one place, because dashboards break silently when one is misspelt.
+
+Where OpenTelemetry's GenAI conventions have a name it is used (`gen_ai.*`, open-telemetry/semantic-conventions-genai, status
+Development); ours are `outrider.*`. Speculation counters keep the shape of vLLM's metrics, so that its dashboards and the formula
+1 + accepted / drafts translate directly. Contents of prompts and answers have no name here: they are never recorded.
+Must not know who exports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Span(StrEnum):
+    """Names of spans. GENERATE is completed with the model's name: `{operation} {model}`."""
+
+    GENERATE = "text_completion"
+    CHAT = "chat"
+    TOKENIZE = "outrider.tokenize"
+    DECODE = "outrider.decode"
+    ROUND = "outrider.round"
+    STEP = "outrider.step"
+    DRAFT = "outrider.draft"
+    RECONCILE = "outrider.reconcile"
+
+
+class Attribute(StrEnum):
+    """Names of span attributes; units last."""
+
+    OPERATION_NAME = "gen_ai.operation.name"
+    PROVIDER_NAME = "gen_ai.provider.name"
+    REQUEST_MODEL = "gen_ai.request.model"
+    REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+    REQUEST_TEMPERATURE = "gen_ai.request.temperature"
+    REQUEST_TOP_P = "gen_ai.request.top_p"
+    REQUEST_TOP_K = "gen_ai.request.top_k"
+    REQUEST_SEED = "gen_ai.request.seed"
+    REQUEST_CHOICE_COUNT = "gen_ai.request.choice.count"
+    REQUEST_FREQUENCY_PENALTY = "gen_ai.request.frequency_penalty"
+    REQUEST_PRESENCE_PENALTY = "gen_ai.request.presence_penalty"
+    REQUEST_STREAM = "gen_ai.request.stream"
+    RESPONSE_ID = "gen_ai.response.id"
+    RESPONSE_MODEL = "gen_ai.response.model"
+    RESPONSE_FINISH_REASONS = "gen_ai.response.finish_reasons"
+    USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens"
+    USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    ERROR_TYPE = "error.type"
+
+    SESSION_ID = "outrider.session.id"
+    SESSION_INCARNATION = "outrider.session.incarnation"
+    FINGERPRINT = "outrider.numerics.fingerprint"
+    PACING = "outrider.pacing"
+    ACCEPTANCE = "outrider.acceptance"
+    ROUND_INDEX = "outrider.round.index"
+    ROUND_BASE_LEN = "outrider.round.base_len"
+    ROUND_DRAFTED = "outrider.round.drafted"
+    ROUND_ACCEPTED = "outrider.round.accepted"
+    ROUND_OVERLAP_MS = "outrider.round.overlap_ms"
+    ROUND_WIRE_MS = "outrider.round.wire_ms"
+    ROUND_RECONCILE_US = "outrider.round.reconcile_us"
+    STEP_ROWS = "outrider.step.rows"
+    STEP_SESSIONS = "outrider.step.sessions"
+    DRAFTER_ID = "outrider.drafter.id"
+    DRAFTER_KIND = "outrider.drafter.kind"
+    ROUTE_MODE = "outrider.route.mode"
+    ROUTE_REASON = "outrider.route.reason"
+    ROUTE_LOSSLESS = "outrider.route.lossless"
+    FALLBACK_CAUSE = "outrider.fallback.cause"
+
+
+PROVIDER = "outrider"
+
+
+class Label(StrEnum):
+    """Names of metric labels; the values of each are few."""
+
+    MODEL = "model"
+    PACING = "pacing"
+    POSITION = "position"
+    SERVICE = "service"
+    STATUS = "status"
+
+
+class MetricKind(Enum):
+    """COUNTER only grows, GAUGE is the present value, HISTOGRAM counts observations by bucket."""
+
+    COUNTER = 1
+    GAUGE = 2
+    HISTOGRAM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. unit: as in the name, empty for plain counts. buckets: ascending upper bounds of a histogram, +inf not listed."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[Label, ...] = ()
+    unit: str = ""
+    buckets: tuple[float, ...] = ()
+
+
+# The conventions' buckets start at 10 ms per token; with speculation most tokens come faster than that.
+_TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_FIRST_TOKEN_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_REQUEST_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_SPECULATION = (Label.MODEL, Label.PACING)
+
+REQUEST_SECONDS = Metric(
+    "gen_ai_server_request_duration_seconds",
+    MetricKind.HISTOGRAM,
+    "Time from a request's arrival to its last message.",
+    (Label.MODEL, Label.STATUS),
+    "seconds",
+    _REQUEST_SECONDS,
+)
+FIRST_TOKEN_SECONDS = Metric(
+    "gen_ai_server_time_to_first_token_seconds",
+    MetricKind.HISTOGRAM,
+    "Time from a request's arrival to its first token.",
+    (Label.MODEL,),
+    "seconds",
+    _FIRST_TOKEN_SECONDS,
+)
+OUTPUT_TOKEN_SECONDS = Metric(
+    "gen_ai_server_time_per_output_token_seconds",
+    MetricKind.HISTOGRAM,
+    "Time per token after the first.",
+    (Label.MODEL,),
+    "seconds",
+    _TOKEN_SECONDS,
+)
+NUM_DRAFTS = Metric(
+    "outrider_spec_decode_num_drafts_total", MetricKind.COUNTER, "Rounds that verified at least one guessed token.", _SPECULATION
+)
+NUM_DRAFT_TOKENS = Metric("outrider_spec_decode_num_draft_tokens_total", MetricKind.COUNTER, "Guessed tokens verified.", _SPECULATION)
+NUM_ACCEPTED_TOKENS = Metric("outrider_spec_decode_num_accepted_tokens_total", MetricKind.COUNTER, "Guessed tokens accepted.", _SPECULATION)
+NUM_ACCEPTED_TOKENS_PER_POS = Metric(
+    "outrider_spec_decode_num_accepted_tokens_per_pos_total",
+    MetricKind.COUNTER,
+    "Guessed tokens accepted, by depth below the committed prefix (0-based).",
+    (*_SPECULATION, Label.POSITION),
+)
+NUM_EMITTED_TOKENS = Metric("outrider_spec_decode_num_emitted_tokens_total", MetricKind.COUNTER, "Committed tokens.", _SPECULATION)
+NUM_ROUNDS = Metric("outrider_spec_decode_num_rounds_total", MetricKind.COUNTER, "Verify rounds, with or without drafts.", _SPECULATION)
+NUM_DRAFTER_LOSSES = Metric(
+    "outrider_num_drafter_losses_total", MetricKind.COUNTER, "Times a sample lost a drafter or gave it up.", _SPECULATION
+)
+DRAFT_SECONDS = Metric(
+    "outrider_draft_seconds_total", MetricKind.COUNTER, "Time drafters spent for verified samples.", _SPECULATION, "seconds"
+)
+OVERLAPPED_DRAFT_SECONDS = Metric(
+    "outrider_overlapped_draft_seconds_total",
+    MetricKind.COUNTER,
+    "Part of the drafting time that ran while a round of the same sample was being verified.",
+    _SPECULATION,
+    "seconds",
+)
+VERIFY_SECONDS = Metric(
+    "outrider_verify_seconds_total", MetricKind.COUNTER, "Time of steps, counted once for each sample in them.", _SPECULATION, "seconds"
+)
+RECONCILE_SECONDS = Metric(
+    "outrider_reconcile_seconds_total",
+    MetricKind.COUNTER,
+    "Time spent aligning tails with the truth and re-rooting trees.",
+    _SPECULATION,
+    "seconds",
+)
+DRAFT_WAIT_SECONDS = Metric(
+    "outrider_draft_wait_seconds_total", MetricKind.COUNTER, "Time samples were ready and waited for drafts.", _SPECULATION, "seconds"
+)
+LIVE_SESSIONS = Metric("outrider_live_sessions", MetricKind.GAUGE, "Sessions held now.", (Label.SERVICE,))
+LIVE_STREAMS = Metric("outrider_live_streams", MetricKind.GAUGE, "Streams open now.", (Label.SERVICE,))
+KV_BLOCKS_IN_USE = Metric("outrider_kv_blocks_in_use", MetricKind.GAUGE, "KV blocks held now.", (Label.SERVICE,))
+
+METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,112 @@
+"""Names are well-formed and unique, counters count, and a sample's statistics arrive in vLLM's shape."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import METRICS, Attribute, Label, Metric, MetricKind, Span
+from outrider.telemetry.speculation import record_sample
+from outrider.types.statistics import DraftStatistics
+
+LABELS = {Label.MODEL: "ref-large", Label.PACING: "pearl"}
+
+
+def value_of(metrics: LocalMetrics, metric: Metric, *label_values: str) -> float:
+    (value,) = (series.value for series in metrics.snapshot() if series.metric is metric and series.label_values == label_values)
+    return value
+
+
+def test_metric_names_are_unique_and_carry_their_unit() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS) >= 15
+    for metric in METRICS:
+        assert re.fullmatch(r"(outrider|gen_ai)(_[a-z0-9]+)+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+        assert metric.name.removesuffix("_total").endswith(metric.unit)
+        assert (metric.kind is MetricKind.HISTOGRAM) == bool(metric.buckets)
+        assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert metric.help.endswith(".")
+
+
+def test_attributes_stay_in_their_namespaces_and_never_carry_contents() -> None:
+    assert all(re.fullmatch(r"(gen_ai|outrider|error)(\.[a-z_]+)+", name) for name in Attribute)
+    assert not [name for name in Attribute if "message" in name or "prompt" in name or "instructions" in name]
+    assert {Span.GENERATE, Span.CHAT} < set(Span)
+
+
+def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
+    metrics = LocalMetrics()
+    sample = DraftStatistics(
+        num_rounds=5,
+        num_drafted=9,
+        num_accepted=6,
+        num_emitted=11,
+        drafted_by_depth=(4, 3, 2),
+        accepted_by_depth=(3, 2, 1),
+        draft_us=2_000_000,
+        overlapped_draft_us=500_000,
+        pacing="pearl",
+    )
+    record_sample(metrics, "ref-large", sample)
+    record_sample(metrics, "ref-large", sample)
+    assert value_of(metrics, names.NUM_DRAFTS, "ref-large", "pearl") == 8
+    assert value_of(metrics, names.NUM_DRAFT_TOKENS, "ref-large", "pearl") == 18
+    assert value_of(metrics, names.NUM_ACCEPTED_TOKENS, "ref-large", "pearl") == 12
+    assert [value_of(metrics, names.NUM_ACCEPTED_TOKENS_PER_POS, "ref-large", "pearl", str(depth)) for depth in range(3)] == [6, 4, 2]
+    assert value_of(metrics, names.NUM_EMITTED_TOKENS, "ref-large", "pearl") == 22
+    assert value_of(metrics, names.DRAFT_SECONDS, "ref-large", "pearl") == 4.0
+    assert value_of(metrics, names.OVERLAPPED_DRAFT_SECONDS, "ref-large", "pearl") == 1.0
+
+
+def test_a_sample_without_drafts_counts_rounds_only() -> None:
+    metrics = LocalMetrics()
+    record_sample(metrics, "ref-large", DraftStatistics(num_rounds=3, num_emitted=3, pacing="plain"))
+    assert value_of(metrics, names.NUM_ROUNDS, "ref-large", "plain") == 3
+    assert value_of(metrics, names.NUM_DRAFTS, "ref-large", "plain") == 0
+
+
+def test_gauges_are_replaced_and_counters_grow() -> None:
+    metrics = LocalMetrics()
+    for value in (3.0, 1.0):
+        metrics.set(names.LIVE_SESSIONS, {Label.SERVICE: "verifier"}, value)
+        metrics.add(names.NUM_ROUNDS, LABELS, value)
+    assert value_of(metrics, names.LIVE_SESSIONS, "verifier") == 1.0
+    assert value_of(metrics, names.NUM_ROUNDS, "ref-large", "pearl") == 4.0
+
+
+def test_series_are_bounded() -> None:
+    metrics = LocalMetrics(max_series=2)
+    for model in ("a", "b", "c", "a"):
+        metrics.add(names.NUM_ROUNDS, {Label.MODEL: model, Label.PACING: "plain"})
+    assert [series.label_values[0] for series in metrics.snapshot()] == ["a", "b"]
+    assert metrics.num_dropped == 1
+    assert value_of(metrics, names.NUM_ROUNDS, "a", "plain") == 2
+
+
+def test_wrong_use_is_a_programmer_error() -> None:
+    metrics = LocalMetrics()
+    with pytest.raises(AssertionError, match="labels"):
+        metrics.add(names.NUM_ROUNDS, {Label.MODEL: "a"})
+    with pytest.raises(AssertionError, match="not a gauge"):
+        metrics.set(names.NUM_ROUNDS, LABELS, 1.0)
+    with pytest.raises(AssertionError, match="shrink"):
+        metrics.add(names.NUM_ROUNDS, LABELS, -1.0)
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    metrics = LocalMetrics()
+
+    def count() -> None:
+        for _ in range(1000):
+            metrics.add(names.NUM_ROUNDS, LABELS)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert value_of(metrics, names.NUM_ROUNDS, "ref-large", "pearl") == 4000
