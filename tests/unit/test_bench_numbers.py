@@ -1,0 +1,151 @@
+"""The arithmetic of a bench run: summaries, medians, rotation, tuning, identity of answers, the goal's ratios, the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from outrider.v1 import generation_pb2, verifier_pb2
+from outrider_bench.contestants import DraftWishes, draft_numbers, verify_ms
+from outrider_bench.measurement import Answer, DraftNumbers, Prompt, Summary, median_summary, summarise
+from outrider_bench.report import markdown
+from outrider_bench.results import GENERATE, PLAIN, Cell, Flip, Recorder, Row, best_policy, first_difference, ratios
+from outrider_bench.schedule import turns
+from outrider_bench.tuning import fastest, num_tuning_answers
+
+DRAFT = DraftNumbers(num_rounds=2, num_drafted=8, num_accepted=6, verify_ms=10.0, draft_ms=4.0, overlapped_draft_ms=1.0, draft_wait_ms=0.0)
+
+
+def test_long_answers_weigh_more() -> None:
+    summary = summarise([Answer((1,) * 10, 1.0, 100.0), Answer((1,) * 30, 3.0, 100.0), Answer((1,) * 20, 2.0, 100.0)])
+    assert summary.tokens_per_s == pytest.approx(200.0)
+    assert summary.first_token_ms == 2.0
+    assert summary.mean_emitted_per_round == 1.0
+    assert summary.acceptance_rate == 0.0
+
+
+def test_speculation_is_summed_before_it_is_divided() -> None:
+    other = DraftNumbers(
+        num_rounds=8, num_drafted=2, num_accepted=0, verify_ms=30.0, draft_ms=0.0, overlapped_draft_ms=0.0, draft_wait_ms=0.0
+    )
+    summary = summarise([Answer((1,) * 8, 1.0, 50.0, DRAFT), Answer((1,) * 12, 1.0, 50.0, other)])
+    assert summary.acceptance_rate == pytest.approx(0.6)
+    assert summary.mean_emitted_per_round == pytest.approx(2.0)
+    assert summary.verify_share == pytest.approx(0.4)
+    assert summary.overlap_share == pytest.approx(0.25)
+    assert summary.drafted_per_round == pytest.approx(1.0)
+
+
+def summary_of(speed: float) -> Summary:
+    return Summary(speed, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 10)
+
+
+def test_one_disturbed_repetition_does_not_move_the_median() -> None:
+    assert median_summary([summary_of(100.0), summary_of(7.0), summary_of(102.0)]).tokens_per_s == 100.0
+
+
+def test_every_contestant_answers_every_cell_and_the_first_changes() -> None:
+    order = list(turns(["a", "b"], num_contestants=3, repeats=3))
+    assert len(order) == 18
+    assert len({(turn.repetition, turn.cell, turn.contestant) for turn in order}) == 18
+    firsts = [turn.contestant for turn in order[::3]]
+    assert [firsts.count(contestant) for contestant in range(3)] == [2, 2, 2]
+
+
+@dataclass
+class Timed:
+    """Answers in a fixed time, except the first time."""
+
+    name: str
+    total_ms: float
+    settings: str = ""
+    asked: list[tuple[Prompt, float]] = field(default_factory=list)
+
+    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
+        self.asked.append((prompt, temperature))
+        cold = len(self.asked) <= 2
+        return Answer((1,) * 10, 1.0, 10_000.0 if cold and self.name == "fast" else self.total_ms)
+
+
+def test_tuning_takes_the_fastest_once_it_is_warm() -> None:
+    candidates = [Timed("slow", 100.0), Timed("fast", 50.0)]
+    calls: list[None] = []
+    chosen = fastest(candidates, [Prompt("copying", (1,))], (0.0, 0.8), 10, lambda: calls.append(None))
+    assert chosen.name == "fast"
+    assert len(calls) == num_tuning_answers(2, 1, 2) == 8
+
+
+def test_a_single_candidate_is_not_asked() -> None:
+    only = Timed("only", 1.0)
+    assert fastest([only], [Prompt("copying", (1,))], (0.0,), 10, lambda: None) is only
+    assert not only.asked
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "position"), [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1], 1), ([], [4], 0), ([1], [1, 2], 1)]
+)
+def test_first_difference(left: list[int], right: list[int], position: int | None) -> None:
+    assert first_difference(left, right) == position
+
+
+def test_flips_are_listed_with_both_tokens() -> None:
+    recorder, cell = Recorder(), Cell("copying", 0.0)
+    recorder.add(cell, PLAIN, 0, Answer((1, 2, 3), 1.0, 1.0))
+    recorder.add(cell, "pearl", 0, Answer((1, 2, 3), 1.0, 1.0))
+    recorder.add(cell, "pearl", 1, Answer((1, 9), 1.0, 1.0))
+    assert recorder.flips(cell, "pearl") == [Flip("copying, T = 0", "pearl", 0, 1, 2, 9)]
+    assert recorder.flips(cell, PLAIN) == []
+
+
+def row(task: str, temperature: float, contestant: str, speed: float) -> Row:
+    return Row(Cell(task, temperature), contestant, summary_of(speed), 0.0, None)
+
+
+ROWS = [
+    row("arithmetic", 0.0, GENERATE, 100.0),
+    row("arithmetic", 0.0, PLAIN, 120.0),
+    row("arithmetic", 0.0, "serial", 240.0),
+    row("arithmetic", 0.0, "pearl", 300.0),
+    row("copying", 0.0, GENERATE, 100.0),
+    row("copying", 0.0, PLAIN, 100.0),
+    row("copying", 0.0, "serial", 190.0),
+    row("copying", 0.0, "pearl", 110.0),
+    row("prose", 0.0, GENERATE, 100.0),
+    row("prose", 0.0, PLAIN, 100.0),
+    row("prose", 0.0, "serial", 10.0),
+    row("prose", 0.0, "pearl", 90.0),
+]
+
+
+def test_the_goals_ratios_are_those_of_the_worse_task_of_the_best_policy() -> None:
+    assert best_policy(ROWS, ["serial", "pearl"]) == "serial"
+    assert ratios(ROWS, "serial") == {"iso_t0_vs_generate": 1.9, "iso_t0_vs_plain": 1.9}
+
+
+def test_a_report_has_every_contestant_and_every_flip() -> None:
+    flips = [Flip("copying, T = 0", "pearl", 0, 1, 2, 9)]
+    text = markdown("Speed", {"commit": "abc"}, {"pearl": "max_len=8"}, ROWS, flips, ["A note."])
+    assert "| serial | 240 | 0% | 2.40 | 2.00 |" in text
+    assert "- commit: abc" in text
+    assert "token 1 is 9, plain 2" in text
+    assert text.rstrip().endswith("A note.")
+
+
+def test_a_forwards_cost_is_read_between_the_measured_points() -> None:
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 9], cost_us=[1000.0, 2000.0])
+    assert [verify_ms(info, rows) for rows in (0.5, 1, 5, 9, 50)] == [1.0, 1.0, 1.5, 2.0, 2.0]
+    assert verify_ms(verifier_pb2.VerifierServiceGetInfoResponse(), 3) == 0.0
+
+
+def test_wishes_become_draft_options() -> None:
+    assert DraftWishes("off").to_proto() == generation_pb2.DraftOptions(off=True)
+    assert DraftWishes("pearl", max_len=4).to_proto() == generation_pb2.DraftOptions(pacing="pearl", max_len=4)
+    assert DraftWishes("serial", 16, 0.25, 3).text == "serial max_len=16 stop_below=0.25 tree_width=3"
+
+
+def test_statistics_come_over_in_milliseconds() -> None:
+    message = generation_pb2.DraftStatistics(
+        num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000
+    )
+    assert draft_numbers(message) == DRAFT

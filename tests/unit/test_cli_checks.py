@@ -1,0 +1,167 @@
+"""`outrider doctor` and the model options: each fault is found, named, and comes with what to do."""
+
+from __future__ import annotations
+
+import socket
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outrider.cli.__main__ import main
+from outrider.cli.checks import machine, models
+from outrider.cli.checks.finding import Finding, Level, broken, fine, note
+from outrider.cli.checks.network import check_network
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import add_deployment_options, model_path, spec_from
+from outrider.cli.doctor import show
+from outrider.errors import InvalidRequest
+from outrider.types.identity import ModelIdentity, Numerics
+
+IDENTITY = ModelIdentity("big", "", "aa", "bb" * 8, 2048, "float32", Numerics.FAST, "cc", 2048, (3,))
+
+
+def levels(findings: list[Finding]) -> dict[str, Level]:
+    return {finding.what: finding.level for finding in findings}
+
+
+def test_this_machine_is_described() -> None:
+    findings = machine.check_machine()
+    assert {finding.what for finding in findings} == {"python", "packages", "processor", "cores", "memory"}
+    assert all(finding.remedy for finding in findings if finding.level is Level.BROKEN)
+
+
+def test_a_missing_and_an_old_package_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["no-such-package>=1", "numpy>=999", "rich>=1", "ray; extra == 'ray'"])
+    findings = [finding for finding in machine.check_machine() if finding.what == "packages"]
+    assert [finding.level for finding in findings] == [Level.BROKEN, Level.BROKEN]
+    assert "no-such-package is missing" in findings[0].found
+    assert "numpy>=999 is needed" in findings[1].found
+
+
+@pytest.mark.parametrize(
+    ("lines", "level"), [(["flags : fpu avx2 amx_bf16"], Level.NOTE), (["flags : fpu avx2"], Level.FINE), ([], Level.FINE)]
+)
+def test_bf16_units_are_pointed_out(lines: list[str], level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_lines", lambda path: lines)
+    found = {finding.what: finding for finding in machine.check_machine()}["processor"]
+    assert found.level is level
+
+
+def test_too_little_memory_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_lines", lambda path: ["MemAvailable:  102400 kB"])
+    assert levels(machine.check_machine())["memory"] is Level.BROKEN
+
+
+def test_a_free_port_has_no_deployment() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert levels(check_network(f"127.0.0.1:{port}"))["deployment"] is Level.NOTE
+
+
+def test_another_programs_port_is_broken() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(10)
+        port = listener.getsockname()[1]
+
+        import threading
+
+        def hang_up() -> None:
+            for _ in range(2):  # the port check, then the call
+                listener.accept()[0].close()
+
+        other = threading.Thread(target=hang_up)
+        other.start()
+        findings = levels(check_network(f"127.0.0.1:{port}"))
+        other.join()
+    assert findings["deployment"] is Level.BROKEN
+
+
+def test_a_path_too_long_for_sockets_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / ("x" * 120)))
+    assert levels(check_network("127.0.0.1:1"))["unix sockets"] is Level.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [({}, Level.FINE), ({"max_context": 1024}, Level.NOTE), ({"vocab_hash": "dd" * 8}, Level.BROKEN), ({"vocab_size": 9}, Level.BROKEN)],
+)
+def test_a_pair_must_share_its_tokenizer(changed: dict[str, object], level: Level) -> None:
+    draft = replace(IDENTITY, model="small", **changed)  # type: ignore[arg-type]
+    finding = models._pair(IDENTITY, draft)
+    assert finding.level is level
+    if level is Level.BROKEN:
+        assert "small" in finding.found
+        assert "big" in finding.found
+
+
+def test_a_model_that_is_not_here_is_broken(tmp_path: Path) -> None:
+    findings = levels(models.check_models(str(tmp_path / "nothing"), "none", "float32"))
+    assert findings[f"model {tmp_path / 'nothing'}"] is Level.BROKEN
+
+
+def test_a_model_without_a_tokenizer_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "config.json").write_text("{}")
+    (finding,) = [finding for finding in models.check_models(str(tmp_path), "none", "float32") if "lacks" in finding.found]
+    assert "tokenizer.json" in finding.found
+
+
+def test_a_folder_without_weights_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="only safetensors are loaded"):
+        model_path(str(tmp_path))
+
+
+def test_an_absent_path_is_refused_but_a_hub_name_is_not() -> None:
+    with pytest.raises(InvalidRequest, match="there is no folder"):
+        model_path("./absent")
+    assert model_path("somebody/some-model") == "somebody/some-model"
+
+
+@pytest.mark.parametrize(("num_broken", "sentence"), [(0, "everything that was looked at works"), (1, "1 broken")])
+def test_findings_are_shown_with_a_summary(num_broken: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show([fine("a", "b"), note("c", "d", "e"), *[broken("f", "g", "h")] * num_broken], make_console())
+    assert sentence in capsys.readouterr().out
+
+
+def options(*arguments: str) -> Namespace:
+    parser = ArgumentParser()
+    add_deployment_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_threads_are_planned_from_the_pacing_and_may_be_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"")
+    names = ("--target", str(model), "--draft", "none")
+    serial = spec_from(options(*names, "--pacing", "serial"), None)
+    assert (serial.draft, serial.threads.verifier) == (None, 2)
+    assert spec_from(options(*names, "--pacing", "pearl"), None).threads.verifier == 1
+    assert spec_from(options(*names, "--verifier-threads", "5"), None).threads.verifier == 5
+    assert spec_from(options(*names, "--pin"), None).threads.verifier_cores == (0, 1)
+
+
+def test_make_hands_models_over_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGET", "ref-medium")
+    monkeypatch.setenv("DRAFT", "")
+    parsed = options()
+    assert (parsed.target, parsed.draft) == ("ref-medium", "ref-small")
+
+
+def test_without_a_command_the_help_teaches_a_first_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "a first hour" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["up", "run", "generate", "bench", "doctor"])
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert leaving.value.code == 0
+    assert "examples:" in capsys.readouterr().out
