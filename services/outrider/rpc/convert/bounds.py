@@ -46,7 +46,7 @@ def sentence(value: str) -> str:
     return value[:MAX_SENTENCE_LEN]
 
 
-def token_ids(field: str, values: Sequence[int], vocab_size: int = MAX_TOKEN_ID) -> IntArray:
+def token_ids(field: str, values: Sequence[int], vocab_size: int = MAX_TOKEN_ID + 1) -> IntArray:
     """int32 [len(values)] of ids in [0, vocab_size); raises InvalidRequest naming the first id outside."""
     return integers(field, values, 0, vocab_size - 1)
 
