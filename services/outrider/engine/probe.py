@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from outrider.engine.attention import FastAttention, InvariantAttention
+from outrider.engine.block_table import BlockTable
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import DecoderForward
 from outrider.engine.live_tree import LiveTree
@@ -31,7 +32,7 @@ from outrider_kernels.invariant_attention import InvariantShape
 OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_logits] after its last token
 
 _BLOCK_LEN = 16
-_NUM_BLOCKS = 12
+_NUM_BLOCKS = 6
 _PROMPT_LEN = 21
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
 _TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
@@ -125,10 +126,11 @@ def probe_batches(
 
 
 def _bench(forward: DecoderForward, dtype: torch.dtype, device: str, invariant: InvariantShape | None) -> _Bench:
-    cache = PagedCache(forward.shape.layers, _NUM_BLOCKS, _BLOCK_LEN, dtype, device, scratch=_BLOCK_LEN)
+    cache = PagedCache(forward.shape.layers, _NUM_BLOCKS * _BLOCK_LEN, dtype, device)
     limits = EngineLimits(256, _BLOCK_LEN, _NUM_BLOCKS, forward.shape.max_positions)
     spec = SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 40, 8)
-    sequences = {index: SequenceState(index, spec, cache.open(48), LiveTree(8)) for index in (0, 1)}
+    tables = (BlockTable([4, 5, 0], _BLOCK_LEN), BlockTable([1, 2, 3], _BLOCK_LEN))
+    sequences = {index: SequenceState(index, spec, table, LiveTree(8)) for index, table in enumerate(tables)}
     return _Bench(forward, cache, sequences, limits, invariant)
 
 

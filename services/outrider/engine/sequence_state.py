@@ -6,14 +6,17 @@ Knows lengths and slots. Must not know models, tensors or other sequences.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from outrider.engine.block_table import BlockTable
 from outrider.engine.live_tree import LiveTree
-from outrider.engine.paged_cache import BlockTable
-from outrider.engine.sampling.penalties import PenaltyState
 from outrider.types.step import SequenceSpec
 from outrider.types.tree import IntArray
+
+if TYPE_CHECKING:  # torch stays out of engines that run no model
+    from outrider.engine.sampling.penalties import PenaltyState
 
 
 @dataclass(slots=True)

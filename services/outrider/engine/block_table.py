@@ -1,0 +1,41 @@
+"""Where one sequence's logical slots are in the pool.
+
+Logical slot i lives at blocks[i // block_len] * block_len + i % block_len. Committed position p is logical slot p; tree nodes lie
+behind the committed ones. Must not know tensors, models or trees.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+SlotArray = npt.NDArray[np.int64]
+
+
+class BlockTable:
+    """The blocks of one sequence. slots: int64 [capacity], logical to pool."""
+
+    def __init__(self, blocks: list[int], block_len: int) -> None:
+        self.blocks = blocks
+        starts = np.asarray(blocks, np.int64) * block_len
+        self.slots: SlotArray = (starts[:, None] + np.arange(block_len, dtype=np.int64)).reshape(-1)
+        self.is_contiguous = bool((np.diff(starts) == block_len).all())
+
+    @property
+    def capacity(self) -> int:
+        """Logical slots."""
+        return len(self.slots)
+
+    def runs(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Pool ranges, half-open, that hold logical slots [begin, end) in order."""
+        if begin >= end:
+            return ()
+        if self.is_contiguous:
+            first = int(self.slots[begin])
+            return ((first, first + end - begin),)
+        slots = self.slots[begin:end]
+        cuts = np.flatnonzero(np.diff(slots) != 1) + 1
+        edges = [0, *cuts.tolist(), len(slots)]
+        return tuple((int(slots[left]), int(slots[right - 1]) + 1) for left, right in pairwise(edges))

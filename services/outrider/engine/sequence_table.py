@@ -1,0 +1,102 @@
+"""The open sequences of an engine and the blocks they hold: admission, commits, truncation, release.
+
+Shared by every engine, so that all keep the contract of engine/contract.py in the same words. Everything a sequence may need is
+reserved at open, before any work. Must not know tensors, models or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outrider.engine.block_allocator import BlockAllocator
+from outrider.engine.block_table import BlockTable
+from outrider.engine.contract import EngineLimits
+from outrider.engine.live_tree import LiveTree
+from outrider.engine.sequence_state import SequenceState
+from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, UnknownSession
+from outrider.types.identity import ModelIdentity
+from outrider.types.step import SequenceSpec
+from outrider.types.tree import MAX_TREE_NODES
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a keep left. survivors: old indices of nodes that stay live. source, destination: logical slots to copy, in order."""
+
+    table: BlockTable
+    survivors: list[int]
+    source: list[int]
+    destination: list[int]
+
+
+class SequenceTable:
+    """Sequences by id."""
+
+    def __init__(self, identity: ModelIdentity, limits: EngineLimits) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._allocator = BlockAllocator(limits.num_blocks)
+        self._states: dict[int, SequenceState] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks held by no sequence."""
+        return self._allocator.num_free
+
+    @property
+    def states(self) -> Mapping[int, SequenceState]:
+        """Open sequences by id."""
+        return self._states
+
+    def open(self, sequence: int, spec: SequenceSpec) -> None:
+        """Reserve blocks for max_len + max_nodes. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
+        if sequence in self._states:
+            raise AlreadyExists(f"sequence {sequence} is open already")
+        self._check(spec)
+        needed = -(-(spec.max_len + spec.max_nodes) // self._limits.block_len)
+        if needed > self._limits.num_blocks:
+            problem = f"{spec.max_len} tokens and {spec.max_nodes} tree nodes need {needed} KV blocks; there are {self._limits.num_blocks}"
+            raise DoesNotFit("max_len", problem)
+        table = BlockTable(self._allocator.allocate(needed), self._limits.block_len)
+        self._states[sequence] = SequenceState(sequence, spec, table, LiveTree(spec.max_nodes))
+
+    def state(self, sequence: int) -> SequenceState:
+        """The open sequence. Raises UnknownSession."""
+        state = self._states.get(sequence)
+        if state is None:
+            raise UnknownSession(f"sequence {sequence} is not open")
+        return state
+
+    def keep(self, sequence: int, path: tuple[int, ...], subtree: bool) -> Kept:
+        """Commit the live nodes of `path`. Raises UnknownSession or InvalidRequest, changing nothing."""
+        state = self.state(sequence)
+        if not state.tree.is_path(path):
+            raise InvalidRequest("path", f"sequence {sequence}: {path} is not a path of live nodes from the root")
+        if state.cached_len + len(path) > state.spec.max_len:
+            raise InvalidRequest("path", f"sequence {sequence} would grow beyond its max_len of {state.spec.max_len}")
+        return Kept(state.table, *state.take(path, subtree))
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget committed tokens from `length` on, and every live node. Raises UnknownSession or InvalidRequest."""
+        state = self.state(sequence)
+        if not 0 <= length <= state.cached_len:
+            raise InvalidRequest("length", f"sequence {sequence} holds {state.cached_len} tokens, cannot be cut to {length}")
+        state.cut(length)
+
+    def close(self, sequence: int) -> None:
+        """Give everything back. Raises UnknownSession."""
+        state = self.state(sequence)
+        del self._states[sequence]
+        self._allocator.release(state.table.blocks)
+
+    def _check(self, spec: SequenceSpec) -> None:
+        spec.sampling.check(self._identity.vocab_size)
+        if spec.adapter != self._identity.adapter:
+            raise InvalidRequest("adapter", f"this engine serves adapter {self._identity.adapter!r}, not {spec.adapter!r}")
+        if not 0 < spec.max_len <= self._limits.max_context:
+            raise DoesNotFit("max_len", f"{spec.max_len} tokens; the context holds 1 to {self._limits.max_context}")
+        if not 0 <= spec.max_nodes <= MAX_TREE_NODES:
+            raise DoesNotFit("max_nodes", f"{spec.max_nodes} tree nodes; at most {MAX_TREE_NODES}")
+        if not 0 <= spec.num_prompt <= spec.max_len:
+            raise InvalidRequest("num_prompt", f"must be in [0, {spec.max_len}], got {spec.num_prompt}")
