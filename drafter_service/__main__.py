@@ -1,0 +1,58 @@
+"""The drafter process: load in the drafting thread, serve, drain on SIGTERM. One JSON line on stdout says where it listens.
+
+Exit codes: 0 drained, 1 the drafting thread failed, 2 it could not start (the sentence is on stderr).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+from drafter_service.loading import load_drafter
+from drafter_service.servicer import DrafterServicer
+from drafter_service.settings import DrafterSettings, parse_settings
+from outrider.errors import OutriderError
+from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
+
+SERVICE_NAME = "outrider.v1.DrafterService"
+_LOG = logging.getLogger("drafter_service")
+
+
+async def serve(settings: DrafterSettings) -> None:
+    """Until a signal; returns when drained. Raises OutriderError when it cannot start, SystemExit(1) when drafting failed."""
+    from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
+
+    servicer = DrafterServicer(settings.limits, settings.engine.num_threads, on_failure=_ask_for_drain)
+    loaded, scheduler = await servicer.thread.start(lambda: load_drafter(settings))
+    servicer.serve(loaded, scheduler)
+    server = RpcServer(settings.listen, ServerLimits(max_message_bytes=settings.max_message_bytes))
+    server.add(SERVICE_NAME, add_DrafterServiceServicer_to_server, servicer)
+    try:
+        await server.start()
+        await server.set_serving()
+        await run_until_signal(server, "drafter", servicer.drain, settings.drain_grace_s)
+    finally:
+        await servicer.thread.stop()
+    if servicer.thread.failure is not None:
+        raise SystemExit(1)
+
+
+def _ask_for_drain() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(argv: list[str]) -> int:
+    """Parse, serve, and turn what went wrong at start into a sentence."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        run_service(serve(parse_settings(argv)))
+    except OutriderError as error:
+        print(f"drafter_service: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

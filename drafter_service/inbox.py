@@ -1,0 +1,97 @@
+"""What the network hands to the drafting thread: one bounded queue, filled by the event loop, emptied whole by the thread.
+
+Knows how to block the thread without waking it in vain, and how to hold the event loop back when the thread falls behind. Must not know
+what the items mean to sessions. Frames are bounded by `capacity` messages; control items are few (one per stream, one per shutdown) and
+always get in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outrider.rpc.convert.link import BadFrame
+from outrider.types.frames import VerifierFrame
+
+
+@dataclass(frozen=True, slots=True)
+class FramesArrived:
+    """One message of a stream, in order."""
+
+    stream: int
+    frames: tuple[VerifierFrame | BadFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """Nothing more comes of this stream; its sessions are to be freed."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """Close every session and take no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """End the thread."""
+
+
+InboxItem = FramesArrived | StreamEnded | DrainAsked | StopAsked
+
+
+class Inbox:
+    """Thread-safe. on_room is called by the emptying thread after a full inbox got room again."""
+
+    def __init__(self, capacity: int, on_room: Callable[[], None]) -> None:
+        self._capacity = capacity
+        self._on_room = on_room
+        self._items: list[InboxItem] = []
+        self._num_messages = 0
+        self._was_full = False
+        self._arrived = threading.Condition()
+
+    @property
+    def num_messages(self) -> int:
+        """Messages waiting."""
+        return self._num_messages
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits, control items included."""
+        return not self._items
+
+    def offer(self, message: FramesArrived) -> bool:
+        """Queue a message; False when there is no room: wait for on_room and offer it again."""
+        with self._arrived:
+            if self._num_messages >= self._capacity:
+                self._was_full = True
+                return False
+            self._num_messages += 1
+            self._put(message)
+            return True
+
+    def control(self, item: StreamEnded | DrainAsked | StopAsked) -> None:
+        """Queue a control item behind what came before it."""
+        with self._arrived:
+            self._put(item)
+
+    def take(self, *, wait: bool) -> list[InboxItem]:
+        """Everything queued, in order; with wait, blocks until there is something."""
+        with self._arrived:
+            while wait and not self._items:
+                self._arrived.wait()
+            items, self._items = self._items, []
+            self._num_messages = 0
+            had_been_full, self._was_full = self._was_full, False
+        if had_been_full:
+            self._on_room()
+        return items
+
+    def _put(self, item: InboxItem) -> None:
+        self._items.append(item)
+        if len(self._items) == 1:
+            self._arrived.notify()

@@ -1,0 +1,211 @@
+"""DrafterService on the wire: handshake, then frames in and out, many sessions to a message.
+
+Knows protobuf and streams; converts, queues and waits, never drafts. A stream is one verifier: when it ends, however it ends, its
+sessions end. Pings are answered here, so that they measure the link and not the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from drafter_service.drafting_thread import DraftingThread, LoadedDrafter
+from drafter_service.inbox import FramesArrived, StreamEnded
+from drafter_service.outbox import Outbox
+from drafter_service.scheduler import Scheduler, SchedulerLimits
+from outrider.errors import IncompatiblePair, Overloaded, ProtocolViolation, Unavailable
+from outrider.rpc.context import Context
+from outrider.rpc.convert.drafter_frames import draft_response
+from outrider.rpc.convert.identity import identity_to_proto
+from outrider.rpc.convert.link import BadFrame, FromVerifier, Hello, Ping, Pong, Welcome
+from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE, verifier_frames
+from outrider.types.frames import VerifierFrame
+from outrider.types.identity import ModelIdentity, incompatibility
+from outrider.v1 import drafter_pb2, drafter_pb2_grpc, identity_pb2
+
+HELLO_DEADLINE_S = 10.0
+MAX_STREAMS = 64
+# A message of this many numbers is below the smallest message bound a peer may have set.
+MAX_NUMBERS_PER_MESSAGE = 1 << 19
+# Frames beside the one tail and the closing frames of each session.
+SPARE_OUTBOX_FRAMES = 256
+
+
+@dataclass(eq=False, slots=True)
+class DraftStream:
+    """One open stream. has_news: frames wait in the outbox, or finishing was asked for."""
+
+    number: int
+    outbox: Outbox
+    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    finishing: bool = False
+
+
+class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
+    """Serves one drafting thread. Create it in the event loop, start the thread, then `serve` what it loaded.
+
+    on_failure: called in the event loop when the thread ended by failure.
+    """
+
+    def __init__(self, limits: SchedulerLimits, num_threads: int, on_failure: Callable[[], None]) -> None:
+        self._limits = limits
+        self._on_failure = on_failure
+        self._num_threads = num_threads
+        self._streams: dict[Outbox, DraftStream] = {}
+        self._next_stream = 0
+        self._room = asyncio.Event()
+        self.thread = DraftingThread(limits, self._wake, self._room.set, self._on_thread_ended)
+        self._loaded: LoadedDrafter | None = None
+        self._scheduler: Scheduler | None = None
+
+    def serve(self, loaded: LoadedDrafter, scheduler: Scheduler) -> None:
+        """What the thread has loaded; before the server accepts calls."""
+        self._loaded, self._scheduler = loaded, scheduler
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Who the draft model is."""
+        assert self._loaded is not None
+        return self._loaded.engine.identity
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Context
+    ) -> None:
+        """One verifier's stream, from its Hello to its end."""
+        rest = await self._handshake(request_iterator)
+        stream = self._attach()
+        stream.outbox.push(Welcome(self.identity, time.monotonic_ns(), self._limits.max_sessions_per_stream))
+        stream.has_news.set()
+        tasks = (asyncio.ensure_future(self._read(stream, rest, request_iterator)), asyncio.ensure_future(self._write(stream, context)))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._detach(stream)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def GetInfo(
+        self, request: drafter_pb2.DrafterServiceGetInfoRequest, context: Context
+    ) -> drafter_pb2.DrafterServiceGetInfoResponse:
+        """Identity, limits and what is held now."""
+        assert self._loaded is not None
+        assert self._scheduler is not None
+        engine = self._loaded.engine
+        live = identity_pb2.LiveCounts(
+            sessions=self._scheduler.num_sessions,
+            streams=len(self._streams),
+            kv_blocks_used=engine.limits.num_blocks - engine.num_free_blocks,
+            kv_blocks_total=engine.limits.num_blocks,
+            queued=self.thread.inbox.num_messages,
+        )
+        return drafter_pb2.DrafterServiceGetInfoResponse(
+            identity=identity_to_proto(self.identity),
+            sources=[self._loaded.source.name],
+            live=live,
+            max_sessions=self._limits.max_sessions,
+            num_threads=self._num_threads,
+        )
+
+    async def drain(self, grace_s: float) -> None:
+        """Close every session, write what is waiting, end the streams. The server bounds it by its grace."""
+        await self.thread.drain()
+        for stream in self._streams.values():
+            stream.finishing = True
+        self._wake_all()
+        while self._streams:
+            self._room.clear()
+            await self._room.wait()
+
+    # --- one stream -----------------------------------------------------------------------------------------------------
+
+    async def _handshake(self, requests: AsyncIterator[drafter_pb2.DraftRequest]) -> list[FromVerifier]:
+        """Check the Hello; returns the frames that came in the same message."""
+        if len(self._streams) >= MAX_STREAMS:
+            raise Overloaded(f"the drafter serves {MAX_STREAMS} streams already")
+        try:
+            async with asyncio.timeout(HELLO_DEADLINE_S):
+                message = await anext(requests, None)
+        except TimeoutError:
+            raise ProtocolViolation(f"no Hello within {HELLO_DEADLINE_S:g} s") from None
+        frames = verifier_frames(message) if message is not None else []
+        first = frames[0] if frames else None
+        if isinstance(first, BadFrame):
+            raise first.error
+        if not isinstance(first, Hello):
+            raise ProtocolViolation("the first frame of a stream must be Hello")
+        reason = incompatibility(self.identity, first.verifier)
+        if reason is not None:
+            raise IncompatiblePair(reason)
+        return frames[1:]
+
+    def _attach(self) -> DraftStream:
+        assert self._scheduler is not None
+        self._next_stream += 1
+        stream = DraftStream(self._next_stream, Outbox(4 * self._limits.max_sessions_per_stream + SPARE_OUTBOX_FRAMES))
+        self._streams[stream.outbox] = stream
+        self._scheduler.attach(stream.number, stream.outbox)
+        return stream
+
+    def _detach(self, stream: DraftStream) -> None:
+        del self._streams[stream.outbox]
+        self.thread.inbox.control(StreamEnded(stream.number))
+        self._room.set()
+
+    async def _read(self, stream: DraftStream, rest: list[FromVerifier], requests: AsyncIterator[drafter_pb2.DraftRequest]) -> None:
+        await self._pass_on(stream, rest)
+        async for message in requests:
+            await self._pass_on(stream, verifier_frames(message))
+
+    async def _pass_on(self, stream: DraftStream, frames: list[FromVerifier]) -> None:
+        """Answer pings, queue the rest; waits while the drafting thread is behind, which holds the verifier back in turn."""
+        sessions: list[VerifierFrame | BadFrame] = []
+        for frame in frames:
+            match frame:
+                case Ping(sent_ns=sent_ns):
+                    stream.outbox.push(Pong(sent_ns, time.monotonic_ns()))
+                    stream.has_news.set()
+                case Hello():
+                    raise ProtocolViolation("a stream has one Hello, its first frame")
+                case _:
+                    sessions.append(frame)
+        if not sessions:
+            return
+        arrived = FramesArrived(stream.number, tuple(sessions))
+        self._room.clear()
+        while not self.thread.inbox.offer(arrived):
+            await self._room.wait()
+            self._room.clear()
+
+    async def _write(self, stream: DraftStream, context: Context) -> None:
+        """Send what waits, as one message while it fits; returns when finishing and empty."""
+        while True:
+            await stream.has_news.wait()
+            stream.has_news.clear()
+            while frames := stream.outbox.take(MAX_FRAMES_PER_MESSAGE, MAX_NUMBERS_PER_MESSAGE):
+                await context.write(draft_response(frames))
+            if stream.outbox.overflowed:
+                raise Overloaded("the verifier has stopped reading its drafts")
+            if self.thread.ended.is_set():
+                raise Unavailable("the drafter has stopped drafting")
+            if stream.finishing:
+                return
+
+    def _on_thread_ended(self) -> None:
+        self._wake_all()
+        if self.thread.failure is not None:
+            self._on_failure()
+
+    def _wake_all(self) -> None:
+        for stream in self._streams.values():
+            stream.has_news.set()
+
+    def _wake(self, outboxes: list[Outbox]) -> None:
+        for outbox in outboxes:
+            stream = self._streams.get(outbox)
+            if stream is not None:
+                stream.has_news.set()

@@ -1,0 +1,114 @@
+"""Command line of the drafter: what to load, where to listen, how much to hold.
+
+Knows defaults and ranges of the process's own settings. Must not import torch or grpc: a wrong flag is refused before either loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drafter_service.scheduler import SchedulerLimits
+from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.errors import InvalidRequest
+from outrider.types.identity import Numerics
+
+MAX_SESSIONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """Where replayed drafts come from. path: a JSON file {"texts": [[token, ...], ...]}, empty: none."""
+
+    path: str = ""
+    acceptance: float = 1.0
+    seed: int = 0
+    step_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    """max_len: longest committed text of a session (0: the model's context). max_prefix_len: longest prefix (0: max_len)."""
+
+    engine: EngineConfig
+    listen: tuple[str, ...]
+    source: str
+    limits: SchedulerLimits
+    max_len: int
+    max_prefix_len: int
+    max_message_bytes: int
+    drain_grace_s: float
+    replay: ReplaySettings
+
+
+def parse_settings(argv: Sequence[str]) -> DrafterSettings:
+    """Settings of a command line; argparse exits on a malformed one, InvalidRequest names a value out of range."""
+    given = _parser().parse_args(argv)
+    engine = EngineConfig(
+        model=given.model,
+        kind=EngineKind(given.engine),
+        dtype=DType(given.dtype),
+        numerics=Numerics(given.numerics),
+        num_threads=given.threads,
+        num_blocks=given.kv_blocks,
+        kv_budget_mib=given.kv_mib,
+        max_rows=given.max_rows,
+        device=given.device,
+        trust_remote_code=given.trust_remote_code,
+        revision=given.revision,
+        probe=not given.no_probe,
+    )
+    _positive("--max-sessions", given.max_sessions, MAX_SESSIONS)
+    _positive("--max-message-mib", given.max_message_mib, 1024)
+    _positive("--threads", given.threads, 1024)
+    engine.check()
+    return DrafterSettings(
+        engine=engine,
+        listen=tuple(given.listen),
+        source=given.source,
+        limits=SchedulerLimits(given.max_sessions, given.max_sessions_per_stream or given.max_sessions),
+        max_len=given.max_len,
+        max_prefix_len=given.max_prefix_len,
+        max_message_bytes=given.max_message_mib << 20,
+        drain_grace_s=given.drain_grace_s,
+        replay=ReplaySettings(given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us),
+    )
+
+
+def _positive(flag: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise InvalidRequest(flag, f"must be in [1, {most}], got {value}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m drafter_service", description="Serve a draft model to verifiers.")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", required=True, help="folder or hub name of the draft model")
+    model.add_argument("--revision", default="", help="hub revision")
+    model.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    model.add_argument("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
+    model.add_argument("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
+    model.add_argument("--numerics", choices=[numerics.value for numerics in Numerics], default=Numerics.FAST.value)
+    model.add_argument("--device", default="cpu")
+    model.add_argument("--threads", type=int, default=1, help="torch threads of the drafting thread")
+    model.add_argument("--no-probe", action="store_true", help="do not check the model at load time")
+    sizes = parser.add_argument_group("sizes")
+    sizes.add_argument("--kv-mib", type=int, default=256, help="memory of the KV cache")
+    sizes.add_argument("--kv-blocks", type=int, default=0, help="KV blocks; 0: from --kv-mib")
+    sizes.add_argument("--max-rows", type=int, default=512, help="rows of one model step")
+    sizes.add_argument("--max-sessions", type=int, default=256)
+    sizes.add_argument("--max-sessions-per-stream", type=int, default=0, help="0: as many as --max-sessions")
+    sizes.add_argument("--max-len", type=int, default=0, help="longest committed text of a session; 0: the model's context")
+    sizes.add_argument("--max-prefix-len", type=int, default=0, help="longest prefix a session may open with; 0: --max-len")
+    sizes.add_argument("--max-message-mib", type=int, default=16)
+    service = parser.add_argument_group("service")
+    service.add_argument("--listen", action="append", required=True, help="host:port (0: any) or unix:/path; may be repeated")
+    service.add_argument("--drain-grace-s", type=float, default=5.0, help="how long a shutdown may take")
+    service.add_argument("--source", default="model", help="registered draft source: model, replay")
+    replay = parser.add_argument_group("replayed drafts (--source replay)")
+    replay.add_argument("--replay-texts", default="", help='JSON file {"texts": [[token, ...], ...]}: prompt and answer of each request')
+    replay.add_argument("--replay-acceptance", type=float, default=1.0, help="probability that a guess is right")
+    replay.add_argument("--replay-seed", type=int, default=0)
+    replay.add_argument("--replay-step-us", type=int, default=0, help="what one drafting step costs")
+    return parser
