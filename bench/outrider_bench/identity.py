@@ -72,30 +72,31 @@ class NumericsReport:
 
 def run(args: argparse.Namespace) -> int:
     """1 when an answer in `invariant` differs from plain decoding, when a cell proves nothing, or when the fp32 oracle disagrees."""
-    num_cases = QUICK_CASES if args.quick else FULL_CASES
+    num_cases = args.prompts or (QUICK_CASES if args.quick else FULL_CASES)
+    max_tokens = args.max_tokens or MAX_TOKENS
     console = make_console()
     reports = []
     for dtype in DTYPES:
         oracle = Oracle(model_path(args.target), dtype)
         for numerics in ("invariant", "fast"):
-            report = check_numerics(args.target, args.draft, dtype, numerics, num_cases, oracle)
+            report = check_numerics(args.target, args.draft, dtype, numerics, num_cases, max_tokens, oracle)
             reports.append(report)
             show(report, console)
-    result = verdict(reports) | {"num_requests": num_cases, "tokens_each": MAX_TOKENS, "concurrency": CONCURRENCY}
+    result = verdict(reports) | {"num_requests": num_cases, "tokens_each": max_tokens, "concurrency": CONCURRENCY}
     console.print(summary_table(reports))
     if args.out is not None:
-        args.out.write_text(markdown(reports, num_cases))
+        args.out.write_text(markdown(reports, num_cases, max_tokens))
     print("RESULT " + json.dumps(result))
     return 0 if result["identical"] and result["cells_prove_something"] and not result["oracle_beyond_ties_fp32"] else 1
 
 
-def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases: int, oracle: Oracle) -> NumericsReport:
+def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases: int, max_tokens: int, oracle: Oracle) -> NumericsReport:
     """Every cell of one deployment."""
     threads = plan_threads(len(usable_cores()), "serial")
     spec = DeploymentSpec(model_path(target), model_path(draft), "serial", threads, dtype=dtype, numerics=numerics)
     progress = make_console(stderr=True)
     with start(spec, progress) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
-        cases = make_cases(gateway, num_cases, MAX_TOKENS)
+        cases = make_cases(gateway, num_cases, max_tokens)
         ask_all(gateway, cases[:CONCURRENCY], PLAIN_WISHES)  # warm
         report = NumericsReport(dtype, numerics, ask_all(gateway, cases, PLAIN_WISHES))
         for wishes in draft_cells(list(verifier.verifier_info().pacings)):
@@ -108,7 +109,7 @@ def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases
 
 def draft_cells(pacings: Sequence[str]) -> list[DraftWishes]:
     """Every drafting policy with chains, confidence-stopped chains and trees."""
-    return [DraftWishes(pacing, **shape) for pacing in pacings if pacing != "plain" for shape in SHAPES]  # type: ignore[arg-type]
+    return [DraftWishes(pacing, **shape) for pacing in pacings if pacing != "plain" for shape in SHAPES]
 
 
 def judge(oracle: Oracle, cases: Sequence[Case], batch: Batch) -> list[Disagreement]:
@@ -164,10 +165,10 @@ def summary_table(reports: Sequence[NumericsReport]) -> Table:
     return table
 
 
-def markdown(reports: Sequence[NumericsReport], num_cases: int) -> str:
+def markdown(reports: Sequence[NumericsReport], num_cases: int, max_tokens: int) -> str:
     """For bench/RESULTS.md."""
     lines = ["## Identity", "", *(f"- {name}: {value}" for name, value in measurement_facts().items())]
-    lines += [f"- {num_cases} requests of {MAX_TOKENS} tokens a cell, {CONCURRENCY} at a time; near tie: a gap below {NEAR_TIE_GAP:g}", ""]
+    lines += [f"- {num_cases} requests of {max_tokens} tokens a cell, {CONCURRENCY} at a time; near tie: a gap below {NEAR_TIE_GAP:g}", ""]
     lines += ["| dtype | numerics | answers unlike plain | oracle flips per 1,000 | beyond near ties | plain tokens/s | drafted tokens/s |"]
     lines += ["|---|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(_summary_cells(report)) + " |" for report in reports]

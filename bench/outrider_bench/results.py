@@ -69,6 +69,12 @@ class Recorder:
         speeds = [repetition.tokens_per_s for repetition in repetitions]
         return median, (max(speeds) - min(speeds)) / median.tokens_per_s
 
+    def draft_us_per_token(self) -> int:
+        """What a drafted token cost the drafter, over everything recorded so far; 0 when nothing was drafted."""
+        drafts = [answer.draft for given in self.answers.values() for answer in given if answer.draft is not None]
+        num_drafted = sum(draft.num_drafted for draft in drafts)
+        return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
+
     def flips(self, cell: Cell, contestant: str) -> list[Flip]:
         """Answers of a contestant of ours that are not the plain ones (the first repetition's plain answers are the truth)."""
         truth = self.answers[cell, PLAIN, 0]

@@ -1,0 +1,75 @@
+"""Replayed drafts of fixed acceptance: what each pacing policy makes of drafts that are right with probability 0.6 to 0.9.
+
+The drafter is started again at its address with a source that knows the target's answers and errs on purpose, at the pace of the
+reference draft model. Everything else (gateway, verifier, frames, rounds) is the deployment that was measured before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outrider.cli.connection import Connection
+from outrider.cli.starting import await_pair
+from outrider.launch.deployment import Deployment
+from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.measurement import Prompt
+from outrider_bench.results import PLAIN, Cell, Recorder
+from outrider_bench.schedule import turns
+
+ACCEPTANCES = (0.6, 0.7, 0.8, 0.9)
+REPLAY_SEED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """What to ask: prompts at one temperature, each policy `repeats` times. step_us: what one replayed draft token costs."""
+
+    prompts: tuple[Prompt, ...]
+    temperature: float
+    max_tokens: int
+    repeats: int
+    step_us: int
+
+
+def replay_cell(acceptance: float, temperature: float) -> Cell:
+    """The cell of one acceptance."""
+    return Cell(f"replayed drafts, acceptance {acceptance:g}", temperature)
+
+
+def replay_contestants(gateway: Connection, policies: Sequence[str], threads: str) -> list[Stack]:
+    """Plain decoding, and each policy with draft lengths of its own finding."""
+    names = {PLAIN: "off"} | {f"outrider {policy}": policy for policy in policies}
+    return [Stack(name, gateway, DraftWishes(policy), threads) for name, policy in names.items()]
+
+
+def measure_replay(
+    deployment: Deployment, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, on_answers: Callable[[], None]
+) -> list[Cell]:
+    """Record every acceptance in turn; returns the cells. The deployment's drafter replays afterwards: it is of no further use."""
+    plain = contestants[0]
+    answers = [plain.answer(prompt, run.max_tokens, run.temperature, seed).tokens for seed, prompt in enumerate(run.prompts)]
+    texts = deployment.folder / "replayed.json"
+    texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
+    cells = []
+    for acceptance in ACCEPTANCES:
+        deployment.restart("drafter", extra=_arguments(str(texts), acceptance, run.step_us))
+        await_pair(deployment)
+        cell = replay_cell(acceptance, run.temperature)
+        cells.append(cell)
+        for contestant in contestants:  # warm, and let policies learn this acceptance
+            contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
+        for turn in turns([cell], len(contestants), run.repeats):
+            contestant = contestants[turn.contestant]
+            for seed, prompt in enumerate(run.prompts):
+                recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
+            on_answers()
+    return cells
+
+
+def _arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:
+    return (
+        *("--source", "replay", "--replay-texts", texts, "--replay-acceptance", str(acceptance)),
+        *("--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(step_us)),
+    )

@@ -1,0 +1,88 @@
+"""What is up during a speed run, and which contestants it offers: the transformers baseline, and a deployment for each thread plan.
+
+Must not know cells, prompts or results.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from outrider.cli.connection import Connection
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import model_path
+from outrider.cli.starting import start
+from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
+from outrider.v1 import verifier_pb2
+from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES, GenerateSettings, TransformersBaseline
+from outrider_bench.contestants import Contestant, DraftWishes, Stack, Transformers
+from outrider_bench.results import ASSISTED, GENERATE, PLAIN
+
+WISHES: tuple[tuple[int | None, float | None], ...] = ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5))
+QUICK_WISHES = WISHES[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A deployment under one thread plan, and a connection to its gateway."""
+
+    threads: ThreadPlan
+    deployment: Deployment
+    gateway: Connection
+
+    def verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
+        """Identity, policies and measured costs."""
+        with Connection(self.deployment.verifier) as verifier:
+            return verifier.verifier_info()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything that can answer; only one of them computes at a time."""
+
+    baseline: TransformersBaseline
+    num_cores: int
+    served: tuple[Served, ...]
+
+    @property
+    def policies(self) -> list[str]:
+        """Registered policies that draft."""
+        return [name for name in self.served[0].verifier_info().pacings if name != "plain"]
+
+    def serving(self, gateway: Connection) -> Served:
+        """Which deployment a connection belongs to."""
+        return next(served for served in self.served if served.gateway is gateway)
+
+    def families(self, quick: bool) -> Iterator[list[Contestant]]:
+        """Candidates by kind, to choose one of each from; the quick run takes each kind's default."""
+        plain = [Transformers(GENERATE, self.baseline, settings, self.num_cores) for settings in PLAIN_CANDIDATES]
+        assisted = [Transformers(ASSISTED, self.baseline, GenerateSettings(assistant=each), self.num_cores) for each in ASSISTANTS]
+        yield [*plain[: 1 if quick else None]]
+        yield [*assisted[: 1 if quick else None]]
+        yield [Stack(PLAIN, each.gateway, DraftWishes("off"), each.threads.describe()) for each in self.served[: 1 if quick else None]]
+        for policy in self.policies:
+            yield [*self._candidates(policy, quick)]
+
+    def _candidates(self, policy: str, quick: bool) -> Iterator[Contestant]:
+        planned = plan_threads(self.num_cores, policy)
+        for each in self.served:
+            if quick and each.threads != planned:
+                continue
+            for max_len, stop_below in QUICK_WISHES if quick else WISHES:
+                yield Stack(f"outrider {policy}", each.gateway, DraftWishes(policy, max_len, stop_below), each.threads.describe())
+
+
+def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
+    """Start everything; the stack ends it."""
+    target, draft = model_path(args.target), model_path(args.draft)
+    num_cores = len(usable_cores())
+    progress = make_console(stderr=True)
+    served = []
+    for threads in dict.fromkeys(plan_threads(num_cores, pacing) for pacing in ("serial", "pearl")):
+        deployment = stack.enter_context(start(DeploymentSpec(target, draft, "serial", threads, dtype=args.dtype), progress))
+        served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway))))
+    baseline = stack.enter_context(TransformersBaseline(target, draft, args.dtype, num_cores))
+    return Stage(baseline, num_cores, tuple(served))
