@@ -1,0 +1,100 @@
+"""Chat templates: rendered as Hugging Face would, in a sandbox, refusals as InvalidRequest.
+
+pytest tests/unit/test_text_chat_template.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import InvalidRequest, ModelRefused
+from outrider.gateway.chat_template import ChatTemplate, load_chat_template, special_token_texts
+from outrider.gateway.slow_tokenizer import load_slow_tokenizer
+from outrider.gateway.tokenizer import load_tokenizer
+
+MODEL_DIR = Path(__file__).parents[2] / "models" / "ref-small"
+TURNS = [("system", "Be brief."), ("user", "2 + 2?"), ("assistant", "4"), ("user", "why <b>?")]
+
+
+def test_the_reference_template_renders_as_transformers_renders_it() -> None:
+    fast, slow = load_tokenizer(MODEL_DIR), load_slow_tokenizer(MODEL_DIR)
+    assert fast.chat_template is not None
+    assert slow.chat_template is not None
+    rendered = fast.chat_template.render(TURNS)
+    messages = [{"role": role, "content": content} for role, content in TURNS]
+    assert rendered == slow._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert slow.chat_template.render(TURNS) == rendered
+    assert fast.encode_rendered(rendered) == slow.encode_rendered(rendered)
+    assert fast.encode("plain text") == slow.encode("plain text")
+    decoder = slow.decoder(fast.encode("prompt"))
+    ids = fast.encode("Héllo 😀 world")
+    assert "".join([*map(decoder.push, ids), decoder.flush()]) == "Héllo 😀 world"
+    assert b"".join(map(slow.token_bytes, fast.encode(" plain"))) == b" plain"
+
+
+def test_names_and_extensions_that_templates_of_the_hub_use() -> None:
+    source = (
+        "{%- if tools is none and documents is none %}{{ bos_token }}{% endif %}\n"
+        "{%- for message in messages %}\n"
+        "{%- if loop.index0 > 1 %}{% break %}{% endif %}\n"
+        "{%- if message.role == 'assistant' %}{% generation %}{{ message.content | trim }}{% endgeneration %}\n"
+        "{%- else %}[{{ message['content'] | tojson }}]{%- endif %}\n"
+        "{%- endfor %}{{ strftime_now('%%') }}{% if add_generation_prompt %}>{% endif %}"
+    )
+    template = ChatTemplate(source, {"bos_token": "<s>"})
+    assert template.render([("user", "é<"), ("assistant", " hi "), ("user", "left out")]) == '<s>["é<"]hi%>'
+
+
+def test_a_template_that_refuses_is_the_callers_mistake() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(InvalidRequest, match=r"^chat: .*roles must alternate"):
+        template.render([("user", "x")])
+
+
+@pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% for i in range(10**9) %}x{% endfor %}"])
+def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^chat: "):
+        ChatTemplate(source, {}).render([("user", "x")])
+
+
+def test_a_template_that_cannot_be_parsed_is_refused_at_load() -> None:
+    with pytest.raises(InvalidRequest, match="chat_template"):
+        ChatTemplate("{% if %}", {})
+
+
+def test_where_templates_are_kept(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d{{ messages[0].content }}"}]
+    for config, rendered in (({"chat_template": "c"}, "c"), ({"chat_template": named}, "dx")):
+        template = load_chat_template(tmp_path, config)
+        assert template is not None
+        assert template.render([("user", "x")]) == rendered
+    assert load_chat_template(tmp_path, {}) is None
+    (tmp_path / "chat_template.jinja").write_text("file wins")
+    template = load_chat_template(tmp_path, {"chat_template": "c"})
+    assert template is not None
+    assert template.render([("user", "x")]) == "file wins"
+
+
+def test_special_tokens_come_as_texts_or_as_objects() -> None:
+    config = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "pad_token": None, "add_bos_token": True}
+    assert special_token_texts(config) == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_add_bos_token_of_the_configuration_overrules_the_tokenizer_file(tmp_path: Path) -> None:
+    config = json.loads((MODEL_DIR / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
+    plain = load_tokenizer(MODEL_DIR).encode("hi")
+    for add_bos, expected in ((True, [0, *plain]), (False, plain)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "add_bos_token": add_bos}))
+        assert load_tokenizer(tmp_path).encode("hi") == expected
+    assert load_tokenizer(tmp_path).encode("<|bos|>hi") == plain
+
+
+def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ModelRefused, match="is no folder"):
+        load_tokenizer(tmp_path / "missing")
+    with pytest.raises(ModelRefused, match="no tokenizer"):
+        load_tokenizer(tmp_path)
