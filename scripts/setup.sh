@@ -6,15 +6,15 @@ stamp=$1
 python=${PYTHON:-python3}
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed, $("$python" --version) is here; set PYTHON=..." >&2; exit 1; }
-if [ ! -x .venv/bin/python ]; then
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     echo "setup: creating .venv"
-    "$python" -m venv .venv
+    "$python" -m venv --clear .venv
 fi
-echo "setup: installing what constraints.txt pins into .venv (about two minutes the first time, 3 GB at most)"
+echo "setup: installing what constraints.txt pins into .venv (a minute or two the first time)"
 .venv/bin/python -m pip install -qq --disable-pip-version-check pip -c constraints.txt
 .venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check torch==2.13.0 -e '.[dev]' -c constraints.txt
 # Some machines forbid bytecode by environment; then every process would compile torch anew. This import writes what is used most.
-PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, redis, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
+PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM'
 touch "$stamp"
 echo "setup: done in ${SECONDS} s"
