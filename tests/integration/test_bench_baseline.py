@@ -1,0 +1,65 @@
+"""The transformers baseline in its own process: every setting answers, assistants change no token, errors are sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES, GenerateSettings, TransformersBaseline
+
+PROMPT = (5, 6, 7, 8, 9, 10)
+NUM_TOKENS = 12
+
+
+def save_model(folder: Path, num_layers: int) -> str:
+    torch.manual_seed(num_layers)
+    config = LlamaConfig(
+        hidden_size=32,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        vocab_size=64,
+        eos_token_id=63,
+        pad_token_id=62,
+        bos_token_id=61,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransformersBaseline]:
+    target = save_model(tmp_path_factory.mktemp("target"), 2)
+    draft = save_model(tmp_path_factory.mktemp("draft"), 1)
+    with TransformersBaseline(target, draft, "float32", num_threads=1) as started:
+        yield started
+
+
+@pytest.mark.parametrize("settings", PLAIN_CANDIDATES, ids=lambda settings: settings.name)
+def test_every_cache_and_attention_gives_the_same_tokens(baseline: TransformersBaseline, settings: GenerateSettings) -> None:
+    truth = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    answer = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, settings)
+    assert answer.tokens == truth.tokens
+    assert 0 < answer.first_token_ms <= answer.total_ms
+
+
+@pytest.mark.parametrize("assistant", ASSISTANTS[:3])
+def test_assisted_generation_gives_generates_tokens(baseline: TransformersBaseline, assistant: object) -> None:
+    truth = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    assert baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings(assistant=assistant)).tokens == truth.tokens  # type: ignore[arg-type]
+
+
+def test_a_seed_repeats_a_sample(baseline: TransformersBaseline) -> None:
+    samples = [baseline.answer(PROMPT, NUM_TOKENS, 0.8, seed, GenerateSettings()).tokens for seed in (1, 1, 2)]
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_what_transformers_refuses_is_a_sentence_and_the_worker_lives_on(baseline: TransformersBaseline) -> None:
+    with pytest.raises(RuntimeError, match="transformers refused"):
+        baseline.answer(PROMPT, NUM_TOKENS, -1.0, 1, GenerateSettings())
+    assert baseline.answer(PROMPT, 1, 0.0, 1, GenerateSettings()).tokens
