@@ -51,6 +51,16 @@ class DrafterFrameArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterFrameMalformed:
+    """A frame that names this session could not even be decoded; problem is a sentence."""
+
+    drafter: str
+    incarnation: int
+    problem: str
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundPlanned:
     """Pacing took this session into the step: answer with a Verify effect."""
 
@@ -84,7 +94,16 @@ class CancelRequested:
     now_us: int
 
 
-VerifierEvent = DrafterJoined | DrafterLost | DrafterFrameArrived | RoundPlanned | RoundVerified | TokensAppended | CancelRequested
+VerifierEvent = (
+    DrafterJoined
+    | DrafterLost
+    | DrafterFrameArrived
+    | DrafterFrameMalformed
+    | RoundPlanned
+    | RoundVerified
+    | TokensAppended
+    | CancelRequested
+)
 
 
 # --- effects of the verifier's session ------------------------------------------------------------------------------------

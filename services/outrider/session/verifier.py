@@ -15,6 +15,7 @@ from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
 from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
+    DrafterFrameMalformed,
     DrafterJoined,
     DrafterLost,
     Emit,
@@ -118,6 +119,8 @@ class VerifierSession:
         match event:
             case DrafterFrameArrived():
                 return self._on_frame(event)
+            case DrafterFrameMalformed():
+                return self._on_malformed(event)
             case RoundPlanned():
                 return self._on_planned(event)
             case RoundVerified():
@@ -163,6 +166,13 @@ class VerifierSession:
         except ProtocolViolation as violation:
             self.statistics.num_violations += 1
             return self._ban(link, str(violation))
+
+    def _on_malformed(self, event: DrafterFrameMalformed) -> list[VerifierEffect]:
+        link = self._links.get(event.drafter)
+        if link is None or not link.is_open or event.incarnation < link.incarnation:
+            return []
+        self.statistics.num_violations += 1
+        return self._ban(link, event.problem)
 
     def _on_fenced_frame(self, link: DrafterLink, frame: DrafterFrame, now_us: int) -> list[VerifierEffect]:
         match frame:
@@ -229,7 +239,7 @@ class VerifierSession:
             return []
         verdict = event.verdict
         assert verdict is not None, "the round picked"
-        tokens = [int(verified.tree.tokens[node]) for node in verdict.path] + [verdict.emitted]
+        tokens = [int(verified.tree.tokens[node]) for node in verdict.path] + [int(verdict.emitted)]
         num_kept = self._num_within_answer(tokens)
         tokens = tokens[:num_kept]
         path = verdict.path[: num_kept - 1]  # all but the newest committed token stay cached
@@ -292,6 +302,10 @@ class VerifierSession:
         wait_us = round(min(DEADLINE_CEILING_US, max(DEADLINE_FLOOR_US, expected))) if expected else UNMEASURED_DEADLINE_US
         self._deadline_us = now_us + wait_us
         return until
+
+    def fail(self, detail: str) -> list[VerifierEffect]:
+        """End the session because of an error on this side."""
+        return [] if self.finished else self._finish(Finish(FinishReason.FAILED, detail), CloseReason.FAILED)
 
     def _finish(self, finish: Finish, reason: CloseReason) -> list[VerifierEffect]:
         """End the session: every open drafter is told, nothing is kept."""

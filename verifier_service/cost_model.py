@@ -1,0 +1,73 @@
+"""What a step costs as a function of its rows: measured once at start, refined by every decode step after that.
+
+Knows an engine by its protocol and times by its results. Must not know sessions. The curve never falls with rows: noise that says so is
+flattened, because policies divide by differences of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.engine.contract import Engine
+from outrider.errors import DoesNotFit, Overloaded
+from outrider.session.pacing.contract import CostCurve
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import IntArray
+
+MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
+NUM_REPEATS = 3
+NUM_PROMPT = 16
+REFINE_RATE = 1 / 16
+MEASURING_SEQUENCE = 0
+_NOTHING: IntArray = np.empty(0, np.int32)
+
+
+class CostModel:
+    """Points (rows, us) that follow what is observed."""
+
+    def __init__(self, points: dict[int, float]) -> None:
+        assert points
+        self._points = dict(sorted(points.items()))
+
+    def observe(self, num_rows: int, step_us: int) -> None:
+        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows)."""
+        nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
+        expected = max(1.0, self.curve().verify_us(num_rows))
+        self._points[nearest] *= 1.0 + REFINE_RATE * (step_us / expected - 1.0)
+
+    def curve(self) -> CostCurve:
+        """The present curve, never falling."""
+        highest = 0.0
+        points: list[tuple[int, float]] = []
+        for rows, us in self._points.items():
+            highest = max(highest, us)
+            points.append((rows, highest))
+        return CostCurve(tuple(points))
+
+
+def measure_cost(engine: Engine) -> CostModel:
+    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards."""
+    most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - NUM_REPEATS * len(MEASURED_ROWS))
+    row_counts = [rows for rows in MEASURED_ROWS if rows <= most] or [1]
+    num_steps = 1 + NUM_REPEATS * len(row_counts)
+    spec = SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(0), 1, NUM_PROMPT + num_steps, max(row_counts))
+    try:
+        engine.open(MEASURING_SEQUENCE, spec)
+    except (DoesNotFit, Overloaded):
+        return CostModel({1: 1.0})  # a cache too small to measure in; the first steps will
+    try:
+        _time_step(engine, NUM_PROMPT, 1)  # warms the first shapes, and gives the sequence a context
+        return CostModel({rows: min(_time_step(engine, 1, rows) for _ in range(NUM_REPEATS)) for rows in row_counts})
+    finally:
+        engine.close(MEASURING_SEQUENCE)
+
+
+def _time_step(engine: Engine, num_committed: int, num_rows: int) -> float:
+    """Microseconds of a step of num_committed committed rows and a chain of nodes up to num_rows in all."""
+    num_nodes = max(0, num_rows - num_committed)
+    nodes, parents = np.zeros(num_nodes, np.int32), np.arange(-1, num_nodes - 1, dtype=np.int32)
+    rows = SequenceRows(MEASURING_SEQUENCE, np.zeros(num_committed, np.int32), nodes, parents, acceptance="coupled")
+    result = engine.step(StepPlan((rows,)))
+    engine.keep(MEASURING_SEQUENCE, ())
+    return float(max(1, result.step_us))

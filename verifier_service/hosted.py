@@ -1,0 +1,105 @@
+"""One live session in the engine thread: its state machine, its answer, and how its effects reach the engine and the outside.
+
+Knows one session. Must not know the others, threads or grpc.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from outrider.engine.contract import Engine
+from outrider.errors import OutriderError
+from outrider.session.events import (
+    DrafterFrameArrived,
+    Emit,
+    Keep,
+    RoundVerified,
+    SendToDrafter,
+    VerifierEffect,
+    VerifierEvent,
+    Verify,
+)
+from outrider.session.pacing.contract import Pacing
+from outrider.session.verifier import VerifierSession
+from outrider.types.statistics import DraftStatistics
+from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
+from verifier_service.answer import AnswerStream, TokensCommitted
+from verifier_service.outgoing import Outgoing
+
+
+class HostedSession:
+    """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token."""
+
+    def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession) -> None:
+        self.answer = answer
+        self.handle = handle
+        self.session = session
+        self.error: OutriderError | None = None
+        self.logprobs: TokenLogprobs | None = None
+        self._num_announced = session.committed_len
+
+    def may_use(self, drafter: str) -> bool:
+        """Whether the request allows this drafter."""
+        wanted = self.answer.request.drafters
+        return wanted is None or drafter in wanted
+
+    def step(self, event: VerifierEvent) -> list[VerifierEffect]:
+        """The session's step; the time it takes to align tails and to move along commits is counted."""
+        if not isinstance(event, DrafterFrameArrived | RoundVerified):
+            return self.session.step(event)
+        begin_ns = time.perf_counter_ns()
+        effects = self.session.step(event)
+        self.session.statistics.reconcile_us += (time.perf_counter_ns() - begin_ns) // 1000
+        return effects
+
+    def rows(self, verify: Verify) -> SequenceRows:
+        """The session's part in the step."""
+        request = self.answer.request
+        return SequenceRows(
+            sequence=self.handle,
+            committed=verify.committed,
+            tokens=verify.tree.tokens,
+            parents=verify.tree.parents,
+            wanted=verify.wanted,
+            top_logprobs=request.top_logprobs if verify.wanted else None,
+            acceptance=request.acceptance if verify.wanted else "",
+            draft_rows=verify.draft_rows,
+        )
+
+    def carry_out(self, effect: VerifierEffect, engine: Engine, outgoing: Outgoing, connections: Mapping[str, int]) -> None:
+        """Keep, Emit and SendToDrafter; a frame for a drafter whose stream is gone is dropped."""
+        match effect:
+            case SendToDrafter(drafter, frame):
+                if drafter in connections:
+                    outgoing.frame(drafter, connections[drafter], frame)
+            case Keep(path):
+                engine.keep(self.handle, path)
+            case Emit(tokens, origins):
+                self.answer.count_emitted(len(tokens))
+                logprobs = None if self.logprobs is None else first_rows(self.logprobs, len(tokens))
+                outgoing.answer(self.answer, TokensCommitted(self._num_announced, tokens, origins, logprobs))
+                self._num_announced += len(tokens)
+
+    def totals(self) -> DraftStatistics:
+        """What speculation did so far."""
+        return self.session.statistics.totals(self.answer.request.pacing)
+
+
+def host(answer: AnswerStream, handle: int, policy: Pacing, engine: Engine, now_us: int) -> HostedSession:
+    """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held."""
+    request = answer.request
+    spec = dataclasses.replace(request.spec, session=handle)
+    max_nodes = spec.max_nodes if spec.max_draft_len and policy.drafts else 0
+    engine.open(handle, SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter))
+    return HostedSession(answer, handle, VerifierSession(spec, policy, now_us))
+
+
+def first_rows(logprobs: TokenLogprobs, num_rows: int) -> TokenLogprobs:
+    """The rows of the tokens that belong to the answer."""
+    return TokenLogprobs(
+        np.asarray(logprobs.chosen[:num_rows]), np.asarray(logprobs.top_ids[:num_rows]), np.asarray(logprobs.top[:num_rows])
+    )

@@ -1,0 +1,97 @@
+"""Frames on their way to one drafter: bounded, adjacent commits merged, and rid of what a close makes needless.
+
+Lives on the event loop only. Must not know grpc or sessions. A drafter that stops reading costs at most one commit per session, until
+`capacity` frames wait: then the stream is to be given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from outrider.rpc.convert.link import Hello, Ping, ToDrafter
+from outrider.session.opening import OPEN_CHUNK_LEN
+from outrider.types.frames import Close, Commit, Feedback
+
+OUTBOX_CAPACITY = 8192
+
+
+class Outbox:
+    """push returns False when there is no room. take waits for frames."""
+
+    def __init__(self, capacity: int = OUTBOX_CAPACITY) -> None:
+        self._capacity = capacity
+        self._frames: dict[int, ToDrafter] = {}
+        self._newest_of: dict[int, int] = {}  # session -> place of its newest waiting frame
+        self._next_place = 0
+        self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def push(self, frame: ToDrafter) -> bool:
+        """Queue a frame, or fold it into one that waits."""
+        if isinstance(frame, Hello | Ping):
+            return self._append(frame)
+        if isinstance(frame, Close):
+            self._drop_commits(frame)
+        place = self._newest_of.get(frame.session)
+        newest = None if place is None else self._frames.get(place)
+        if place is not None and isinstance(frame, Commit) and isinstance(newest, Commit) and _adjacent(newest, frame):
+            self._frames[place] = merged(newest, frame)
+            return True
+        return self._append(frame)
+
+    async def take(self, max_frames: int) -> list[ToDrafter]:
+        """The oldest frames, at least one."""
+        while not self._frames:
+            self._arrived.clear()
+            await self._arrived.wait()
+        places = list(self._frames)[:max_frames]
+        taken = [self._frames.pop(place) for place in places]
+        for frame in taken:
+            if not isinstance(frame, Hello | Ping) and self._newest_of.get(frame.session, -1) not in self._frames:
+                self._newest_of.pop(frame.session, None)
+        return taken
+
+    def _append(self, frame: ToDrafter) -> bool:
+        if len(self._frames) >= self._capacity:
+            return False
+        self._frames[self._next_place] = frame
+        if not isinstance(frame, Hello | Ping):
+            self._newest_of[frame.session] = self._next_place
+        self._next_place += 1
+        self._arrived.set()
+        return True
+
+    def _drop_commits(self, close: Close) -> None:
+        """What still waits for a session that ends is of no use to it."""
+        if close.session not in self._newest_of:
+            return
+        useless = [
+            place for place, frame in self._frames.items() if isinstance(frame, Commit | Feedback) and frame.session == close.session
+        ]
+        for place in useless:
+            del self._frames[place]
+        self._newest_of.pop(close.session)
+
+
+def _adjacent(first: Commit, second: Commit) -> bool:
+    same = first.incarnation == second.incarnation and first.begin + len(first.tokens) == second.begin
+    return same and len(first.tokens) + len(second.tokens) <= OPEN_CHUNK_LEN
+
+
+def merged(first: Commit, second: Commit) -> Commit:
+    """Two adjacent commits as one."""
+    return Commit(
+        session=second.session,
+        incarnation=second.incarnation,
+        begin=first.begin,
+        tokens=np.concatenate((first.tokens, second.tokens)),
+        prefix_hash=second.prefix_hash,
+        num_accepted=first.num_accepted + second.num_accepted,
+        verify_us=first.verify_us + second.verify_us,
+        draft_until=max(first.draft_until, second.draft_until),
+    )
+

@@ -1,0 +1,317 @@
+"""The engine thread: it loads, warms and steps the target, and runs every session's plan -> step -> apply.
+
+One thread owns the engine and all sessions, so nothing here is locked. It is fed by a bounded inbox and answers with one batch per turn to
+the event loop; it never awaits a write. An error of one session ends that session only; cancellation frees between two steps. Must not
+know grpc or protobuf.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from outrider.engine.contract import Engine
+from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.rpc.convert.link import BadFrame
+from outrider.rpc.status import RemoteFailure
+from outrider.session.events import (
+    CancelRequested,
+    DrafterFrameArrived,
+    DrafterFrameMalformed,
+    DrafterJoined,
+    DrafterLost,
+    Finish,
+    FinishReason,
+    RoundPlanned,
+    RoundVerified,
+    VerifierEffect,
+    VerifierEvent,
+    Verify,
+)
+from outrider.session.pacing.contract import PacingPlan, SessionPlan
+from outrider.types.identity import ModelIdentity
+from outrider.types.statistics import DraftStatistics
+from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
+from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
+from verifier_service.clock import monotonic_us
+from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.hosted import HostedSession, host
+from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem, Nudge, OpenAsked, PairDown, PairUp, StopAsked
+from verifier_service.outgoing import Outgoing
+from verifier_service.step_planner import StepPlanner
+
+_LOG = logging.getLogger(__name__)
+MAX_HANDLE = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSnapshot:
+    """What the engine thread holds, as of its last turn. num_drafter_sessions: opened at drafters by live sessions."""
+
+    num_sessions: int = 0
+    num_drafter_sessions: int = 0
+    num_free_blocks: int = 0
+    cost: tuple[tuple[int, float], ...] = ()
+    num_steps: int = 0
+
+
+class Scheduler:
+    """Start it once; everything else goes through `inbox`. send: called with each turn's batch, from the engine thread.
+
+    engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
+    cannot go on.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        send: Callable[[Outgoing], None],
+        on_room: Callable[[], None],
+        on_death: Callable[[], None],
+        *,
+        max_sessions: int,
+        draft_len: int | None,
+    ) -> None:
+        self.inbox = Inbox(on_room)
+        self.snapshot = SchedulerSnapshot()
+        self.engine_ready: Future[Engine] = Future()
+        self._load = load
+        self._send = send
+        self._on_death = on_death
+        self._max_sessions = max_sessions
+        self._planner = StepPlanner(draft_len)
+        self._sessions: dict[int, HostedSession] = {}
+        self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
+        self._outgoing = Outgoing()
+        self._last_handle = 0
+        self._num_steps = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._engine: Engine
+        self._cost: CostModel
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The target's; only once engine_ready has resolved."""
+        return self._engine.identity
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread after StopAsked; False when it is still running."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # --- the thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._engine = self._load()
+            self._cost = measure_cost(self._engine)
+        except BaseException as error:  # noqa: BLE001 -- the thread's edge: whoever waits for the engine gets the error
+            self.engine_ready.set_exception(error)
+            return
+        self._publish()
+        self.engine_ready.set_result(self._engine)
+        try:
+            self._serve()
+        except Exception:  # noqa: BLE001 -- the thread's edge: nobody else would ever hear of it
+            _LOG.exception("the engine thread cannot go on")
+            self._end_all("the verifier failed")
+            self._on_death()
+
+    def _serve(self) -> None:
+        timeout_s: float | None = None
+        while not self._stopping:
+            for item in self.inbox.take(timeout_s):
+                self._take(item)
+            plan = self._plan()
+            if plan.take:
+                self._step(plan.take)
+            self._publish()
+            self._flush()
+            timeout_s = self._pause(plan)
+        self._end_all("the verifier is shutting down")
+
+    def _pause(self, plan: PacingPlan) -> float | None:
+        if plan.take:
+            return 0.0
+        return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
+
+    def _flush(self) -> None:
+        if self._outgoing:
+            outgoing, self._outgoing = self._outgoing, Outgoing()
+            self._send(outgoing)
+
+    def _publish(self) -> None:
+        self.snapshot = SchedulerSnapshot(
+            num_sessions=len(self._sessions),
+            num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self._sessions.values()),
+            num_free_blocks=self._engine.num_free_blocks,
+            cost=self._cost.curve().points,
+            num_steps=self._num_steps,
+        )
+
+    # --- what arrives -----------------------------------------------------------------------------------------------------
+
+    def _take(self, item: InboxItem) -> None:
+        match item:
+            case FramesArrived():
+                self._take_frames(item)
+            case OpenAsked():
+                self._open(item.answer)
+            case CancelAsked():
+                self._cancel(item)
+            case PairUp():
+                self._connections[item.drafter] = item.connection
+                self._tell_all(DrafterJoined(item.drafter, monotonic_us()), item.drafter)
+            case PairDown():
+                if self._connections.get(item.drafter) == item.connection:
+                    del self._connections[item.drafter]
+                    self._tell_all(DrafterLost(item.drafter, item.reason, monotonic_us()), item.drafter)
+            case Nudge():
+                pass
+            case StopAsked():
+                self._stopping = True
+
+    def _take_frames(self, message: FramesArrived) -> None:
+        if self._connections.get(message.drafter) != message.connection:
+            return
+        now_us = monotonic_us()
+        for frame in message.frames:
+            hosted = self._sessions.get(-1 if frame.session is None else frame.session)
+            if hosted is None:
+                continue
+            if isinstance(frame, BadFrame):
+                self._apply(hosted, DrafterFrameMalformed(message.drafter, frame.incarnation, str(frame.error), now_us))
+            else:
+                self._apply(hosted, DrafterFrameArrived(message.drafter, frame, now_us))
+
+    def _tell_all(self, event: DrafterJoined | DrafterLost, drafter: str) -> None:
+        for hosted in list(self._sessions.values()):
+            if hosted.may_use(drafter):
+                self._apply(hosted, event)
+
+    def _open(self, answer: AnswerStream) -> None:
+        try:
+            hosted = self._admit(answer)
+        except OutriderError as error:
+            self._outgoing.answer(answer, SessionEnded(FinishReason.FAILED, DraftStatistics(), error))
+            return
+        self._outgoing.answer(answer, SessionStarted(self._engine.identity.fingerprint))
+        for drafter in self._connections:
+            if hosted.may_use(drafter):
+                self._apply(hosted, DrafterJoined(drafter, monotonic_us()))
+
+    def _admit(self, answer: AnswerStream) -> HostedSession:
+        """Reserve everything or raise with nothing held."""
+        if self._stopping:
+            raise Unavailable("the verifier is shutting down")
+        if len(self._sessions) >= self._max_sessions:
+            raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
+        policy = self._planner.policy(answer.request.pacing)
+        self._last_handle = self._last_handle % MAX_HANDLE + 1
+        hosted = host(answer, self._last_handle, policy, self._engine, monotonic_us())
+        self._sessions[hosted.handle] = hosted
+        answer.handle = hosted.handle
+        return hosted
+
+    def _cancel(self, item: CancelAsked) -> None:
+        hosted = self._sessions.get(item.answer.handle)
+        if hosted is not None and hosted.answer is item.answer:
+            hosted.error = item.error
+            self._apply(hosted, CancelRequested(item.detail, monotonic_us()))
+
+    # --- plan, step, apply ------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> PacingPlan:
+        now_us = monotonic_us()
+        views = [
+            (hosted.answer.request.pacing, hosted.session.view(now_us))
+            for hosted in self._sessions.values()
+            if hosted.session.is_ready and not hosted.answer.is_slow
+        ]
+        if not views:
+            return PacingPlan((), None, "idle")
+        return self._planner.plan(views, self._cost.curve(), self._engine.limits.max_rows, now_us)
+
+    def _step(self, take: tuple[SessionPlan, ...]) -> None:
+        now_us = monotonic_us()
+        hosted = [self._sessions[entry.session] for entry in take]
+        rows: list[SequenceRows] = []
+        for one, entry in zip(hosted, take, strict=True):
+            for effect in self._apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us)):
+                rows.append(one.rows(effect))
+        if not rows:
+            return
+        try:
+            result = self._engine.step(StepPlan(tuple(rows)))
+        except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions of this step only
+            _LOG.exception("a step of %d sessions failed", len(rows))
+            for one in hosted:
+                self._fail(one, f"the target's step failed: {error}")
+            return
+        self._num_steps += 1
+        self._observe_cost(rows, result)
+        for row, one_result in zip(rows, result.results, strict=True):
+            self._verified(self._sessions[row.sequence], one_result, result.step_us)
+
+    def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
+        if all(len(one.committed) == 1 for one in rows):
+            self._cost.observe(result.num_rows, result.step_us)
+
+    def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
+        hosted.logprobs = result.logprobs
+        self._apply(hosted, RoundVerified(result.verdict, step_us, monotonic_us()))
+
+    def _apply(self, hosted: HostedSession, event: VerifierEvent) -> list[Verify]:
+        """Run one event through a session and carry out what it wants, but for Verify, which is returned."""
+        try:
+            effects = hosted.step(event)
+            return self._carry_out(hosted, effects)
+        except Exception as error:  # noqa: BLE001 -- a bug in one session costs that session only
+            _LOG.exception("session %s failed", hosted.answer.request.spec.request_id)
+            self._fail(hosted, f"the session failed: {error}")
+            return []
+
+    def _carry_out(self, hosted: HostedSession, effects: list[VerifierEffect]) -> list[Verify]:
+        verify: list[Verify] = []
+        for effect in effects:
+            if isinstance(effect, Verify):
+                verify.append(effect)
+            elif isinstance(effect, Finish):
+                self._end(hosted, effect)
+            else:
+                hosted.carry_out(effect, self._engine, self._outgoing, self._connections)
+        return verify
+
+    # --- the end of a session ---------------------------------------------------------------------------------------------
+
+    def _end(self, hosted: HostedSession, finish: Finish) -> None:
+        """Free everything of the session, then say so."""
+        if self._sessions.pop(hosted.handle, None) is None:
+            return
+        self._engine.close(hosted.handle)
+        error = hosted.error
+        if error is None and finish.reason is FinishReason.FAILED:
+            error = RemoteFailure(finish.detail)
+        self._outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
+
+    def _fail(self, hosted: HostedSession, detail: str) -> None:
+        """End one session after an error that is not its client's."""
+        for effect in hosted.session.fail(detail):
+            if not isinstance(effect, Finish | Verify):
+                hosted.carry_out(effect, self._engine, self._outgoing, self._connections)
+        self._end(hosted, Finish(FinishReason.FAILED, detail))
+
+    def _end_all(self, detail: str) -> None:
+        for hosted in list(self._sessions.values()):
+            hosted.error = Unavailable(detail)
+            self._fail(hosted, detail)
+        self._publish()
+        self._flush()

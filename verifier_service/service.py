@@ -1,0 +1,94 @@
+"""The verifier as a whole: engine thread, pairs and servicer, wired together on one event loop.
+
+Knows how the parts are started, connected and stopped. Must not know arguments or models: an engine's loader is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from outrider.engine.contract import Engine
+from outrider.rpc.server import RpcServer
+from outrider.v1 import verifier_pb2
+from outrider.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
+from verifier_service.answer import SessionEnded
+from verifier_service.inbox import StopAsked
+from verifier_service.outgoing import Outgoing
+from verifier_service.pairs import Pairs
+from verifier_service.scheduler import Scheduler
+from verifier_service.servicer import VerifierServicer
+from verifier_service.settings import VerifierSettings
+
+_LOG = logging.getLogger(__name__)
+SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
+STOP_TIMEOUT_S = 30.0
+
+
+class VerifierServer:
+    """Use: `start`, serve until told otherwise, `drain`, `stop`. on_death: the engine thread cannot go on."""
+
+    def __init__(self, settings: VerifierSettings, load: Callable[[], Engine], on_death: Callable[[], None]) -> None:
+        self.settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.rpc = RpcServer([settings.listen])
+        self.scheduler = Scheduler(
+            load,
+            self._send,
+            self._on_room,
+            on_death,
+            max_sessions=settings.max_sessions,
+            draft_len=settings.draft.draft_len,
+        )
+        self.pairs: Pairs | None = None
+        self.servicer: VerifierServicer | None = None
+
+    async def start(self) -> None:
+        """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
+        self.scheduler.start()
+        engine = await asyncio.wrap_future(self.scheduler.engine_ready)
+        identity, limits = engine.identity, engine.limits
+        self.pairs = Pairs(self.settings.drafters, identity, self.settings.verifier_id, self.scheduler.inbox)
+        self.servicer = VerifierServicer(self.settings, identity, limits, self.scheduler, self.pairs)
+        self.rpc.add(SERVICE, add_VerifierServiceServicer_to_server, self.servicer)
+        self.pairs.start()
+        await self.pairs.wait_decided(self.settings.wait_drafters_s)
+        await self.rpc.start()
+        await self.rpc.set_serving()
+
+    async def drain(self, grace_s: float) -> None:
+        """Let live requests finish within the grace."""
+        if self.servicer is not None:
+            await self.servicer.drain(grace_s)
+
+    async def stop(self) -> None:
+        """End the engine thread and the pairs; everything held is freed."""
+        self.scheduler.inbox.put(StopAsked())
+        ended = await asyncio.to_thread(self.scheduler.join, STOP_TIMEOUT_S)
+        if not ended:
+            _LOG.error("the engine thread did not end within %g s", STOP_TIMEOUT_S)
+        if self.pairs is not None:
+            await self.pairs.stop()
+
+    def _send(self, outgoing: Outgoing) -> None:
+        """Engine thread: hand a turn's batch to the loop."""
+        self._loop.call_soon_threadsafe(self._deliver, outgoing)
+
+    def _deliver(self, outgoing: Outgoing) -> None:
+        """Event loop: drafters first, they are on the critical path."""
+        assert self.pairs is not None
+        assert self.servicer is not None
+        self.pairs.push(outgoing.frames)
+        for answer, message in outgoing.answers:
+            if isinstance(message, SessionEnded):
+                self.servicer.forget(answer)
+            answer.push(message)
+
+    def _on_room(self) -> None:
+        """Engine thread: the inbox has room again."""
+        self._loop.call_soon_threadsafe(self._tell_pairs)
+
+    def _tell_pairs(self) -> None:
+        if self.pairs is not None:
+            self.pairs.on_room()

@@ -1,0 +1,182 @@
+"""VerifierService over grpc.aio: one Decode stream per sample, and GetInfo.
+
+Converts, enqueues and awaits; decides nothing about tokens. Must not touch the engine or sessions, which live in the engine thread.
+A stream that ends, for whatever reason, cancels its session; its id stays taken until the engine thread has freed everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import grpc
+
+from outrider.engine.contract import EngineLimits
+from outrider.errors import AlreadyExists, InvalidRequest, Unavailable
+from outrider.rpc.context import Context
+from outrider.rpc.convert.identity import identity_to_proto
+from outrider.rpc.convert.tokens import finish_reason_to_proto, logprobs_to_proto, origins_to_proto, statistics_to_proto
+from outrider.session.pacing.registry import PACINGS
+from outrider.types.identity import ModelIdentity
+from outrider.v1 import identity_pb2
+from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer
+from verifier_service.admission import Admission
+from verifier_service.answer import AnswerMessage, AnswerStream, SessionEnded, SessionStarted, TokensCommitted
+from verifier_service.inbox import CancelAsked, Nudge, OpenAsked
+from verifier_service.pairs import Pairs
+from verifier_service.scheduler import Scheduler
+from verifier_service.settings import VerifierSettings
+
+FREE_TIMEOUT_S = 30.0
+
+
+class VerifierServicer(VerifierServiceServicer):
+    """Serves one engine. Live streams are known by session id."""
+
+    def __init__(
+        self, settings: VerifierSettings, identity: ModelIdentity, limits: EngineLimits, scheduler: Scheduler, pairs: Pairs
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._limits = limits
+        self._scheduler = scheduler
+        self._pairs = pairs
+        self._admission = Admission(identity, settings.draft, settings.max_prompt_len)
+        self._live: dict[str, AnswerStream] = {}
+        self._num_streams = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        """See the proto: Start first, then commits until DecodeFinished."""
+        self._num_streams += 1
+        self._idle.clear()
+        try:
+            await self._decode(requests, context)
+        finally:
+            self._num_streams -= 1
+            if not self._num_streams:
+                self._idle.set()
+
+    async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
+        """Identity, pairs, live counts and the measured cost curve."""
+        snapshot = self._scheduler.snapshot
+        queued = len(self._scheduler.inbox) + sum(pair.num_waiting for pair in self._pairs.all())
+        live = identity_pb2.LiveCounts(
+            sessions=snapshot.num_sessions,
+            streams=self._num_streams,
+            kv_blocks_used=self._limits.num_blocks - snapshot.num_free_blocks,
+            kv_blocks_total=self._limits.num_blocks,
+            queued=queued,
+        )
+        return pb.VerifierServiceGetInfoResponse(
+            identity=identity_to_proto(self._identity),
+            pairs=self._pair_infos(),
+            live=live,
+            max_sessions=self._settings.max_sessions,
+            max_rows=self._limits.max_rows,
+            cost_rows=[rows for rows, _ in snapshot.cost],
+            cost_us=[us for _, us in snapshot.cost],
+            pacings=sorted(PACINGS),
+            num_threads=self._settings.engine.num_threads,
+        )
+
+    async def drain(self, grace_s: float) -> None:
+        """Let live streams finish; what is left shortly before the grace ends is ended with UNAVAILABLE, so that gateways fail over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s * 0.8):
+                await self._idle.wait()
+        for answer in list(self._live.values()):
+            self._scheduler.inbox.put(CancelAsked(answer, "draining", Unavailable("the verifier is shutting down")))
+        await self._idle.wait()
+
+    async def _decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        stream = aiter(requests)
+        first = await anext(stream, None)
+        if first is None or not first.HasField("start"):
+            raise InvalidRequest("message", "the first message of a Decode stream must be start")
+        answer = await self._begin(first.start)
+        listener = asyncio.ensure_future(self._listen(stream, answer))
+        try:
+            await self._write_answer(answer, context)
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError, grpc.aio.BaseError):
+                await listener
+            if not answer.ended.is_set():
+                self._scheduler.inbox.put(CancelAsked(answer, "the client left"))
+
+    async def _begin(self, start: pb.DecodeStart) -> AnswerStream:
+        """Check and enqueue a start; an older incarnation of the same session is ended first."""
+        request = self._admission.check(start, frozenset(start.drafters) or self._pairs.configured)
+        self._pairs.connect(start.drafters)
+        session_id = start.session_id
+        while (older := self._live.get(session_id)) is not None:
+            if older.request.spec.incarnation >= start.incarnation:
+                raise AlreadyExists(f"session {session_id!r} is live in incarnation {older.request.spec.incarnation}")
+            self._scheduler.inbox.put(CancelAsked(older, "superseded by a newer incarnation"))
+            try:
+                async with asyncio.timeout(FREE_TIMEOUT_S):
+                    await older.ended.wait()
+            except TimeoutError:
+                raise Unavailable(f"session {session_id!r} is still being freed") from None
+        answer = self._live[session_id] = AnswerStream(request, lambda: self._scheduler.inbox.put(Nudge()))
+        self._scheduler.inbox.put(OpenAsked(answer))
+        return answer
+
+    def forget(self, answer: AnswerStream) -> None:
+        """The engine thread has freed everything of a session: its id may be used again."""
+        session_id = answer.request.spec.request_id
+        if self._live.get(session_id) is answer:
+            del self._live[session_id]
+
+    async def _listen(self, stream: AsyncIterator[pb.DecodeRequest], answer: AnswerStream) -> None:
+        """Messages after the start: only a stop makes sense in a lossless request."""
+        async for request in stream:
+            kind = request.WhichOneof("message")
+            if kind == "stop":
+                self._scheduler.inbox.put(CancelAsked(answer, request.stop.detail or "stopped by the caller"))
+                return
+            error = InvalidRequest(kind or "message", "is out of order in a stream that was not started paused")
+            self._scheduler.inbox.put(CancelAsked(answer, str(error), error))
+            return
+
+    async def _write_answer(self, answer: AnswerStream, context: Context) -> None:
+        while True:
+            message = await answer.next()
+            if isinstance(message, SessionEnded) and message.error is not None:
+                raise message.error
+            await context.write(self._to_proto(message, answer))
+            if isinstance(message, TokensCommitted):
+                answer.delivered(len(message.tokens))
+            if isinstance(message, SessionEnded):
+                return
+
+    def _to_proto(self, message: AnswerMessage, answer: AnswerStream) -> pb.DecodeResponse:
+        match message:
+            case SessionStarted():
+                return pb.DecodeResponse(started=pb.DecodeStarted(fingerprint=message.fingerprint, pacing=answer.request.pacing))
+            case TokensCommitted():
+                logprobs = [] if message.logprobs is None else logprobs_to_proto(message.logprobs)
+                origins = origins_to_proto(message.origins)
+                return pb.DecodeResponse(
+                    committed=pb.DecodeCommitted(begin=message.begin, token_ids=message.tokens, origins=origins, logprobs=logprobs)
+                )
+            case SessionEnded():
+                reason = finish_reason_to_proto(message.reason)
+                return pb.DecodeResponse(
+                    finished=pb.DecodeFinished(finish_reason=reason, statistics=statistics_to_proto(message.statistics))
+                )
+
+    def _pair_infos(self) -> list[pb.PairInfo]:
+        infos: list[pb.PairInfo] = []
+        for pair in self._pairs.all():
+            info = pb.PairInfo(endpoint=pair.endpoint, connected=pair.is_connected, problem=pair.problem)
+            info.round_trip_us = pair.clock.round_trip_ns // 1000
+            if pair.drafter is not None:
+                info.identity.CopyFrom(identity_to_proto(pair.drafter))
+            infos.append(info)
+        return infos
+

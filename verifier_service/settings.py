@@ -1,0 +1,146 @@
+"""The verifier's command line as checked values, and what every request is bounded by.
+
+Knows defaults and ranges. Must not import engines, torch or grpc: arguments are refused before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.errors import InvalidRequest
+from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.registry import PACINGS
+from outrider.types.identity import Numerics
+
+AUTO = "auto"
+DEFAULT_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftDefaults:
+    """What a request gets when it does not say. max_len: also the most it may have. draft_len: None = from measured times."""
+
+    pacing: str = "pearl"
+    draft_len: int | None = None
+    max_len: int = 24
+    max_nodes: int = 64
+    tree_width: int = 1
+    stop_below: float = 0.3
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first argument that is wrong."""
+        if self.pacing not in PACINGS:
+            raise InvalidRequest("--pacing", f"{self.pacing!r} is unknown; known: {', '.join(sorted(PACINGS))}")
+        if self.draft_len is not None and not 1 <= self.draft_len <= MAX_DRAFT_LEN:
+            raise InvalidRequest("--draft-len", f"must be {AUTO!r} or in [1, {MAX_DRAFT_LEN}], got {self.draft_len}")
+        if not 1 <= self.max_len <= MAX_DRAFT_LEN:
+            raise InvalidRequest("--max-draft-len", f"must be in [1, {MAX_DRAFT_LEN}], got {self.max_len}")
+        if not 1 <= self.max_nodes <= 512:
+            raise InvalidRequest("--max-nodes", f"must be in [1, 512], got {self.max_nodes}")
+        if not 1 <= self.tree_width <= 8:
+            raise InvalidRequest("--tree-width", f"must be in [1, 8], got {self.tree_width}")
+        if not 0.0 <= self.stop_below < 1.0:
+            raise InvalidRequest("--stop-below", f"must be in [0, 1), got {self.stop_below}")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierSettings:
+    """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context."""
+
+    engine: EngineConfig
+    listen: str
+    drafters: tuple[str, ...]
+    draft: DraftDefaults
+    max_sessions: int = 32
+    max_prompt_len: int = 0
+    grace_s: float = DEFAULT_GRACE_S
+    verifier_id: str = "verifier"
+    wait_drafters_s: float = 15.0
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first argument that is wrong."""
+        self.engine.check()
+        self.draft.check()
+        if self.max_sessions < 1:
+            raise InvalidRequest("--max-sessions", f"must be positive, got {self.max_sessions}")
+
+
+def parse_settings(arguments: list[str]) -> VerifierSettings:
+    """Settings of a command line; argparse exits on an unknown argument, InvalidRequest names a wrong value."""
+    given = _parser().parse_args(arguments)
+    engine = EngineConfig(
+        model=given.model,
+        kind=EngineKind(given.engine),
+        dtype=DType(given.dtype),
+        numerics=Numerics(given.numerics),
+        num_threads=given.threads,
+        num_blocks=given.kv_blocks,
+        kv_budget_mib=given.kv_mib,
+        max_rows=given.max_rows,
+        max_context=given.max_context,
+        device=given.device,
+        trust_remote_code=given.trust_remote_code,
+        revision=given.revision,
+    )
+    draft = DraftDefaults(
+        pacing=given.pacing,
+        draft_len=_draft_len(given.draft_len),
+        max_len=given.max_draft_len,
+        max_nodes=given.max_nodes,
+        tree_width=given.tree_width,
+        stop_below=given.stop_below,
+    )
+    settings = VerifierSettings(
+        engine=engine,
+        listen=given.listen,
+        drafters=tuple(given.drafter),
+        draft=draft,
+        max_sessions=given.max_sessions,
+        max_prompt_len=given.max_prompt_len,
+        grace_s=given.grace_s,
+        verifier_id=given.verifier_id,
+        wait_drafters_s=given.wait_drafters_s,
+    )
+    settings.check()
+    return settings
+
+
+def _draft_len(text: str) -> int | None:
+    if text == AUTO:
+        return None
+    if not text.isdecimal():
+        raise InvalidRequest("--draft-len", f"must be {AUTO!r} or a number, got {text!r}")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="verifier_service", description="Serve a target model that verifies drafts.")
+    add = parser.add_argument
+    add("--model", required=True, help="path or hub name of the target model")
+    add("--listen", default="127.0.0.1:0", help="host:port (0: any free port) or unix:/path")
+    add("--drafter", action="append", default=[], help="address of a drafter; may be repeated")
+    add("--pacing", default="pearl", help=f"policy of requests that name none: {', '.join(sorted(PACINGS))}")
+    add("--draft-len", default=AUTO, help="tokens drafted per round, or 'auto': from measured times")
+    add("--max-draft-len", type=int, default=24, help="levels of a verified tree at most")
+    add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")
+    add("--tree-width", type=int, default=1, help="children tried per node; 1 is a chain")
+    add("--stop-below", type=float, default=0.3, help="drafting pauses when its best next token is less probable than this; 0: never")
+    add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
+    add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
+    add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
+    add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
+    add("--device", default="cpu")
+    add("--revision", default="")
+    add("--trust-remote-code", action="store_true")
+    add("--kv-blocks", type=int, default=0, help="KV blocks; 0 derives them from --kv-mib")
+    add("--kv-mib", type=int, default=256, help="MiB of KV cache")
+    add("--max-rows", type=int, default=512, help="rows of one step at most")
+    add("--max-context", type=int, default=0, help="positions per sequence; 0: the model's own")
+    add("--max-sessions", type=int, default=32)
+    add("--max-prompt-len", type=int, default=0, help="tokens of a prefix at most; 0: as many as fit the context")
+    add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
+    add("--verifier-id", default="verifier", help="name in drafters' logs")
+    add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
+    return parser

@@ -1,0 +1,53 @@
+"""One step out of several pacing policies: each plans its own sessions, and the rows they leave go to the next.
+
+Requests may name a policy of their own; the policies do not know of each other. Knows the registry and row counts. Must not know sessions
+beyond their views. The order of policies turns from step to step, so that none starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.registry import make_pacing
+
+
+class StepPlanner:
+    """Policies by name, made when first asked for (at most as many as are registered). draft_len: None = measured."""
+
+    def __init__(self, draft_len: int | None) -> None:
+        self._draft_len = draft_len
+        self._policies: dict[str, Pacing] = {}
+        self._turn = 0
+
+    def policy(self, name: str) -> Pacing:
+        """The policy shared by all sessions that ask for it; raises InvalidRequest for an unknown name."""
+        if name not in self._policies:
+            self._policies[name] = make_pacing(name, self._draft_len)
+        return self._policies[name]
+
+    def plan(self, views: Sequence[tuple[str, SessionView]], cost: CostCurve, max_rows: int, now_us: int) -> PacingPlan:
+        """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for."""
+        groups: dict[str, list[SessionView]] = {}
+        for name, view in views:
+            groups.setdefault(name, []).append(view)
+        names = sorted(groups)
+        self._turn += 1
+        take: list[SessionPlan] = []
+        wakes: list[int] = []
+        reasons: list[str] = []
+        for at in range(len(names)):
+            name = names[(at + self._turn) % len(names)]
+            left = max_rows - sum(_num_rows(entry) for entry in take)
+            if left <= 0:
+                break
+            plan = self._policies[name].plan(StepView(tuple(groups[name]), cost, left, now_us))
+            take += plan.take
+            reasons.append(plan.reason)
+            if plan.wake_us is not None:
+                wakes.append(plan.wake_us)
+        return PacingPlan(tuple(take), min(wakes, default=None), "+".join(reasons) or "idle")
+
+
+def _num_rows(entry: SessionPlan) -> int:
+    return entry.max_feed + entry.max_nodes
