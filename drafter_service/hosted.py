@@ -80,6 +80,4 @@ class HostedSession:
     def _opening(self, prefix: IntArray) -> SourceSession:
         frame = self.session.opening
         assert frame is not None
-        return SourceSession(
-            self.key, prefix, frame.num_prompt, frame.sampling, frame.noise, frame.limits, frame.with_rows, frame.tenant
-        )
+        return SourceSession(self.key, prefix, frame.num_prompt, frame.sampling, frame.noise, frame.limits, frame.with_rows, frame.tenant)

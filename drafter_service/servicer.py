@@ -70,9 +70,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         assert self._loaded is not None
         return self._loaded.engine.identity
 
-    async def Draft(
-        self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Context
-    ) -> None:
+    async def Draft(self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Context) -> None:
         """One verifier's stream, from its Hello to its end."""
         rest = await self._handshake(request_iterator)
         stream = self._attach()

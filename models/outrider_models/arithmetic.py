@@ -67,9 +67,7 @@ def write_problem(random: Random, held_out: bool) -> Problem:
             _tell_single(draft)
     question = _choose(draft, QUESTIONS)
     _note(draft, question.key, question.tell, question.held_out, {})
-    return Problem(
-        " ".join(draft.sentences), tuple(draft.steps), draft.value, tuple(draft.patterns), draft.any_held_out
-    )
+    return Problem(" ".join(draft.sentences), tuple(draft.steps), draft.value, tuple(draft.patterns), draft.any_held_out)
 
 
 def write_solution(problem: Problem, random: Random) -> str:
@@ -120,9 +118,7 @@ def _choose(draft: _Draft, framings: tuple[Framing, ...]) -> Framing:
 
 def _pattern(draft: _Draft, operator: Operator, shape: Shape) -> Pattern:
     kept = draft.held_out and draft.random.random() < _HELD_OUT_SHARE
-    return draft.random.choice(
-        [p for p in PATTERNS if p.operator is operator and p.shape is shape and p.held_out == kept]
-    )
+    return draft.random.choice([p for p in PATTERNS if p.operator is operator and p.shape is shape and p.held_out == kept])
 
 
 def _note(draft: _Draft, key: str, tell: str, held_out: bool, values: dict[str, int]) -> None:

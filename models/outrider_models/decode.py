@@ -82,9 +82,7 @@ def _new_cache(shape: Shape, rows: int, max_len: int) -> _Cache:
     return _Cache(torch.zeros(size), torch.zeros(size), torch.zeros(rows, max_len, dtype=torch.bool))
 
 
-def _extend(
-    weights: Weights, shape: Shape, ids: Tensor, cache: _Cache, offsets: Tensor, tables: tuple[Tensor, Tensor]
-) -> Tensor:
+def _extend(weights: Weights, shape: Shape, ids: Tensor, cache: _Cache, offsets: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     """Run new columns ids [rows, width]; logits [rows, vocab] of the last one."""
     begin, end = cache.length, cache.length + ids.shape[1]
     positions = (torch.arange(begin, end) - offsets[:, None]).clamp_(min=0)  # [rows, width]

@@ -30,9 +30,7 @@ class Theme:
 
 
 def _people(women: str, men: str) -> tuple[Person, ...]:
-    return tuple(Person(name, "She", "her") for name in women.split()) + tuple(
-        Person(name, "He", "him") for name in men.split()
-    )
+    return tuple(Person(name, "She", "her") for name in women.split()) + tuple(Person(name, "He", "him") for name in men.split())
 
 
 PEOPLE = _people(

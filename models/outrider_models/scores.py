@@ -84,7 +84,4 @@ def score_copying(tasks: Sequence[Task], texts: Sequence[str]) -> Splits:
 
 
 def _shares(marks: dict[str, dict[str, list[bool]]]) -> Splits:
-    return {
-        split: {key: Share(sum(right), len(right)) for key, right in sorted(rows.items())}
-        for split, rows in marks.items()
-    }
+    return {split: {key: Share(sum(right), len(right)) for key, right in sorted(rows.items())} for split, rows in marks.items()}

@@ -127,14 +127,9 @@ _SUB_GROUPED = (
 _SUB_GROUPED_HELD_OUT = (("{name} loses {k} {boxes} of {m} {items} each.", "loses {k} {boxes} of {m}"),)
 
 
-def _patterns(
-    prefix: str, operator: Operator, shape: Shape, rows: tuple[tuple[str, str], ...], held_out: bool
-) -> list[Pattern]:
+def _patterns(prefix: str, operator: Operator, shape: Shape, rows: tuple[tuple[str, str], ...], held_out: bool) -> list[Pattern]:
     mark = "held-" if held_out else ""
-    return [
-        Pattern(f"{prefix}-{mark}{index}", operator, shape, tell, label, held_out)
-        for index, (tell, label) in enumerate(rows)
-    ]
+    return [Pattern(f"{prefix}-{mark}{index}", operator, shape, tell, label, held_out) for index, (tell, label) in enumerate(rows)]
 
 
 def _all_patterns() -> tuple[Pattern, ...]:

@@ -49,6 +49,4 @@ the next day|a week later|long ago|before sunrise|after the rain|during the stor
 one morning|on the seventh day""".replace("\n", "|").split("|")
 )
 CONNECTIVES = tuple("but and while because so although until yet when since".split())
-OPENERS = tuple(
-    "Still|However|Meanwhile|Perhaps|In truth|Of course|At first|In the end|Somehow|Afterwards|As always".split("|")
-)
+OPENERS = tuple("Still|However|Meanwhile|Perhaps|In truth|Of course|At first|In the end|Somehow|Afterwards|As always".split("|"))

@@ -56,7 +56,5 @@ def tree_depth(tree: DraftTree) -> int:
 def placed_rows(rows: dict[int, DraftRow], places: dict[int, int], tree: DraftTree) -> tuple[DraftRow, ...]:
     """The draft rows of nodes that have children in the verified tree, renamed to their places in it, by place."""
     with_children = set(tree.parents.tolist())
-    renamed = [
-        dataclasses.replace(rows[node], parent=place) for node, place in places.items() if node in rows and place in with_children
-    ]
+    renamed = [dataclasses.replace(rows[node], parent=place) for node, place in places.items() if node in rows and place in with_children]
     return tuple(sorted(renamed, key=lambda row: row.parent))

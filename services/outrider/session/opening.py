@@ -42,9 +42,7 @@ class VerifierSpec:
     adapter: str = ""
 
 
-def opening_frames(
-    spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int
-) -> list[Open | Commit]:
+def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:
     """Open with the first chunk of the present prefix, then Commits with the rest; credit: draft_until of all of them."""
     chunk = prefix.slice(0, min(OPEN_CHUNK_LEN, len(prefix)))
     opening = Open(
