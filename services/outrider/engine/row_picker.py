@@ -1,22 +1,39 @@
 """From the wanted rows' logits to results: the pick, candidates, logprobs and the verdict of the named acceptance rule.
 
 Knows which position and which history each row has: the token after a row at position t is t + 1, and a node's history is the committed
-tokens and its own path. Must not know models or the cache.
+tokens and its own path. One call per kind of work and step, not per sequence. Must not know models or the cache.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outrider.engine.pick_walk import walk_picks
+from outrider.engine.sampling.choices import top_choices
+from outrider.engine.sampling.logprobs import logprobs
 from outrider.engine.sampling.penalties import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.rows import RowSampling
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
-from outrider.types.step import SequenceResult
+from outrider.types.step import Choices, SequenceResult, TokenLogprobs
+from outrider.types.tree import IntArray, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedRows:
+    """One segment's rows [begin, end) of the logits matrix."""
+
+    segment: Segment
+    begin: int
+    end: int
+    sampling: RowSampling
 
 
 class RowPicker:
@@ -28,40 +45,110 @@ class RowPicker:
 
     def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         """One result per segment, in order. logits: float32 [wanted rows, num_logits]."""
-        logits = logits[:, : self._num_ids]
+        if logits.shape[1] != self._num_ids:
+            logits = logits[:, : self._num_ids]
         if self._missing is not None:
             logits = logits.index_fill(1, self._missing, -torch.inf)
-        rows = [row_sampling(segment, batch) for segment in batch.segments if segment.num_wanted]
-        picks = pick(logits, rows).numpy().astype(np.int32) if rows else np.empty(0, np.int32)
+        wanted = _wanted(batch)
+        choices = _choices(logits, wanted)
+        picks = _picks(logits, wanted, choices)
         results = []
-        begin = 0
-        for segment in batch.segments:
-            end = begin + segment.num_wanted
-            results.append(SequenceResult(segment.rows.sequence, picks[begin:end]))
-            begin = end
+        for entry in wanted:
+            rows, own = entry.segment.rows, logits[entry.begin : entry.end]
+            own_picks = picks[entry.begin : entry.end]
+            verdict = walk_picks(rows.tokens, rows.parents, own_picks) if rows.acceptance else None
+            scored: TokenLogprobs | None = None
+            if rows.top_logprobs is not None and entry.end > entry.begin:
+                scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
+            results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict))
         return tuple(results)
+
+
+def _wanted(batch: StepBatch) -> list[_WantedRows]:
+    entries = []
+    begin = 0
+    for segment in batch.segments:
+        end = begin + segment.num_wanted
+        entries.append(_WantedRows(segment, begin, end, row_sampling(segment, batch)))
+        begin = end
+    return entries
+
+
+def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
+    """Candidates by sequence, one call for all sequences that ask for the same number."""
+    groups: dict[int, list[_WantedRows]] = defaultdict(list)
+    for entry in wanted:
+        if entry.segment.rows.num_choices > 0 and entry.end > entry.begin:
+            groups[entry.segment.rows.num_choices].append(entry)
+    found: dict[int, Choices] = {}
+    for num_choices, entries in groups.items():
+        top = top_choices(_rows_of(logits, entries), [entry.sampling for entry in entries], num_choices)
+        ids, scores = top.ids.numpy().astype(np.int32), top.scores.numpy()
+        probs, entropy = top.probs.numpy(), top.entropy.numpy()
+        begin = 0
+        for entry in entries:
+            own = slice(begin, begin + entry.end - entry.begin)
+            found[entry.segment.rows.sequence] = Choices(ids[own], scores[own], probs[own], entropy[own])
+            begin = own.stop
+    return found
+
+
+def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices]) -> IntArray:
+    """int32 [wanted rows]; where candidates were drawn the first of them is the pick."""
+    picks = np.empty(len(logits), np.int32)
+    rest = []
+    for entry in wanted:
+        drawn = choices.get(entry.segment.rows.sequence)
+        if drawn is not None:
+            picks[entry.begin : entry.end] = drawn.ids[:, 0]
+        elif entry.end > entry.begin:
+            rest.append(entry)
+    if rest:
+        own = pick(_rows_of(logits, rest), [entry.sampling for entry in rest]).numpy()
+        begin = 0
+        for entry in rest:
+            end = begin + entry.end - entry.begin
+            picks[entry.begin : entry.end] = own[begin:end]
+            begin = end
+    return picks
+
+
+def _rows_of(logits: Tensor, entries: list[_WantedRows]) -> Tensor:
+    num_rows = sum(entry.end - entry.begin for entry in entries)
+    if num_rows == len(logits):
+        return logits
+    return torch.cat([logits[entry.begin : entry.end] for entry in entries])
+
+
+def _logprobs(logits: Tensor, picks: IntArray, nodes: IntArray, verdict: Verdict | None, top_n: int) -> TokenLogprobs:
+    """Of each row's pick; with a verdict, of each token of path and emitted, at the row before it."""
+    ids = picks
+    if verdict is not None:
+        rows = [0, *(node + 1 for node in verdict.path)]
+        ids = np.asarray([*(nodes[node] for node in verdict.path), verdict.emitted], np.int32)
+        logits = logits[torch.tensor(rows, device=logits.device)]
+    chosen, top_ids, top = logprobs(logits, torch.from_numpy(ids.astype(np.int64)), top_n)
+    return TokenLogprobs(chosen.cpu().numpy(), top_ids.cpu().numpy().astype(np.int32), top.cpu().numpy())
 
 
 def row_sampling(segment: Segment, batch: StepBatch) -> RowSampling:
     """The sampling of a segment's wanted rows."""
     spec = segment.state.spec
-    params = spec.sampling
+    params, key = spec.sampling, key_of(spec.noise, Purpose.PICK)
     positions = batch.positions[segment.wanted_begin : segment.end] + 1
-    if not params.has_penalties:
-        return RowSampling(params, key_of(spec.noise, Purpose.PICK), positions)
+    if not params.has_penalties or not segment.num_wanted:
+        return RowSampling(params, key, positions)
     tree = segment.state.tree
     paths: list[list[int]] = [[]] if segment.num_committed else []
-    paths += [
-        tree.tokens[tree.path_to(node)].tolist() for node in range(segment.live_before, segment.live_before + len(segment.rows.tokens))
-    ]
-    return RowSampling(params, key_of(spec.noise, Purpose.PICK), positions, penalties(segment.state), tuple(paths))
+    paths += [tree.tokens[tree.path_to(node)].tolist() for node in range(segment.live_before, len(tree))]
+    return RowSampling(params, key, positions, penalties(segment.state), tuple(paths))
 
 
 def penalties(state: SequenceState) -> PenaltyState:
     """Counts over the committed tokens, grown with the commits and rebuilt after a truncation."""
     history = state.committed
     num_prompt = state.spec.num_prompt
-    if state.penalties is None or state.counted_len > len(history) or state.counted_len < num_prompt:
+    if state.penalties is None or state.counted_len < num_prompt:
         state.penalties = PenaltyState(history[:num_prompt].tolist(), history[num_prompt:].tolist())
     else:
         state.penalties.append(history[state.counted_len :].tolist())

@@ -1,0 +1,339 @@
+"""Every Engine keeps the same promises: steps, trees, keep, truncate, admission, and not a block lost.
+
+Run: pytest tests/contract/test_engine_contract.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fakes_models
+from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.contract import Engine, EngineLimits
+from outrider.engine.load import load_engine
+from outrider.engine.replay_engine import ReplayEngine, ReplayScript, replay_identity
+from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, Overloaded, UnknownSession
+from outrider.types.identity import Numerics
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import IntArray
+
+VOCAB = fakes_models.VOCAB
+NUM_BLOCKS = 24
+BLOCK_LEN = 16
+MAX_ROWS = 64
+NONE: IntArray = np.empty(0, np.int32)
+PROMPT = np.asarray([5, 9, 2, 40, 7, 7, 31, 60, 3, 18, 25], np.int32)
+
+
+def _replay(_: Path) -> Engine:
+    text = np.random.default_rng(5).integers(0, VOCAB, 80).tolist()
+    limits = EngineLimits(MAX_ROWS, BLOCK_LEN, NUM_BLOCKS, 512)
+    return ReplayEngine(replay_identity("fixture", VOCAB, VOCAB - 1, 512), limits, ReplayScript(text, VOCAB - 1))
+
+
+def _model(kind: EngineKind, numerics: Numerics) -> Callable[[Path], Engine]:
+    def make(directory: Path) -> Engine:
+        if not (directory / "config.json").exists():
+            fakes_models.make_model("llama", directory)
+        config = EngineConfig(
+            str(directory), kind=kind, numerics=numerics, num_blocks=NUM_BLOCKS, block_len=BLOCK_LEN, max_rows=MAX_ROWS, probe=False
+        )
+        return load_engine(config)
+
+    return make
+
+
+ENGINES: dict[str, Callable[[Path], Engine]] = {
+    "replay": _replay,
+    "transformers_fast": _model(EngineKind.TRANSFORMERS, Numerics.FAST),
+    "transformers_invariant": _model(EngineKind.TRANSFORMERS, Numerics.INVARIANT),
+    "lean_fast": _model(EngineKind.LEAN, Numerics.FAST),
+    "lean_invariant": _model(EngineKind.LEAN, Numerics.INVARIANT),
+}
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    torch.set_num_threads(1)
+    return ENGINES[request.param](tmp_path)
+
+
+def spec(max_len: int = 60, max_nodes: int = 16, **sampling: Any) -> SequenceSpec:
+    return SequenceSpec(SamplingParams(**{"temperature": 0.7, **sampling}), NoiseAddress(11), len(PROMPT), max_len, max_nodes)
+
+
+def ints(*numbers: int) -> IntArray:
+    return np.asarray(numbers, np.int32)
+
+
+def feed(engine: Engine, sequence: int, committed: IntArray = NONE, tokens: IntArray = NONE, parents: IntArray = NONE) -> SequenceResult:
+    return engine.step(StepPlan((SequenceRows(sequence, committed, tokens, parents),))).results[0]
+
+
+def plain(engine: Engine, count: int, **sampling: Any) -> list[int]:
+    engine.open(99, spec(**sampling))
+    tokens, committed = [], PROMPT
+    for _ in range(count):
+        committed = feed(engine, 99, committed).picks
+        tokens.append(int(committed[0]))
+    engine.close(99)
+    return tokens
+
+
+def test_limits_and_identity_are_consistent(engine: Engine) -> None:
+    assert engine.limits == EngineLimits(MAX_ROWS, BLOCK_LEN, NUM_BLOCKS, 512)
+    assert engine.num_free_blocks == NUM_BLOCKS
+    assert engine.identity.vocab_size == VOCAB
+    assert engine.identity.fingerprint
+
+
+def test_prefill_in_chunks_gives_the_same_picks(engine: Engine) -> None:
+    truth = plain(engine, 6)
+    engine.open(1, spec())
+    for begin in range(0, len(PROMPT) - 1, 3):
+        rows = SequenceRows(1, PROMPT[begin : min(begin + 3, len(PROMPT) - 1)], NONE, NONE, wanted=False)
+        assert len(engine.step(StepPlan((rows,))).results[0].picks) == 0
+    assert engine.cached_len(1) == len(PROMPT) - 1
+    tokens, committed = [], PROMPT[-1:]
+    for _ in range(6):
+        committed = feed(engine, 1, committed).picks
+        tokens.append(int(committed[0]))
+    assert tokens == truth
+
+
+def test_a_right_chain_is_picked_through_and_kept_in_place(engine: Engine) -> None:
+    truth = plain(engine, 10)
+    engine.open(1, spec())
+    first = feed(engine, 1, PROMPT, ints(*truth[:4]), ints(-1, 0, 1, 2))
+    assert first.picks.tolist() == truth[:5]
+    assert len(engine.keep(1, (0, 1, 2, 3))) == 0
+    assert engine.cached_len(1) == len(PROMPT) + 4
+    assert feed(engine, 1, ints(truth[4]), ints(*truth[5:8]), ints(-1, 0, 1)).picks.tolist() == truth[5:9]
+
+
+def test_the_true_path_of_a_scattered_tree_survives_compaction(engine: Engine) -> None:
+    truth = plain(engine, 12)
+    wrong = [(token + 1) % VOCAB for token in truth]
+    engine.open(1, spec())
+    tokens = ints(wrong[0], truth[0], wrong[1], 3, truth[1], truth[2], wrong[3], truth[3])
+    parents = ints(-1, -1, 1, 0, 1, 4, 5, 5)
+    picks = feed(engine, 1, PROMPT, tokens, parents).picks
+    assert [int(picks[row]) for row in (0, 2, 5, 6, 8)] == truth[:5]
+    engine.keep(1, (1, 4, 5, 7))
+    assert engine.cached_len(1) == len(PROMPT) + 4
+    answer, committed = truth[:4], ints(truth[4])
+    while len(answer) < 11:
+        answer.append(int(committed[0]))
+        committed = feed(engine, 1, committed).picks
+    assert answer == truth[:11]
+
+
+def test_wrong_nodes_pick_what_their_own_path_says(engine: Engine) -> None:
+    engine.open(1, spec())
+    picks = feed(engine, 1, PROMPT, ints(4, 8, 15), ints(-1, -1, 1)).picks
+    engine.close(1)
+    for path, row in (([4], 1), ([8], 2), ([8, 15], 3)):
+        engine.open(1, spec())
+        alone = feed(engine, 1, PROMPT, ints(*path), ints(*range(-1, len(path) - 1)))
+        assert alone.picks[-1] == picks[row]
+        engine.close(1)
+
+
+def test_nodes_of_earlier_steps_stay_live_and_may_be_parents(engine: Engine) -> None:
+    truth = plain(engine, 8)
+    engine.open(1, spec())
+    feed(engine, 1, PROMPT, ints(9, truth[0]), ints(-1, -1))
+    second = feed(engine, 1, NONE, ints(truth[1], 77, truth[2]), ints(1, 0, 2))
+    assert [int(second.picks[0]), int(second.picks[2])] == truth[2:4]
+    assert engine.cached_len(1) == len(PROMPT)
+    engine.keep(1, (1, 2, 4))
+    assert engine.cached_len(1) == len(PROMPT) + 3
+    assert feed(engine, 1, ints(truth[3])).picks.tolist() == truth[4:5]
+
+
+def test_keep_with_subtree_reindexes_descendants(engine: Engine) -> None:
+    truth = plain(engine, 9)
+    engine.open(1, spec())
+    # 0: decoy, 1: t0, 2: decoy below 0, 3: t1, 4: decoy below 1, 5: t2, 6: decoy below 3
+    tokens = ints(9, truth[0], 33, truth[1], 44, truth[2], 55)
+    feed(engine, 1, PROMPT, tokens, ints(-1, -1, 0, 1, 1, 3, 3))
+    assert engine.keep(1, (1,), subtree=True).tolist() == [3, 4, 5, 6]
+    assert engine.cached_len(1) == len(PROMPT) + 1
+    deeper = feed(engine, 1, NONE, ints(truth[3], 66), ints(2, -1))
+    assert int(deeper.picks[0]) == truth[4]
+    assert engine.keep(1, (0, 2), subtree=True).tolist() == [4]
+    assert int(feed(engine, 1, NONE, ints(truth[4]), ints(0)).picks[0]) == truth[5]
+    assert engine.keep(1, (), subtree=True).tolist() == [0, 1]
+    engine.keep(1, (0, 1))
+    assert feed(engine, 1, ints(truth[5])).picks.tolist() == truth[6:7]
+
+
+def test_truncate_forgets_tokens_and_nodes(engine: Engine) -> None:
+    truth = plain(engine, 6, frequency_penalty=0.4)
+    engine.open(1, spec(frequency_penalty=0.4))
+    feed(engine, 1, PROMPT, ints(1, 2), ints(-1, 0))
+    engine.keep(1, (0, 1))
+    feed(engine, 1, ints(3), ints(4), ints(-1))
+    engine.truncate(1, len(PROMPT) - 2)
+    assert engine.cached_len(1) == len(PROMPT) - 2
+    answer, committed = [], PROMPT[-2:]
+    for _ in range(6):
+        committed = feed(engine, 1, committed).picks
+        answer.append(int(committed[0]))
+    assert answer == truth
+
+
+def test_penalties_follow_the_path(engine: Engine) -> None:
+    penalised: dict[str, Any] = {"frequency_penalty": 1.5, "presence_penalty": 0.5, "repetition_penalty": 1.3}
+    truth = plain(engine, 10, **penalised)
+    engine.open(1, spec(**penalised))
+    tokens = ints(truth[1], truth[0], truth[1], truth[2], truth[3])
+    picks = feed(engine, 1, PROMPT, tokens, ints(-1, -1, 1, 2, 3)).picks
+    assert [int(picks[row]) for row in (0, 2, 3, 4, 5)] == truth[:5]
+
+
+def test_neighbours_do_not_change_picks(engine: Engine) -> None:
+    truth = plain(engine, 4)
+    for sequence in (1, 2, 3):
+        engine.open(sequence, spec())
+    rows = (
+        SequenceRows(2, ints(50, 51, 52), ints(1, 2), ints(-1, -1)),
+        SequenceRows(1, PROMPT, ints(*truth[:2]), ints(-1, 0)),
+        SequenceRows(3, ints(13), NONE, NONE, wanted=False),
+    )
+    result = engine.step(StepPlan(rows))
+    assert result.num_rows == 5 + len(PROMPT) + 2 + 1
+    assert [entry.sequence for entry in result.results] == [2, 1, 3]
+    assert result.results[1].picks.tolist() == truth[:3]
+    assert [len(entry.picks) for entry in result.results] == [3, 3, 0]
+
+
+def test_candidates_begin_with_the_pick(engine: Engine) -> None:
+    engine.open(1, spec())
+    rows = SequenceRows(1, PROMPT, ints(6), ints(-1), num_choices=3)
+    result = engine.step(StepPlan((rows,))).results[0]
+    assert result.choices is not None
+    assert result.choices.ids.shape == result.choices.scores.shape == result.choices.probs.shape == (2, 3)
+    assert result.choices.entropy.shape == (2,)
+    assert result.choices.ids[:, 0].tolist() == result.picks.tolist()
+    assert all(len(set(row)) == 3 for row in result.choices.ids.tolist())
+    engine.close(1)
+    engine.open(1, spec())
+    assert feed(engine, 1, PROMPT, ints(6), ints(-1)).picks.tolist() == result.picks.tolist()
+
+
+def test_the_coupled_verdict_walks_the_picks_and_brings_logprobs(engine: Engine) -> None:
+    truth = plain(engine, 6)
+    wrong = (truth[1] + 1) % VOCAB
+    engine.open(1, spec())
+    tokens, parents = ints(truth[0], wrong, 1), ints(-1, 0, 1)
+    rows = SequenceRows(1, PROMPT, tokens, parents, acceptance="coupled", top_logprobs=2)
+    result = engine.step(StepPlan((rows,))).results[0]
+    assert result.verdict is not None
+    assert (result.verdict.path, result.verdict.emitted, result.verdict.bonus) == ((0,), truth[1], False)
+    assert result.logprobs is not None
+    assert result.logprobs.chosen.shape == (2,)
+    assert result.logprobs.top_ids.shape == result.logprobs.top.shape == (2, 2)
+    assert (result.logprobs.top[:, 0] >= result.logprobs.chosen).all()
+    engine.keep(1, result.verdict.path)
+    rows = SequenceRows(1, ints(truth[1]), ints(truth[2]), ints(-1), acceptance="coupled")
+    verdict = engine.step(StepPlan((rows,))).results[0].verdict
+    assert verdict is not None
+    assert (verdict.path, verdict.emitted, verdict.bonus) == ((0,), truth[3], True)
+    engine.keep(1, (0,))
+    verdict = engine.step(StepPlan((SequenceRows(1, ints(truth[3]), NONE, NONE, acceptance="coupled"),))).results[0].verdict
+    assert verdict is not None
+    assert (verdict.path, verdict.emitted, verdict.bonus) == ((), truth[4], True)
+
+
+def test_admission_is_refused_before_anything_is_held(engine: Engine) -> None:
+    with pytest.raises(DoesNotFit):
+        engine.open(1, spec(max_len=513))
+    with pytest.raises(DoesNotFit):
+        engine.open(1, spec(max_len=NUM_BLOCKS * BLOCK_LEN, max_nodes=1))
+    with pytest.raises(InvalidRequest, match="temperature"):
+        engine.open(1, spec(temperature=-1.0))
+    assert engine.num_free_blocks == NUM_BLOCKS
+    engine.open(1, spec(max_len=BLOCK_LEN * (NUM_BLOCKS - 2) - 16))
+    assert engine.num_free_blocks == 2
+    with pytest.raises(AlreadyExists):
+        engine.open(1, spec())
+    with pytest.raises(Overloaded):
+        engine.open(2, spec(max_len=17))
+    assert engine.num_free_blocks == 2
+    engine.close(1)
+    assert engine.num_free_blocks == NUM_BLOCKS
+    with pytest.raises(UnknownSession):
+        engine.close(1)
+
+
+BAD_ROWS = {
+    "unknown sequence": SequenceRows(7, PROMPT, NONE, NONE),
+    "token beyond the vocabulary": SequenceRows(1, ints(VOCAB), NONE, NONE),
+    "negative node": SequenceRows(1, ints(1), ints(-2), ints(-1)),
+    "parent is itself": SequenceRows(1, ints(1), ints(2, 3), ints(-1, 1)),
+    "parent below the root": SequenceRows(1, ints(1), ints(2), ints(-2)),
+    "too many nodes": SequenceRows(1, ints(1), np.zeros(17, np.int32), np.full(17, -1, np.int32)),
+    "beyond max_len": SequenceRows(1, np.zeros(61, np.int32), NONE, NONE),
+    "no rows": SequenceRows(1, NONE, NONE, NONE),
+    "lengths differ": SequenceRows(1, ints(1), ints(2, 3), ints(-1)),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD_ROWS))
+def test_bad_plans_change_nothing(engine: Engine, case: str) -> None:
+    truth = plain(engine, 2)
+    engine.open(1, spec())
+    engine.open(2, spec())
+    good = SequenceRows(2, ints(1, 2), ints(5), ints(-1))
+    with pytest.raises((InvalidRequest, UnknownSession)):
+        engine.step(StepPlan((good, BAD_ROWS[case])))
+    assert engine.cached_len(1) == engine.cached_len(2) == 0
+    assert feed(engine, 1, PROMPT).picks.tolist() == truth[:1]
+    assert len(feed(engine, 2, ints(1, 2), ints(5), ints(-1)).picks) == 2
+
+
+def test_committed_tokens_are_refused_while_nodes_live(engine: Engine) -> None:
+    engine.open(1, spec())
+    with pytest.raises(InvalidRequest):
+        feed(engine, 1, NONE, ints(1), ints(-1))
+    feed(engine, 1, PROMPT, ints(1, 2), ints(-1, -1))
+    with pytest.raises(InvalidRequest):
+        feed(engine, 1, ints(3))
+    with pytest.raises(InvalidRequest):
+        engine.keep(1, (0, 1))
+    with pytest.raises(InvalidRequest):
+        engine.keep(1, (2,))
+    with pytest.raises(InvalidRequest):
+        engine.truncate(1, len(PROMPT) + 1)
+    engine.keep(1, ())
+    assert engine.cached_len(1) == len(PROMPT)
+    with pytest.raises(InvalidRequest):
+        engine.step(StepPlan((SequenceRows(1, np.zeros(40, np.int32), NONE, NONE), SequenceRows(1, ints(1), NONE, NONE))))
+    with pytest.raises(InvalidRequest):
+        engine.step(StepPlan(()))
+
+
+def test_no_block_is_lost_over_many_sessions(engine: Engine) -> None:
+    generator = np.random.default_rng(2)
+    live: list[int] = []
+    for turn in range(60):
+        if live and generator.random() < 0.45:
+            engine.close(live.pop(int(generator.integers(len(live)))))
+        else:
+            try:
+                engine.open(turn, spec(max_len=int(generator.integers(12, 90)), max_nodes=int(generator.integers(0, 16))))
+            except Overloaded:
+                continue
+            live.append(turn)
+            feed(engine, turn, PROMPT)
+    for sequence in live:
+        engine.close(sequence)
+    assert engine.num_free_blocks == NUM_BLOCKS
