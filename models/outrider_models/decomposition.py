@@ -19,7 +19,8 @@ def apply_operator(operator: Operator, left: int, right: int) -> int:
         return left - right
     if operator is Operator.MUL:
         return left * right
-    assert right and left % right == 0, f"{left} / {right} is not exact"
+    assert right, f"{left} / {right} is not defined"
+    assert left % right == 0, f"{left} / {right} is not exact"
     return left // right
 
 

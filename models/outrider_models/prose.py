@@ -76,10 +76,8 @@ def _finish(sentence: str) -> str:
 
 def _clause(random: Random, subject: str | None = None) -> str:
     subject = subject or _noun_phrase(random)
-    if random.random() < 0.35:
-        middle = random.choice(VERBS_ALONE)
-    else:
-        middle = f"{random.choice(VERBS_ON)} {_noun_phrase(random)}"
+    alone = random.random() < 0.35
+    middle = random.choice(VERBS_ALONE) if alone else f"{random.choice(VERBS_ON)} {_noun_phrase(random)}"
     ending = ""
     if random.random() < 0.35:
         ending = f" {random.choice(PREPOSITIONS)} {_noun_phrase(random)}"
