@@ -19,6 +19,7 @@ MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 NUM_REPEATS = 3
 NUM_PROMPT = 16
 REFINE_RATE = 1 / 16
+MAX_SURPRISE = 2.0
 MEASURING_SEQUENCE = 0
 _NOTHING: IntArray = np.empty(0, np.int32)
 
@@ -31,10 +32,14 @@ class CostModel:
         self._points = dict(sorted(points.items()))
 
     def observe(self, num_rows: int, step_us: int) -> None:
-        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows)."""
+        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows).
+
+        One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
+        """
         nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
         expected = max(1.0, self.curve().verify_us(num_rows))
-        self._points[nearest] *= 1.0 + REFINE_RATE * (step_us / expected - 1.0)
+        surprise = min(MAX_SURPRISE, step_us / expected)
+        self._points[nearest] *= 1.0 + REFINE_RATE * (surprise - 1.0)
 
     def curve(self) -> CostCurve:
         """The present curve, never falling."""

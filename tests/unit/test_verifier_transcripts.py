@@ -88,7 +88,7 @@ class Lab:
         self.now_us += int(given.get("after_us", "100"))
         before = self.counters()
         effects = self.session.step(self.event(command, who, given))
-        changed = [f"{name}+{count - old}" for (name, count), old in zip(self.counters().items(), before.values(), strict=True) if count > old]
+        changed = [f"{name}+{count - before[name]}" for name, count in self.counters().items() if count > before[name]]
         lines = [describe(effect) for effect in effects] + ([" ".join(["counted", *changed])] if changed else [])
         return "\n".join([*lines, self.state()])
 
