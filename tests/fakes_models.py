@@ -84,6 +84,6 @@ def write_model(config: Any, directory: Path, dtype: torch.dtype = torch.float32
                 if weight.dim() >= 2:
                     weight.normal_(0.0, 1.2 / weight.shape[-1] ** 0.5 if "embed" not in name else 0.03)
                 elif "bias" in name:
-                    weight.normal_(0.0, 0.2)
+                    weight.normal_(0.0, 0.05)
     model.to(dtype).save_pretrained(directory, safe_serialization=True)
     return model

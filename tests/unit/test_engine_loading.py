@@ -1,0 +1,180 @@
+"""What may be loaded and what is refused, with the reason; identities, weights hashes and vocabularies.
+
+Run: pytest tests/unit/test_engine_loading.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GptOssConfig, LlamaConfig, MambaConfig, T5Config, T5ForConditionalGeneration
+
+import fakes_models
+from outrider.engine.config import DType, EngineConfig, EngineKind, InvariantSizes
+from outrider.engine.lean_engine import is_lean
+from outrider.engine.load import load_engine
+from outrider.engine.model_files import find_model, weights_hash
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
+from outrider.errors import InvalidRequest, ModelRefused
+from outrider.types.identity import incompatibility
+
+TINY: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def load(directory: Path, kind: EngineKind = EngineKind.AUTO, **settings: Any) -> PagedEngine:
+    torch.set_num_threads(1)
+    engine = load_engine(EngineConfig(str(directory), kind=kind, num_blocks=4, **settings))
+    assert isinstance(engine, PagedEngine)
+    return engine
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_rope_that_looks_at_the_longest_row_is_refused_by_the_probe(rope_type: str, tmp_path: Path) -> None:
+    rope: dict[str, Any] = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 4.0}
+    if rope_type == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 32}
+    fakes_models.write_model(LlamaConfig(**TINY, max_position_embeddings=128, rope_parameters=rope), tmp_path)
+    assert not is_lean(EngineConfig(str(tmp_path)))
+    with pytest.raises(ModelRefused, match="longest row"):
+        load(tmp_path)
+    with pytest.raises(ModelRefused, match=rope_type):
+        load(tmp_path, EngineKind.LEAN)
+
+
+def test_attention_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    sizes = {**TINY, "head_dim": 8, "num_local_experts": 2, "intermediate_size": 32, "pad_token_id": 0}
+    fakes_models.write_model(GptOssConfig(**sizes), tmp_path)
+    with pytest.raises(ModelRefused, match="s_aux"):
+        load(tmp_path)
+
+
+def test_recurrent_models_are_refused(tmp_path: Path) -> None:
+    fakes_models.write_model(
+        MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, bos_token_id=None, eos_token_id=None), tmp_path
+    )
+    with pytest.raises(ModelRefused, match="Mamba"):
+        load(tmp_path)
+
+
+def test_encoder_decoders_are_refused(tmp_path: Path) -> None:
+    T5ForConditionalGeneration(T5Config(vocab_size=96, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)).save_pretrained(tmp_path)
+    with pytest.raises(ModelRefused, match="encoder-decoder"):
+        load(tmp_path)
+
+
+def test_a_wrong_forward_is_refused_by_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    original = torch.Tensor.index_copy_
+
+    def forgetful(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return original(self, dim, index, source * 0.5)
+
+    monkeypatch.setattr(torch.Tensor, "index_copy_", forgetful)
+    with pytest.raises(ModelRefused, match="one by one"):
+        load(tmp_path)
+
+
+def test_pickled_weights_and_strangers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelRefused, match=r"config\.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelRefused, match="safetensors"):
+        load(tmp_path)
+
+
+def test_lean_refuses_families_it_does_not_know(tmp_path: Path) -> None:
+    fakes_models.make_model("gemma2", tmp_path)
+    assert not is_lean(EngineConfig(str(tmp_path)))
+    with pytest.raises(ModelRefused, match="gemma2"):
+        load(tmp_path, EngineKind.LEAN)
+
+
+def test_the_weights_hash_follows_the_bytes(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    before = weights_hash(find_model(str(tmp_path)))
+    identity = load(tmp_path).identity
+    assert identity.weights_hash == before
+    assert load(tmp_path, dtype=DType.BFLOAT16).identity.fingerprint != identity.fingerprint
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert weights_hash(find_model(str(tmp_path))) != before
+
+
+@pytest.mark.parametrize(
+    ("field", "config"),
+    [
+        ("engine.block_len", EngineConfig("somewhere", block_len=24)),
+        ("engine.max_rows", EngineConfig("somewhere", max_rows=0)),
+        ("engine.model", EngineConfig("")),
+        ("engine.invariant.rows", EngineConfig("somewhere", invariant=InvariantSizes(rows=8))),
+    ],
+)
+def test_settings_are_checked_by_name(field: str, config: EngineConfig) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        config.check()
+    assert caught.value.field == field
+
+
+def tokenizer(pieces: dict[str, int], byte_level: bool, added: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    kind = {"type": "ByteLevel"} if byte_level else {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}
+    return {"model": {"type": "BPE", "vocab": pieces}, "decoder": kind, "added_tokens": added or []}
+
+
+def test_two_spellings_of_the_same_bytes_share_a_hash() -> None:
+    letters = {byte: letter for letter, byte in byte_letters().items()}
+    assert len(letters) == 256
+    spelled = {letters[32] + "a": 0, letters[10]: 1, "\u00c3\u00a9": 2}
+    sentencepiece = {"\u2581a": 0, "<0x0A>": 1, "é": 2}
+    left, right = vocabulary_of(tokenizer(spelled, True)), vocabulary_of(tokenizer(sentencepiece, False))
+    assert [entry.content for entry in left.entries] == [b" a", b"\n", "é".encode()]
+    assert left.hash == right.hash
+
+
+def test_order_specials_and_holes_enter_the_vocabulary() -> None:
+    base = vocabulary_of(tokenizer({"a": 0, "b": 1}, True))
+    assert vocabulary_of(tokenizer({"b": 1, "a": 0}, True)).hash == base.hash
+    assert vocabulary_of(tokenizer({"a": 1, "b": 0}, True)).hash != base.hash
+    special = vocabulary_of(tokenizer({"a": 0, "b": 1}, True, [{"id": 1, "content": "b", "special": True}]))
+    assert special.hash != base.hash
+    holed = vocabulary_of(tokenizer({"a": 0, "b": 3}, True))
+    assert (holed.size, holed.missing_ids) == (4, (1, 2))
+    assert unnamed_vocabulary(5).size == 5
+
+
+def test_padding_of_the_head_is_never_emitted_and_pairs_with_other_padding(tmp_path: Path) -> None:
+    pieces = {f"w{index}": index for index in range(90)}
+    identities = []
+    for padded in (96, 128):
+        directory = tmp_path / str(padded)
+        fakes_models.make_model("llama", directory, vocab_size=padded)
+        (directory / "tokenizer.json").write_text(json.dumps(tokenizer(pieces, True)))
+        identities.append(load(directory, probe=False).identity)
+        vocabulary = read_vocabulary(directory)
+        assert vocabulary is not None
+        assert vocabulary.size == 90
+    assert identities[0].vocab_size == 90
+    assert incompatibility(*identities) is None
+
+
+def test_a_tokenizer_longer_than_the_head_is_refused(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer({f"w{index}": index for index in range(97)}, True)))
+    with pytest.raises(ModelRefused, match="columns"):
+        load(tmp_path)
