@@ -1,6 +1,6 @@
 """Real processes, the reference pair: a drafter killed or stopped in the middle of an answer, cancellation, drain.
 
-One deployment serves the whole module; a test that hurts the drafter starts it again. Losing drafts may cost speed, never a token.
+One deployment serves the whole module; a test that hurts the drafter makes it well again. Losing drafts may cost speed, never a token.
 """
 
 from __future__ import annotations
@@ -48,11 +48,6 @@ class Pair:
             with Connection(self.deployment.drafter) as drafter:
                 counts.append(drafter.drafter_info().live)
         return counts
-
-    def heal(self) -> None:
-        """The drafter runs and is paired again."""
-        self.deployment.restart("drafter")
-        await_pair(self.deployment)
 
 
 def request(*, drafts: bool = True, num_tokens: int = NUM_TOKENS) -> pb.GenerateRequest:
@@ -109,6 +104,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
         assert time.monotonic() < deadline, f"{what} did not happen within {SETTLE_S} s"
 
 
+def drafts_again(pair: Pair) -> bool:
+    """A short answer has the plain tokens, and drafts in it."""
+    answer = pair.gateway.ask(request(num_tokens=HURT_AFTER)).first
+    assert answer.token_ids == pair.truth[:HURT_AFTER]
+    return answer.finished.statistics.num_accepted > 0
+
+
 def is_idle(live: identity_pb2.LiveCounts) -> bool:
     return not (live.sessions or live.kv_blocks_used or live.queued)
 
@@ -122,6 +124,18 @@ def test_an_undisturbed_answer_is_the_plain_one_and_used_drafts(pair: Pair) -> N
     assert statistics.num_drafter_losses == 0
 
 
+def test_a_stopped_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
+    drafter = pair.deployment.processes["drafter"]
+    try:
+        answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGSTOP))
+    finally:
+        drafter.signal(signal.SIGCONT)
+    assert answer.first.token_ids == pair.truth
+    assert longest_stall_s(answer) < MAX_STALL_S
+    assert answer.first.finished.statistics.num_drafter_losses >= 1
+    until(lambda: drafts_again(pair), "drafting after the drafter was continued")
+
+
 def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     drafter = pair.deployment.processes["drafter"]
     answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGKILL))
@@ -130,26 +144,9 @@ def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     statistics = answer.first.finished.statistics
     assert statistics.num_drafter_losses >= 1
     assert statistics.num_accepted > 0, "it was hurt in the middle: some drafts came before"
-    pair.heal()
-
-
-def test_a_stopped_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
-    drafter = pair.deployment.processes["drafter"]
-    try:
-        answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGSTOP))
-        assert answer.first.token_ids == pair.truth
-        assert longest_stall_s(answer) < MAX_STALL_S
-        assert answer.first.finished.statistics.num_drafter_losses >= 1
-    finally:
-        drafter.signal(signal.SIGCONT)
-    pair.heal()
-
-
-def test_a_healed_pair_drafts_again(pair: Pair) -> None:
-    pair.heal()
-    answer = pair.gateway.ask(request()).first
-    assert answer.token_ids == pair.truth
-    assert answer.finished.statistics.num_accepted > 0
+    pair.deployment.restart("drafter")
+    await_pair(pair.deployment)
+    until(lambda: drafts_again(pair), "drafting after the drafter was started again")
 
 
 def test_a_cancelled_request_leaves_nothing_on_any_process(pair: Pair) -> None:

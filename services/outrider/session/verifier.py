@@ -226,7 +226,9 @@ class VerifierSession:
         self.statistics.draft_wait_us += max(0, now_us - self._ready_since_us)
         if now_us >= self._deadline_us:
             for link in self._links.values():
-                self.statistics.num_missed_deadlines += link.miss_deadline(self.prefix)
+                if link.miss_deadline(self.prefix):
+                    self.statistics.num_missed_deadlines += 1
+                    self.statistics.num_drafter_losses += link.is_stalled  # given up until it answers again
 
     def _on_verified(self, event: RoundVerified) -> list[VerifierEffect]:
         verified = self._round
