@@ -11,7 +11,7 @@ from typing import Any
 
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.settings import DrafterSettings, ReplaySettings
-from outrider.drafting.registry import SourceOptions, make_source
+from outrider.drafting.registry import SourceOptions, source_factory
 from outrider.drafting.replay_source import ReplayOptions
 from outrider.errors import InvalidRequest
 from outrider.session.drafter_admission import DrafterBounds
@@ -21,6 +21,7 @@ from outrider.types.tree import MAX_TREE_NODES
 
 def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
     """Load, probe and warm. Raises ModelRefused or InvalidRequest with a sentence for the operator."""
+    make = source_factory(settings.source)
     from outrider.engine.load import load_engine
 
     engine = load_engine(settings.engine)
@@ -28,7 +29,7 @@ def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
     # `invariant` engines bound the depth of a tree; the others take any.
     max_depth = settings.engine.invariant.max_tree_depth if identity.numerics is Numerics.INVARIANT else MAX_TREE_NODES
     options = SourceOptions(engine, max_depth, _replay_options(settings.replay, identity.vocab_size))
-    source = make_source(settings.source, options)
+    source = make(options)
     max_len = min(settings.max_len or identity.max_context, identity.max_context)
     bounds = DrafterBounds(
         source=source.name,

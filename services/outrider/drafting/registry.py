@@ -42,9 +42,14 @@ def _replay(options: SourceOptions) -> DraftSource:
 SOURCES: dict[str, SourceFactory] = {"model": _model, "replay": _replay}
 
 
-def make_source(name: str, options: SourceOptions) -> DraftSource:
-    """A fresh source; raises InvalidRequest when the name is unknown or the options do not suffice."""
+def source_factory(name: str) -> SourceFactory:
+    """How the named source is made; raises InvalidRequest with the names there are. Call it before a model is loaded for nothing."""
     factory = SOURCES.get(name)
     if factory is None:
         raise InvalidRequest("source", f"{name!r} is unknown; there are {', '.join(sorted(SOURCES))}")
-    return factory(options)
+    return factory
+
+
+def make_source(name: str, options: SourceOptions) -> DraftSource:
+    """A fresh source; raises InvalidRequest when the name is unknown or the options do not suffice."""
+    return source_factory(name)(options)

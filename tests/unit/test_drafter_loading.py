@@ -1,0 +1,66 @@
+"""From a command line to a loaded drafter, in this process: bounds from the model, replayed texts from a file, refusals by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drafter_service.drafting_thread import LoadedDrafter
+from drafter_service.loading import load_drafter
+from drafter_service.settings import parse_settings
+from fakes_models import VOCAB, make_model
+from outrider.drafting.contract import ProposeRequest, SourceSession
+from outrider.errors import InvalidRequest
+from outrider.types.frames import DraftLimits
+from outrider.types.sampling import NoiseAddress, SamplingParams
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("draft-model")
+    make_model("llama", folder)
+    return folder
+
+
+def loaded(model: Path, *extra: str) -> LoadedDrafter:
+    return load_drafter(parse_settings(["--model", str(model), "--listen", "127.0.0.1:0", "--no-probe", *extra]))
+
+
+def test_bounds_come_from_the_model_and_the_command_line(model: Path) -> None:
+    whole = loaded(model).bounds
+    assert (whole.vocab_size, whole.max_len, whole.max_prefix_len, whole.source) == (VOCAB, 512, 512, "model")
+    small = loaded(model, "--max-len", "100", "--max-prefix-len", "60").bounds
+    assert (small.max_len, small.max_prefix_len) == (100, 60)
+    assert loaded(model, "--max-len", "100000").bounds.max_len == 512
+
+
+def test_replayed_texts_come_from_a_file(model: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps({"texts": [list(range(1, 90))]}))
+    source = loaded(model, "--source", "replay", "--replay-texts", str(texts)).source
+    prefix = np.arange(1, 40, dtype=np.int32)
+    source.open(SourceSession(1, prefix, 39, SamplingParams(), NoiseAddress(7), DraftLimits(100)))
+    tokens = [source.propose([ProposeRequest(1, 0, 47)])[0].tokens for _ in range(8)]
+    assert tokens == [(token,) for token in range(40, 48)]
+
+
+@pytest.mark.parametrize("content", ['{"texts": 3}', "[[1, 2]]", '{"texts": [[1, 100000]]}'])
+def test_a_file_of_something_else_is_refused(model: Path, tmp_path: Path, content: str) -> None:
+    texts = tmp_path / "texts.json"
+    texts.write_text(content)
+    with pytest.raises(InvalidRequest, match="texts"):
+        loaded(model, "--source", "replay", "--replay-texts", str(texts))
+
+
+@pytest.mark.parametrize("flag", ["--threads", "--max-sessions", "--max-message-mib"])
+def test_a_number_out_of_range_names_its_flag(model: Path, flag: str) -> None:
+    with pytest.raises(InvalidRequest, match=flag):
+        loaded(model, flag, "0")
+
+
+def test_an_unknown_source_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="oracle"):
+        loaded(tmp_path / "no-model-here", "--source", "oracle")
