@@ -13,7 +13,7 @@ from outrider.errors import DoesNotFit, Overloaded
 from outrider.session.pacing.contract import CostCurve
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
-from outrider.types.tree import IntArray
+from outrider.types.tree import ROOT, IntArray
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 NUM_REPEATS = 3
@@ -21,6 +21,7 @@ NUM_PROMPT = 16
 REFINE_RATE = 1 / 16
 MAX_SURPRISE = 2.0
 MEASURING_SEQUENCE = 0
+CHAIN_LEN = 16  # `invariant` numerics bound the levels of a tree
 _NOTHING: IntArray = np.empty(0, np.int32)
 
 
@@ -69,9 +70,10 @@ def measure_cost(engine: Engine) -> CostModel:
 
 
 def _time_step(engine: Engine, num_committed: int, num_rows: int) -> float:
-    """Microseconds of a step of num_committed committed rows and a chain of nodes up to num_rows in all."""
-    num_nodes = max(0, num_rows - num_committed)
-    nodes, parents = np.zeros(num_nodes, np.int32), np.arange(-1, num_nodes - 1, dtype=np.int32)
+    """Microseconds of a step of num_committed committed rows and a tree of chains up to num_rows in all."""
+    indices = np.arange(max(0, num_rows - num_committed), dtype=np.int32)
+    nodes = indices // CHAIN_LEN
+    parents = np.where(indices % CHAIN_LEN == 0, np.int32(ROOT), indices - 1).astype(np.int32)
     rows = SequenceRows(MEASURING_SEQUENCE, np.zeros(num_committed, np.int32), nodes, parents, acceptance="coupled")
     result = engine.step(StepPlan((rows,)))
     engine.keep(MEASURING_SEQUENCE, ())
