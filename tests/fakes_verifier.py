@@ -1,4 +1,5 @@
-"""A VerifierService that answers from a script: runs of any length, held or failing where a test wants it, counting what is live.
+"""A VerifierService that answers from a script: runs of any length, held or failing where a test wants it, counting what is live;
+and a gateway over such verifiers, in this process but on real sockets.
 
 Knows the Decode messages. Its answers are exact in order and positions, so that the gateway's checks pass; `overrun` makes it keep
 committing beyond stop tokens and max_tokens, as a run of accepted drafts would if nobody cut it.
@@ -9,13 +10,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import grpc
 
+from outrider.client import OutriderClient, connect
 from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation
+from outrider.gateway.gateway import Gateway, GatewayConfig, start_gateway
+from outrider.gateway.limits import GatewayLimits
+from outrider.rpc.channel import ChannelLimits, open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.convert import identity_to_proto, statistics_to_proto
 from outrider.rpc.server import RpcServer
@@ -23,10 +30,13 @@ from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.statistics import DraftStatistics
 from outrider.v1 import generation_pb2, identity_pb2, sampling_pb2
 from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.generation_pb2_grpc import GenerationServiceStub
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, add_VerifierServiceServicer_to_server
 
 VERIFIER_SERVICE = "outrider.v1.VerifierService"
 IDLE_TIMEOUT_S = 5.0
+STALL_S = 0.3
+MODEL_DIR = Path(__file__).parents[1] / "models" / "ref-small"
 
 
 class Hold(Enum):
@@ -59,6 +69,7 @@ class FakeVerifier(VerifierServiceServicer):
     """script: the whole answer, as tokens or as a function of the start. run_lens: lengths of successive commits, repeated for ever.
 
     refuse: raised instead of starting. fail: raised after the first commit. starts: every DecodeStart seen. num_live: streams held.
+    reached: a hold was reached. stalled: a commit could not be written for STALL_S.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -77,8 +88,10 @@ class FakeVerifier(VerifierServiceServicer):
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
         self.reached = asyncio.Event()
+        self.stalled = asyncio.Event()
         self._changed = asyncio.Condition()
         self._live_ids: set[str] = set()
+        self.server: RpcServer | None = None
 
     async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
         drafter = identity_to_proto(fake_identity(model="fake/draft"))
@@ -132,7 +145,7 @@ class FakeVerifier(VerifierServiceServicer):
         for run in self._runs(start):
             if stopped.is_set():
                 break
-            await context.write(pb.DecodeResponse(committed=self._committed(start, begin, run)))
+            await self._write(context, pb.DecodeResponse(committed=self._committed(start, begin, run)))
             self.num_commits += 1
             begin += len(run)
             if self.fail is not None:
@@ -140,6 +153,14 @@ class FakeVerifier(VerifierServiceServicer):
             await self._held(Hold.AFTER_FIRST_COMMIT)
         await self._held(Hold.BEFORE_FINISHED)
         await context.write(pb.DecodeResponse(finished=self._finished(start, begin, stopped)))
+
+    async def _write(self, context: Context, response: pb.DecodeResponse) -> None:
+        """A write that takes longer than STALL_S sets `stalled`: the reader holds us back."""
+        handle = asyncio.get_running_loop().call_later(STALL_S, self.stalled.set)
+        try:
+            await context.write(response)
+        finally:
+            handle.cancel()
 
     async def _held(self, at: Hold) -> None:
         if self.hold is at:
@@ -187,7 +208,7 @@ class FakeVerifier(VerifierServiceServicer):
 @asynccontextmanager
 async def serving(verifier: FakeVerifier, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """Serve a fake on a real socket for the block's time; yields its address."""
-    server = RpcServer([address])
+    server = verifier.server = RpcServer([address])
     server.add(VERIFIER_SERVICE, add_VerifierServiceServicer_to_server, verifier)
     await server.start()
     await server.set_serving()
@@ -196,3 +217,36 @@ async def serving(verifier: FakeVerifier, address: str = "127.0.0.1:0") -> Async
     finally:
         verifier.release.set()
         await server.stop()
+
+
+@dataclass
+class GatewayUnderTest:
+    """A gateway with a client of values and a raw stub, both on channels of their own."""
+
+    gateway: Gateway
+    client: OutriderClient
+    stub: Any
+
+    async def idle(self) -> None:
+        """Return once the gateway holds nothing; TimeoutError after IDLE_TIMEOUT_S."""
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            await self.gateway.servicer.wait_idle()
+        assert self.gateway.servicer.live_counts() == identity_pb2.LiveCounts()
+
+
+@asynccontextmanager
+async def gateway_over(*verifiers: FakeVerifier, limits: GatewayLimits | None = None) -> AsyncIterator[GatewayUnderTest]:
+    """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere."""
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(verifier)) for verifier in verifiers]
+        config = GatewayConfig(("127.0.0.1:0",), tuple(addresses), MODEL_DIR, limits=limits or GatewayLimits(), verifier_timeout_s=10.0)
+        gateway = await start_gateway(config)
+        stack.push_async_callback(gateway.stop, 2.0)
+        client = await stack.enter_async_context(await connect(gateway.address))
+        channel = open_channel(gateway.address, ChannelLimits(receive_window_bytes=16 * 2**10))
+        stack.push_async_callback(channel.close, None)
+        under_test = GatewayUnderTest(gateway, client, GenerationServiceStub(channel))  # type: ignore[no-untyped-call]
+        yield under_test
+        await under_test.idle()
+        for verifier in verifiers:
+            await verifier.wait_live(0)

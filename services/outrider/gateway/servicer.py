@@ -87,6 +87,10 @@ class GenerationServicer(GenerationServiceServicer):
         queued = sum(run.num_queued for run in self._runs)
         return identity_pb2.LiveCounts(sessions=len(self._live), streams=self._pool.num_live, queued=queued)
 
+    async def wait_idle(self) -> None:
+        """Return once no request is live."""
+        await self._live.wait_empty()
+
     async def drain(self, grace_s: float) -> None:
         """Let live requests finish; those that do not within the grace end with UNAVAILABLE."""
         try:

@@ -1,0 +1,181 @@
+"""Cancelled at every state, by every party, nothing stays: no request, no stream, no verifier session.
+
+`gateway_over` asserts at its end that the gateway and every verifier hold nothing.
+
+    pytest tests/integration/test_gateway_cancel.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, gateway_over
+from outrider.errors import Cancelled, Overloaded, Unavailable
+from outrider.gateway.limits import GatewayLimits
+from outrider.rpc.status import DeadlinePassed
+from outrider.types.generation import AnswerEvent, Delta, GenerationRequest, Started
+from outrider.v1 import generation_pb2 as pb
+
+REQUEST = GenerationRequest(prompt="hi", seed=1, request_id="it")
+LETTERS = list(range(40, 60))
+# Rows of log-probabilities that make every commit some 12 kB, so that a few fill a flow-control window.
+WIDE_ROWS = 1500
+
+
+async def consume(under_test: GatewayUnderTest, request: GenerationRequest, timeout_s: float | None = None) -> list[AnswerEvent]:
+    return [event async for event in under_test.client.generate(request, timeout_s)]
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+@pytest.mark.parametrize("hold", Hold)
+async def test_a_client_that_leaves_frees_everything_at_every_state(hold: Hold, num_samples: int) -> None:
+    fake = FakeVerifier(LETTERS, hold=hold)
+    async with gateway_over(fake) as under_test:
+        task = asyncio.ensure_future(consume(under_test, replace(REQUEST, num_samples=num_samples)))
+        await fake.wait_live(num_samples)
+        await fake.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fake.wait_live(0)
+
+
+@pytest.mark.parametrize("hold", Hold)
+async def test_abort_by_id_ends_the_stream_with_cancelled_at_every_state(hold: Hold) -> None:
+    fake = FakeVerifier(LETTERS, hold=hold)
+    async with gateway_over(fake) as under_test:
+        task = asyncio.ensure_future(consume(under_test, REQUEST))
+        await fake.reached.wait()
+        await under_test.client.abort("it")
+        with pytest.raises(Cancelled, match="'it' was aborted"):
+            await task
+        await fake.wait_live(0)
+
+
+@pytest.mark.parametrize("hold", Hold)
+async def test_a_deadline_that_passes_frees_everything_at_every_state(hold: Hold) -> None:
+    fake = FakeVerifier(LETTERS, hold=hold)
+    async with gateway_over(fake) as under_test:
+        with pytest.raises(DeadlinePassed):
+            await consume(under_test, REQUEST, timeout_s=0.3)
+        await fake.wait_live(0)
+
+
+async def test_the_deadline_travels_to_the_verifier() -> None:
+    remaining: list[float | None] = []
+
+    class Watching(FakeVerifier):
+        async def Decode(self, requests: AsyncIterator[object], context: grpc.aio.ServicerContext) -> None:  # type: ignore[override, type-arg]
+            remaining.append(context.time_remaining())
+            await super().Decode(requests, context)  # type: ignore[arg-type]
+
+    async with gateway_over(Watching(LETTERS)) as under_test:
+        await consume(under_test, REQUEST, timeout_s=5.0)
+        await consume(under_test, REQUEST)
+    assert remaining[0] is not None
+    assert 0 < remaining[0] < 5.1, "timeouts travel in steps of some milliseconds"
+    assert remaining[1] is None
+
+
+async def test_one_sample_refused_closes_the_others_and_refuses_the_request() -> None:
+    class Half(FakeVerifier):
+        async def _held(self, at: Hold) -> None:
+            if at is Hold.BEFORE_STARTED and self.starts[-1].noise.sample_index == 1:
+                raise Overloaded("no room for the second")
+            await super()._held(at)
+
+    async with gateway_over(Half(LETTERS)) as under_test:
+        with pytest.raises(Overloaded, match="no room for the second"):
+            await consume(under_test, replace(REQUEST, num_samples=3))
+
+
+async def test_one_sample_that_fails_ends_the_others() -> None:
+    fake = FakeVerifier(LETTERS, fail=Unavailable("one is gone"), hold=None)
+    async with gateway_over(fake) as under_test:
+        with pytest.raises(Unavailable, match="one is gone"):
+            await consume(under_test, replace(REQUEST, num_samples=3))
+        await fake.wait_live(0)
+
+
+async def test_a_verifier_process_that_dies_ends_its_requests_with_unavailable() -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        running = under_test.client.generate(REQUEST)
+        assert isinstance(await anext(running), Started)
+        assert isinstance(await anext(running), Delta)
+        assert fake.server is not None
+        await fake.server.stop(grace_s=0.0)
+        with pytest.raises((Unavailable, Cancelled)):
+            await anext(running)
+
+
+async def test_a_slow_reader_holds_the_verifier_back_and_can_still_be_aborted() -> None:
+    num_rounds = 300
+    fake = FakeVerifier([40] * num_rounds, logprob_rows=WIDE_ROWS)
+    async with gateway_over(fake) as under_test:
+        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", request_id="slow", top_logprobs=1, max_tokens=num_rounds))
+        assert (await call.read()).HasField("started")
+        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        assert fake.num_commits < 3 * GatewayLimits().max_queued_events, "the queue and two flow-control windows, no more"
+        assert under_test.gateway.servicer.live_counts().queued <= GatewayLimits().max_queued_events
+        await under_test.client.abort("slow")
+        await fake.wait_live(0)
+        await under_test.idle()
+        call.cancel()
+
+
+async def test_a_slow_reader_that_reads_on_gets_everything() -> None:
+    fake = FakeVerifier([40] * 300, logprob_rows=WIDE_ROWS)
+    async with gateway_over(fake) as under_test:
+        call = under_test.stub.Generate(pb.GenerateRequest(prompt="hi", top_logprobs=1, max_tokens=300))
+        await call.read()
+        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        kinds = [message.WhichOneof("event") async for message in _rest(call)]
+    assert kinds == ["delta"] * 300 + ["finished", "done"]
+
+
+async def _rest(call: grpc.aio.UnaryStreamCall) -> AsyncIterator[pb.GenerateResponse]:  # type: ignore[type-arg]
+    while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+        yield message
+
+
+async def test_many_clients_that_come_and_go_leave_nothing() -> None:
+    fake = FakeVerifier(LETTERS, run_lens=(1, 3, 2))
+
+    async def visit(under_test: GatewayUnderTest, index: int) -> None:
+        """Leave after `index % 9` events, or stay to the end."""
+        running = under_test.client.generate(replace(REQUEST, request_id="", num_samples=1 + index % 2))
+        for _ in range(index % 9):
+            await anext(running)
+        await running.aclose()  # type: ignore[attr-defined]
+
+    async with gateway_over(fake) as under_test:
+        await asyncio.gather(*(visit(under_test, index) for index in range(36)))
+        await under_test.idle()
+        assert len(await consume(under_test, REQUEST)) > 3
+
+
+async def test_a_drain_lets_live_answers_finish() -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        task = asyncio.ensure_future(consume(under_test, REQUEST))
+        await fake.reached.wait()
+        draining = asyncio.ensure_future(under_test.gateway.servicer.drain(grace_s=IDLE_TIMEOUT_S))
+        fake.release.set()
+        await draining
+        assert "".join(event.text for event in await task if isinstance(event, Delta))
+
+
+async def test_a_drain_ends_what_does_not_finish_within_its_grace() -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        task = asyncio.ensure_future(consume(under_test, REQUEST))
+        await fake.reached.wait()
+        await under_test.gateway.servicer.drain(grace_s=0.0)
+        with pytest.raises(Unavailable, match="shutting down"):
+            await task
