@@ -62,6 +62,8 @@ class ModelTree:
         most = min(self.limits.tree_width, room)
         if most <= 0:
             return []
+        if not self.leaves:
+            return []
         positions, draft_until = self.positions, min(draft_until, len(self.truth) + self._max_depth)
         ready = [leaf for leaf in self.leaves if positions[leaf] + 1 < draft_until]
         if len(ready) > 1:
@@ -82,6 +84,8 @@ class ModelTree:
     def shares(self, num_parents: int) -> list[int]:
         """How many children each of the parents may get: fixed before any is drawn, as rejection acceptance needs."""
         room = self.limits.max_nodes - len(self.live)
+        if num_parents == 1:
+            return [min(self.limits.tree_width, room)]
         shares: list[int] = []
         for left in range(num_parents, 0, -1):
             share = min(self.limits.tree_width, room - (left - 1))
