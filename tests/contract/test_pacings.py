@@ -1,0 +1,111 @@
+"""What every registered pacing policy owes: it stays within the rows, makes progress, ends every wait, and drafts only where it may."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.registry import PACINGS, make_pacing
+
+COST = CostCurve(((1, 10_000.0), (8, 11_000.0), (64, 30_000.0)))
+NOW_US = 1_000_000
+
+every_policy = pytest.mark.parametrize("name", sorted(PACINGS))
+
+
+@st.composite
+def session_views(draw: st.DrawFn, session: int) -> SessionView:
+    """Any state the verifier's session may report."""
+    depth = draw(st.integers(0, 12))
+    committed_len = draw(st.integers(1, 5000))
+    return SessionView(
+        session=session,
+        committed_len=committed_len,
+        num_uncached=draw(st.sampled_from((1, 1, 1, min(2, committed_len), committed_len))),
+        num_nodes=draw(st.integers(depth, 3 * depth)),
+        depth=depth,
+        tail_ended=draw(st.booleans()),
+        has_drafter=draw(st.booleans()),
+        following=draw(st.booleans()),
+        waiting_since_us=NOW_US - draw(st.integers(0, 50_000)),
+        draft_deadline_us=NOW_US + draw(st.integers(-20_000, 20_000)),
+        max_draft_len=draw(st.integers(0, 64)),
+        remaining=draw(st.integers(1, 500)),
+        draft_us_per_token=draw(st.sampled_from((0.0, 300.0, 5_000.0))),
+        acceptance=draw(st.floats(0.0, 1.0)),
+    )
+
+
+@st.composite
+def step_views(draw: st.DrawFn) -> StepView:
+    """Up to five sessions and few rows, so that they must share."""
+    sessions = tuple(draw(session_views(session)) for session in range(draw(st.integers(0, 5))))
+    return StepView(sessions, COST, draw(st.integers(1, 64)), NOW_US)
+
+
+@every_policy
+@given(view=step_views())
+def test_a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: StepView) -> None:
+    plan = make_pacing(name).plan(view)
+    sessions = {session.session: session for session in view.sessions}
+    assert len({part.session for part in plan.take}) == len(plan.take)
+    assert sum(part.max_feed + part.max_nodes for part in plan.take) <= view.max_rows
+    for part in plan.take:
+        session = sessions[part.session]
+        assert 1 <= part.max_feed <= session.num_uncached
+        assert 0 <= part.max_nodes <= session.num_nodes
+        assert part.max_nodes == 0 or part.max_feed == session.num_uncached
+
+
+@every_policy
+@given(view=step_views())
+def test_whoever_need_not_wait_makes_the_step_move(name: str, view: StepView) -> None:
+    plan = make_pacing(name).plan(view)
+    due = [
+        session
+        for session in view.sessions
+        if session.num_uncached > 1 or not session.has_drafter or session.tail_ended or session.draft_deadline_us <= view.now_us
+    ]
+    if due:
+        assert plan.take
+    if len(view.sessions) <= view.max_rows:
+        taken = {part.session for part in plan.take}
+        assert {session.session for session in due if session.num_uncached == 1} <= taken
+
+
+@every_policy
+@given(view=step_views())
+def test_every_wait_has_an_end(name: str, view: StepView) -> None:
+    plan = make_pacing(name).plan(view)
+    taken = {part.session for part in plan.take}
+    waiting = [session for session in view.sessions if session.session not in taken]
+    if waiting and not plan.take:
+        assert plan.wake_us == min(session.draft_deadline_us for session in waiting)
+
+
+@every_policy
+@given(view=step_views())
+def test_the_same_view_gives_the_same_plan(name: str, view: StepView) -> None:
+    policy = make_pacing(name)
+    policy.plan(view)
+    assert policy.plan(view) == policy.plan(view)
+
+
+@every_policy
+@given(view=step_views())
+def test_credit_follows_the_requests_own_bound(name: str, view: StepView) -> None:
+    policy = make_pacing(name)
+    policy.plan(view)
+    for session in view.sessions:
+        ahead = policy.draft_ahead(session)
+        assert ahead >= 0
+        assert policy.flush_len(session) >= 0
+        if session.max_draft_len == 0 or not policy.drafts:
+            assert ahead == 0
+
+
+@every_policy
+def test_a_policy_carries_the_name_it_is_registered_under(name: str) -> None:
+    assert make_pacing(name).name == name

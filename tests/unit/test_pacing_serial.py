@@ -1,0 +1,56 @@
+"""Serial pacing: a round waits for its whole draft, a drafter never runs beyond it, and the length follows what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes_pacing import session_view, step_view
+from outrider.session.pacing.contract import CostCurve, SessionPlan
+from outrider.session.pacing.serial import SerialPacing
+
+
+def test_a_session_waits_until_its_whole_draft_is_there() -> None:
+    policy = SerialPacing(4)
+    waiting = policy.plan(step_view(session_view(1, guessed=3)))
+    assert waiting.take == ()
+    assert waiting.wake_us == session_view(1).draft_deadline_us
+    assert policy.plan(step_view(session_view(1, guessed=4))).take == (SessionPlan(1, 1, 4),)
+
+
+@pytest.mark.parametrize(
+    "change", [{"tail_ended": True}, {"has_drafter": False}, {"draft_deadline_us": 0}, {"remaining": 1}, {"max_draft_len": 0}]
+)
+def test_it_does_not_wait_for_what_will_not_come(change: dict[str, int]) -> None:
+    plan = SerialPacing(4).plan(step_view(session_view(1, guessed=2, **change)))
+    assert [part.session for part in plan.take] == [1]
+
+
+def test_one_that_waits_does_not_hold_up_another() -> None:
+    plan = SerialPacing(4).plan(step_view(session_view(1, guessed=1), session_view(2, guessed=4)))
+    assert plan.take == (SessionPlan(2, 1, 4),)
+
+
+def test_credit_is_one_draft() -> None:
+    policy = SerialPacing(6)
+    assert policy.draft_ahead(session_view(1)) == 6
+    assert policy.draft_ahead(session_view(1, max_draft_len=3)) == 3
+    assert policy.draft_ahead(session_view(1, remaining=3)) == 2
+    assert policy.draft_ahead(session_view(1, max_draft_len=0)) == 0
+
+
+def test_a_fast_and_often_right_drafter_is_given_longer_drafts_than_a_slow_and_wrong_one() -> None:
+    cost = CostCurve(((1, 10_000.0), (64, 12_000.0)))
+    lengths = []
+    for draft_us, acceptance in ((100.0, 0.95), (8_000.0, 0.3)):
+        policy = SerialPacing()
+        policy.plan(step_view(session_view(1, draft_us_per_token=draft_us, acceptance=acceptance), cost=cost))
+        lengths.append(policy.draft_len)
+    assert lengths[0] > 8
+    assert lengths[1] == 1
+
+
+def test_the_length_stays_when_nothing_better_was_measured() -> None:
+    policy = SerialPacing()
+    before = policy.draft_len
+    policy.plan(step_view(session_view(1, draft_us_per_token=0.0, acceptance=0.9)))
+    assert policy.draft_len == before
