@@ -32,6 +32,7 @@ def test_the_rules_name_only_known_units_and_same_levels() -> None:
         ("services/outrider/session/verifier.py", "import torch", "outrider.session.verifier must not know torch"),
         ("services/outrider/rpc/server.py", "from outrider.engine.contract import Engine", "imports outrider.engine on its own level"),
         ("services/outrider/engine/load.py", "def f():\n    import grpc", "outrider.engine.load must not know grpc"),
+        ("services/outrider/engine/acceptance/coupled.py", "import torch", "outrider.engine.acceptance.coupled must not know torch"),
         ("services/outrider/drafting/table.py", "import redis.asyncio", "outrider.drafting.table must not know redis"),
         ("services/outrider/gateway/place.py", "import ray", "outrider.gateway.place must not know ray"),
         ("services/outrider/errors.py", "from . import types", "outrider.errors imports outrider.types on its own level"),

@@ -33,7 +33,8 @@ def in_runs(ids: Sequence[int], run_len: int) -> Iterator[Sequence[int]]:
 
 def play(subject: Answer, runs: Iterator[Sequence[int]]) -> tuple[str, list[int], End | None, str]:
     """Text, tokens, why it ended and the stop string; a test's verifier ends an answer that did not end by itself with LENGTH."""
-    text, tokens = "", []
+    text = ""
+    tokens: list[int] = []
     for run in runs:
         grown = subject.push(run)
         text += grown.text

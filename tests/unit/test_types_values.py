@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ IDENTITY = ModelIdentity(
         ("logit_bias", tuple((i, 0.0) for i in range(MAX_LOGIT_BIAS_ENTRIES + 1))),
     ],
 )
-def test_out_of_range_sampling_is_refused_by_name(field: str, value: object) -> None:
+def test_out_of_range_sampling_is_refused_by_name(field: str, value: Any) -> None:
     params = dataclasses.replace(SamplingParams(), **{field: value})
     with pytest.raises(InvalidRequest) as refused:
         params.check(vocab_size=100)
@@ -85,7 +86,7 @@ def test_an_equal_pair_is_compatible_whatever_the_weights() -> None:
         ({"protocol_version": 9}, "9"),
     ],
 )
-def test_a_mismatch_says_which_side_has_what(change: dict[str, object], mention: str) -> None:
+def test_a_mismatch_says_which_side_has_what(change: dict[str, Any], mention: str) -> None:
     sentence = incompatibility(dataclasses.replace(IDENTITY, model="small", **change), IDENTITY)
     assert sentence is not None
     assert f"the drafter 'small' has {mention}" in sentence

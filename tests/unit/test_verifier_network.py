@@ -6,6 +6,7 @@ Each case also asserts progress within the deadline (inside Simulation), that ev
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -84,8 +85,8 @@ def test_killed_drafters_cost_speed_only(pacing: str) -> None:
     for seed in range(6):
         simulation, expected = storm(seed, WEATHERS["calm"], pacing)
         begin = simulation.clock.now_us
-        simulation.agenda.append((begin + 40_000 + 7_000 * seed, lambda simulation=simulation: simulation.kill("d")))
-        simulation.agenda.append((begin + 90_000, lambda simulation=simulation: simulation.kill("e")))
+        simulation.agenda.append((begin + 40_000 + 7_000 * seed, partial(simulation.kill, "d")))
+        simulation.agenda.append((begin + 90_000, partial(simulation.kill, "e")))
         simulation.run()
         check_all(simulation, expected)
 
@@ -131,7 +132,7 @@ def test_cancelled_requests_leave_nothing_behind() -> None:
         rng = random.Random(seed)
         for handle in (2, 4, 6):
             at = simulation.clock.now_us + rng.randrange(1, 400_000)
-            simulation.agenda.append((at, lambda handle=handle, simulation=simulation: simulation.cancel(handle)))
+            simulation.agenda.append((at, partial(simulation.cancel, handle)))
         simulation.run()
         assert simulation.engine.num_free_blocks == simulation.engine.limits.num_blocks
         assert all(not drafter.sessions for drafter in simulation.drafters.values())
