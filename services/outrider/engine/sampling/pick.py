@@ -1,0 +1,169 @@
+"""The pick: argmax over the filtered tokens of logit + T * gumbel, for many rows at once, exactly as reference_pick defines it.
+
+Approximate first, decide exactly last. Greedy rows cost one argmax. Rows without top-k never sort: the bulk stage leaves a few
+survivors, library logarithms order them, and top-p only has to answer whether the winner lies in the nucleus (the mass before it is
+below top_p). Whatever lies within a proven margin of a decision goes to the reference itself. Must not know trees or KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from outrider.engine.sampling.head import fetch_head, head_weights, kept_lens
+from outrider.engine.sampling.penalties import apply_penalties
+from outrider.engine.sampling.rows import RowSampling, RowTable
+from outrider.engine.sampling.survivors import surviving_tokens
+from outrider.noise.field import MAX_GUMBEL, BitsArray, token_bits, uniform_of
+from outrider.noise.reference_pick import pick_processed
+
+IdArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray64 = npt.NDArray[np.float64]
+
+# |float32 gumbel - float64 library gumbel| <= half a float32 ulp below 64 (1.91e-6) + a few float64 ulps; twice that for two tokens.
+GUMBEL_MARGIN = 4e-6
+# rounding of logit + T * gumbel in float64, relative to its size, with room
+SCORE_MARGIN = 1e-14
+# float32 exponentials summed in float64: relative error below 2e-5 wherever mass matters
+MASS_MARGIN = 2e-5
+
+
+def pick(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:  # logits: [num_rows, vocab] float32
+    """int64 [num_rows] on the CPU: each row's token. Rows of the entries follow one another in `logits`."""
+    assert logits.dtype == torch.float32, "the pick is defined on float32 logits"
+    return pick_from_processed(apply_penalties(logits, rows), RowTable.of(rows))
+
+
+def pick_from_processed(processed: Tensor, table: RowTable) -> Tensor:  # processed: [num_rows, vocab] float32
+    """int64 [num_rows] on the CPU, from logits that bias and penalties are already in."""
+    best = processed.max(dim=1)  # the first index among ties, as torch documents
+    picks = best.indices.cpu().numpy()
+    sampled = table.temperatures > 0.0
+    if not sampled.any():
+        return torch.from_numpy(picks)
+    best_logits = best.values.cpu().numpy()
+    whole = np.flatnonzero(sampled & (table.top_ks == 0))
+    if len(whole):
+        picks[whole] = _pick_whole(rows_at(processed, whole), table, whole, best_logits[whole], picks[whole])
+    headed = np.flatnonzero(sampled & (table.top_ks > 0))
+    if len(headed):
+        picks[headed] = _pick_headed(rows_at(processed, headed), table, headed)
+    return torch.from_numpy(picks)
+
+
+def approximate_gumbel(noise_bits: BitsArray) -> FloatArray64:
+    """float64 Gumbel by the library's logarithm, within GUMBEL_MARGIN / 2 of the canonical value."""
+    return -np.log(-np.log(uniform_of(noise_bits)))
+
+
+def score_margin(temperatures: FloatArray64, best_logits: FloatArray64) -> FloatArray64:
+    """How far apart two approximate scores must be to order the canonical ones."""
+    return GUMBEL_MARGIN * temperatures + SCORE_MARGIN * (np.abs(best_logits) + MAX_GUMBEL * temperatures)
+
+
+def rows_at(processed: Tensor, index: IdArray) -> Tensor:
+    """The rows at an ascending index, without a copy when it names all of them."""
+    return processed if len(index) == len(processed) else processed[torch.from_numpy(index).to(processed.device)]
+
+
+def _pick_whole(logits: Tensor, table: RowTable, index: IdArray, best: npt.NDArray[np.float32], best_ids: IdArray) -> IdArray:
+    """Rows without top-k; logits, best and best_ids are theirs, index places them in the table."""
+    subkeys, temperatures, wide_best = table.subkeys[index], table.temperatures[index], best.astype(np.float64)
+    best_gumbel = approximate_gumbel(token_bits(subkeys, best_ids))
+    rows, tokens = surviving_tokens(logits, wide_best, temperatures, best_gumbel, subkeys)
+    values = _gather(logits, rows, tokens)
+    scores = values + temperatures[rows] * approximate_gumbel(token_bits(subkeys[rows], tokens))
+    near = wide_best[rows] - values <= table.min_p_gaps[index][rows]
+    rows, tokens, values, scores = rows[near], tokens[near], values[near], scores[near]
+    order = np.lexsort((-scores, rows))
+    rows, tokens, values, scores = rows[order], tokens[order], values[order], scores[order]
+    starts = np.searchsorted(rows, np.arange(len(index) + 1))
+    winners = starts[:-1].copy()
+    unsure = np.zeros(len(index), np.bool_)
+    nucleus = np.flatnonzero(table.top_ps[index] < 1.0)
+    if len(nucleus):
+        unsure[nucleus] = _step_into_nucleus(logits, table, index, nucleus, (tokens, values), winners)
+    unsure |= _leads(scores, starts, winners) <= score_margin(temperatures, wide_best)
+    picks = tokens[winners]
+    for row in np.flatnonzero(unsure):
+        picks[row] = _reference(logits, table, index, int(row))
+    return picks
+
+
+def _gather(logits: Tensor, rows: IdArray, tokens: IdArray) -> FloatArray64:
+    device = logits.device
+    picked = logits[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)]
+    return picked.cpu().numpy().astype(np.float64)
+
+
+def _leads(scores: FloatArray64, starts: IdArray, winners: IdArray) -> FloatArray64:
+    """How far each winner is ahead of the next survivor of its row; those before it were ruled out for good."""
+    followers = np.minimum(winners + 1, len(scores) - 1)
+    return np.where(winners + 1 < starts[1:], scores[winners] - scores[followers], np.inf)
+
+
+def _step_into_nucleus(
+    logits: Tensor, table: RowTable, index: IdArray, nucleus: IdArray, survivors: tuple[IdArray, FloatArray64], winners: IdArray
+) -> BoolArray:
+    """Advance winners[row] of each row in `nucleus` to its first survivor inside the nucleus; true where that is too close to say.
+
+    A token is inside when the mass strictly before it in canonical order is below top_p of the whole. The row's best logit always
+    is, and it is a survivor, so every row ends.
+    """
+    tokens, values = survivors
+    part = rows_at(logits, nucleus)
+    temperatures = torch.from_numpy(table.temperatures[index][nucleus].astype(np.float32)).to(part.device)
+    inverse = (1.0 / temperatures.clamp_min(1e-30))[:, None]
+    weights = ((part - part.amax(dim=1, keepdim=True)) * inverse).exp_()
+    totals = weights.sum(dim=1, dtype=torch.float64)
+    limits = totals * torch.from_numpy(table.top_ps[index][nucleus]).to(part.device)
+    ids = torch.arange(part.shape[1], device=part.device)
+    unsure = np.zeros(len(nucleus), np.bool_)
+    pending = np.arange(len(nucleus))
+    while len(pending):
+        at = torch.from_numpy(pending).to(part.device)
+        now = winners[nucleus[pending]]
+        value = torch.from_numpy(values[now].astype(np.float32)).to(part.device)[:, None]
+        token = torch.from_numpy(tokens[now]).to(part.device)[:, None]
+        rows = part[at]
+        before = (weights[at] * ((rows > value) | ((rows == value) & (ids < token)))).sum(dim=1, dtype=torch.float64)
+        excess = ((before - limits[at]) / totals[at]).cpu().numpy()
+        first = before.cpu().numpy() == 0.0
+        close = (np.abs(excess) <= MASS_MARGIN) & ~first
+        unsure[pending[close]] = True
+        outside = (excess > 0.0) & ~close & ~first
+        pending = pending[outside]
+        winners[nucleus[pending]] += 1
+    return unsure
+
+
+def _pick_headed(logits: Tensor, table: RowTable, index: IdArray) -> IdArray:
+    """Rows with top-k: fetch k tokens, filter, and race among them."""
+    top_ks = np.minimum(table.top_ks[index], logits.shape[1])
+    temperatures = table.temperatures[index]
+    head = fetch_head(logits, int(top_ks.max()) + 1)
+    weights = head_weights(head, np.maximum(temperatures, 1e-300))
+    kept = kept_lens(head, weights, None, top_ks, table.top_ps[index], table.min_p_gaps[index])
+    noise = approximate_gumbel(token_bits(table.subkeys[index][:, None], head.ids))
+    scores = head.logits.astype(np.float64) + temperatures[:, None] * noise
+    scores[np.arange(head.ids.shape[1]) >= kept[:, None]] = -np.inf
+    winners = scores.argmax(axis=1)
+    at = np.arange(len(index))
+    best_scores = scores[at, winners]
+    scores[at, winners] = -np.inf
+    gaps = best_scores - scores.max(axis=1)
+    unsure = (gaps <= score_margin(temperatures, head.logits[:, 0].astype(np.float64))) | (top_ks > head.settled_len)
+    picks: IdArray = head.ids[at, winners]
+    for row in np.flatnonzero(unsure):
+        picks[row] = _reference(logits, table, index, int(row))
+    return picks
+
+
+def _reference(logits: Tensor, table: RowTable, index: IdArray, row: int) -> int:
+    at = int(index[row])
+    return pick_processed(logits[row].cpu().numpy(), table.params[at], int(table.keys[at]), int(table.positions[at]))
