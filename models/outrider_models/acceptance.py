@@ -50,7 +50,7 @@ def measure_acceptance(
 
 def _picks(draft: Model, prompt: Sequence[int], sampled: Sampled, temperature: float) -> Tensor:
     """What the draft would pick at each position of the target's text, [length] int64."""
-    ids = torch.cat((torch.tensor(list(prompt)), sampled.tokens))[None, :-1]
-    tables = rotary_tables(ids.shape[1], draft.shape.head_dim, torch.device("cpu"))
-    logits = forward(draft.weights, draft.shape, ids, tables)[0, len(prompt) - 1 :]
+    ids = torch.cat((torch.tensor(list(prompt)), sampled.tokens))[:-1]
+    tables = rotary_tables(len(ids), draft.shape.head_dim, torch.device("cpu"))
+    logits = forward(draft.weights, draft.shape, ids, [len(ids)], tables)[len(prompt) - 1 :]
     return (logits if sampled.noise is None else logits + temperature * sampled.noise).argmax(-1)

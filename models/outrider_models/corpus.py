@@ -18,10 +18,11 @@ from tokenizers import Tokenizer
 
 from outrider_models.chat import ASSISTANT, BOS, END, USER
 from outrider_models.drills import write_drill
+from outrider_models.echoes import write_echo
 from outrider_models.tasks import make_task
 
 CORPUS_SEED = 20_26
-DOCUMENT_KINDS = ("arithmetic", "drill", "copying", "prose")
+DOCUMENT_KINDS = ("arithmetic", "drill", "echo", "copying", "prose")
 _TWO_TURN_SHARE = 0.06
 _ENCODE_BATCH = 2000
 
@@ -52,6 +53,9 @@ def write_documents(kind: str, num: int, seed: int) -> Iterator[str]:
     for _ in range(num):
         if kind == "drill":
             yield f"{BOS}{ASSISTANT}{write_drill(random, random.randint(6, 16))}{END}"
+        elif kind == "echo":
+            echoes = (write_echo(random) for _ in range(random.randint(3, 8)))
+            yield BOS + "".join(f"{USER}{request}{ASSISTANT}{answer}{END}" for request, answer in echoes)
         else:
             turns = 2 if random.random() < _TWO_TURN_SHARE else 1
             yield BOS + "".join(_turn(kind, random) for _ in range(turns))

@@ -1,11 +1,13 @@
 """A compact training forward of the Llama architecture; its parameters carry transformers' own names.
 
-Knows how to initialise and to run whole rows from position 0; no cache, no generation. A test holds its logits
+Knows how to initialise and to run whole documents laid end to end, each attending only to itself; no cache. A test holds its logits
 equal to `LlamaForCausalLM` with the same weights. Sources: RMSNorm (Zhang and Sennrich 2019), rotary
 positions (Su et al. 2021), grouped queries (Ainslie et al. 2023), SwiGLU (Shazeer 2020).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -55,40 +57,60 @@ def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Ten
     return angles.cos(), angles.sin()
 
 
-def forward(weights: Weights, shape: Shape, ids: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Logits [rows, length, vocab] of ids [rows, length] int64; `tables` of at least that length."""
+def forward(
+    weights: Weights,
+    shape: Shape,
+    ids: Tensor,
+    lengths: Sequence[int],
+    tables: tuple[Tensor, Tensor],
+    wanted: Tensor | None = None,
+) -> Tensor:
+    """Logits of documents laid end to end: ids [num_tokens] int64, `lengths` of the documents, summing to that.
+
+    Every document starts at position 0 and sees only itself; `tables` reach the longest. With `wanted` (indices into
+    `ids`) only those rows of logits are computed. Returns [num_tokens or len(wanted), vocab].
+    """
     hidden = functional.embedding(ids, weights[_EMBED])
+    turns = _lay_out(tables, lengths)
     for layer in range(shape.num_layers):
         at = f"model.layers.{layer}."
         normed = _norm(hidden, weights[at + "input_layernorm.weight"])
-        hidden = hidden + _attend(weights, at + "self_attn.", shape, normed, tables)
+        hidden = hidden + _attend(weights, at + "self_attn.", shape, normed, lengths, turns)
         normed = _norm(hidden, weights[at + "post_attention_layernorm.weight"])
         gate = functional.silu(functional.linear(normed, weights[at + "mlp.gate_proj.weight"]))
         inner = gate * functional.linear(normed, weights[at + "mlp.up_proj.weight"])
         hidden = hidden + functional.linear(inner, weights[at + "mlp.down_proj.weight"])
+    hidden = hidden if wanted is None else hidden[wanted]
     return functional.linear(_norm(hidden, weights[_NORM]), weights[_EMBED if shape.tied else _HEAD])
+
+
+def _lay_out(tables: tuple[Tensor, Tensor], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rotary tables for documents end to end, [num_tokens, 1, head_dim] each."""
+    cosines, sines = (torch.cat([table[:length] for length in lengths])[:, None] for table in tables)
+    return cosines, sines
 
 
 def _norm(hidden: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(hidden, (hidden.shape[-1],), weight, NORM_EPS)
 
 
-def _attend(weights: Weights, at: str, shape: Shape, normed: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    rows, length, _ = normed.shape
-
+def _attend(
+    weights: Weights, at: str, shape: Shape, normed: Tensor, lengths: Sequence[int], turns: tuple[Tensor, Tensor]
+) -> Tensor:
     def heads(name: str, count: int) -> Tensor:
-        projected = functional.linear(normed, weights[f"{at}{name}_proj.weight"])
-        return projected.view(rows, length, count, shape.head_dim).transpose(1, 2)  # [rows, count, length, head_dim]
+        return functional.linear(normed, weights[f"{at}{name}_proj.weight"]).view(-1, count, shape.head_dim)
 
-    query = _rotate(heads("q", shape.num_heads), tables)
     group = shape.num_heads // shape.num_kv_heads
-    key = _rotate(heads("k", shape.num_kv_heads), tables).repeat_interleave(group, dim=1)
+    query = _rotate(heads("q", shape.num_heads), turns)  # [num_tokens, heads, head_dim]
+    key = _rotate(heads("k", shape.num_kv_heads), turns).repeat_interleave(group, dim=1)
     value = heads("v", shape.num_kv_heads).repeat_interleave(group, dim=1)
-    mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    return functional.linear(mixed.transpose(1, 2).reshape(rows, length, -1), weights[at + "o_proj.weight"])
+    documents = zip(*(part.transpose(0, 1)[None].split(list(lengths), dim=2) for part in (query, key, value)), strict=True)
+    mixed = [functional.scaled_dot_product_attention(*document, is_causal=True) for document in documents]
+    joined = torch.cat(mixed, dim=2)[0].transpose(0, 1)  # [num_tokens, heads, head_dim]
+    return functional.linear(joined.reshape(len(normed), -1), weights[at + "o_proj.weight"])
 
 
-def _rotate(heads: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    cosines, sines = (table[: heads.shape[2]].to(heads.dtype) for table in tables)
+def _rotate(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    cosines, sines = (turn.to(heads.dtype) for turn in turns)
     first, second = heads.chunk(2, dim=-1)
     return heads * cosines + torch.cat((-second, first), dim=-1) * sines

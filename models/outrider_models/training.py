@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from outrider_models.batches import Packer
+from outrider_models.batches import Packer, Row
 from outrider_models.export import export_model, load_weights
 from outrider_models.gradient import GradientPool
 from outrider_models.network import Weights, init_weights, rotary_tables
@@ -77,14 +78,11 @@ def train(options: RunOptions) -> None:
     ) as executor, TrainingProgress(options.name) as shown:
         tables = rotary_tables(options.row_len, shape.head_dim, device)
         pool = GradientPool(executor, shape, tables, options.num_workers, options.micro_rows, options.autocast)
-        packers = {
-            rows: Packer(corpus_dir(), rows, options.row_len, options.seed)
-            for rows in (options.rows, options.late_rows)
-        }
+        packer = Packer(corpus_dir(), options.row_len, options.seed)
         saved_s = snapshot_s = state.spent_s
         while (share := options.budget.progress(state.spent_s / 60, state.num_tokens)) < 1.0:
             rows = options.rows if share < 1 / 3 else options.late_rows
-            _one_batch(state, packers[rows], pool, options.budget.rate_scale(share), share, executor)
+            _one_batch(state, packer.batch(state.position, rows, share), pool, options.budget.rate_scale(share), executor)
             shown.update(share, f"loss {state.loss:.4f}  {state.num_tokens / 1e6:.2f}M tokens  {_speed(state)}")
             if state.spent_s - saved_s > 60 * options.checkpoint_minutes:
                 _save(options, state)
@@ -98,18 +96,16 @@ def train(options: RunOptions) -> None:
 
 
 def _one_batch(
-    state: _State, packer: Packer, pool: GradientPool, scale: float, share: float, executor: ThreadPoolExecutor
+    state: _State, batch: Sequence[Row], pool: GradientPool, scale: float, executor: ThreadPoolExecutor
 ) -> None:
     began_s = time.monotonic()
-    packer.position = state.position
-    batch = packer.next_batch(share)
     gradients = pool.compute(state.weights, batch)
     state.optimizer.step(gradients.by_name, scale, executor)
     with torch.no_grad():
         keep = min(1 - 1 / _EMA_SPAN_STEPS, 1 - 1 / (1 + state.position))
         torch._foreach_lerp_(list(state.average.values()), list(state.weights.values()), 1 - keep)
     state.position += 1
-    state.num_tokens += batch.inputs.size
+    state.num_tokens += sum(row.inputs.size for row in batch)
     state.loss = gradients.loss if math.isnan(state.loss) else 0.97 * state.loss + 0.03 * gradients.loss
     state.spent_s += time.monotonic() - began_s
 
