@@ -1,0 +1,372 @@
+"""The verifier service whole, over real grpc: engine thread, Decode streams, drafter pairs. Only the models are tables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fakes import TableEngine, TruthTable
+from fakes_drafter_service import FakeDrafterService, serving_drafter, table_identity
+from outrider.engine.config import EngineConfig
+from outrider.types.step import StepPlan, StepResult
+from outrider.v1 import drafter_pb2, generation_pb2, sampling_pb2
+from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
+from verifier_service.service import VerifierServer
+from verifier_service.settings import DraftDefaults, VerifierSettings
+
+TABLE = TruthTable(vocab_size=40, seed=3)
+PROMPT = [5, 6, 7, 8]
+CALL_TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: unix socket names have 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="ov-") as name:
+        yield Path(name)
+
+
+@dataclass
+class Serving:
+    """A running verifier and a client of it."""
+
+    server: VerifierServer
+    engine: TableEngine
+    stub: VerifierServiceStub
+
+    async def info(self) -> pb.VerifierServiceGetInfoResponse:
+        response: pb.VerifierServiceGetInfoResponse = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest())
+        return response
+
+    async def until_idle(self) -> None:
+        """Return once nothing is held any more."""
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while True:
+                live = (await self.info()).live
+                num_drafter_sessions = self.server.scheduler.snapshot.num_drafter_sessions
+                if (live.sessions, live.streams, live.kv_blocks_used, num_drafter_sessions) == (0, 0, 0, 0):
+                    return
+
+    async def until_connected(self, endpoint: str) -> None:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while not any(pair.endpoint == endpoint and pair.connected for pair in (await self.info()).pairs):
+                await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, *drafters: str, engine: TableEngine | None = None, **changes: object) -> AsyncIterator[Serving]:
+    engine = engine or TableEngine(TABLE)
+    defaults = VerifierSettings(
+        engine=EngineConfig("table"),
+        listen=f"unix:{folder}/v.sock",
+        drafters=drafters,
+        draft=DraftDefaults(pacing="serial", draft_len=4),
+        wait_drafters_s=5.0,
+    )
+    server = VerifierServer(replace(defaults, **changes), lambda: engine, lambda: None)  # type: ignore[arg-type]
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(server.rpc.address) as channel:
+            yield Serving(server, engine, VerifierServiceStub(channel))  # type: ignore[no-untyped-call]
+    finally:
+        await server.rpc.stop(server.drain, 0.5)
+        await server.stop()
+
+
+def start(session_id: str = "s", max_tokens: int = 60, **fields: object) -> pb.DecodeStart:
+    base = pb.DecodeStart(session_id=session_id, incarnation=1, prefix=PROMPT, num_prompt_tokens=len(PROMPT), max_tokens=max_tokens)
+    base.sampling.CopyFrom(sampling_pb2.SamplingParams(temperature=0.0))
+    base.MergeFrom(pb.DecodeStart(**fields))  # type: ignore[arg-type]
+    return base
+
+
+@dataclass
+class Answer:
+    tokens: list[int]
+    origins: list[int]
+    num_logprobs: int
+    finished: pb.DecodeFinished
+
+
+async def decode(serving: Serving, message: pb.DecodeStart) -> Answer:
+    """One whole stream."""
+    call = serving.stub.Decode(timeout=CALL_TIMEOUT_S)
+    await call.write(pb.DecodeRequest(start=message))
+    answer = Answer([], [], 0, pb.DecodeFinished())
+    async for response in call:
+        kind = response.WhichOneof("message")
+        if kind == "committed":
+            assert response.committed.begin == len(message.prefix) + len(answer.tokens)
+            answer.tokens += response.committed.token_ids
+            answer.origins += response.committed.origins
+            answer.num_logprobs += len(response.committed.logprobs)
+        elif kind == "finished":
+            answer.finished = response.finished
+    return answer
+
+
+def truth(max_tokens: int = 60, prompt: list[int] = PROMPT) -> list[int]:
+    return TABLE.answer(prompt, len(prompt) + max_tokens, frozenset())
+
+
+async def refusal(serving: Serving, message: pb.DecodeStart) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await decode(serving, message)
+    return failure.value.code(), failure.value.details() or ""
+
+
+@pytest.mark.parametrize("pacing", ["plain", "serial", "pearl"])
+async def test_concurrent_requests_get_the_tokens_of_plain_decoding(folder: Path, pacing: str) -> None:
+    service = FakeDrafterService(TABLE, 0.8)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        draft = generation_pb2.DraftOptions(pacing=pacing)
+        answers = await asyncio.gather(*(decode(verifier, start(f"s{at}", 50 + at, draft=draft)) for at in range(6)))
+        for at, answer in enumerate(answers):
+            assert answer.tokens == truth(50 + at)
+            assert answer.finished.finish_reason == generation_pb2.FINISH_REASON_LENGTH
+            stats = answer.finished.statistics
+            assert stats.pacing == pacing
+            assert answer.origins.count(sampling_pb2.TOKEN_ORIGIN_ACCEPTED) == stats.num_accepted
+        drafted = sum(answer.finished.statistics.num_drafted for answer in answers)
+        accepted = sum(answer.finished.statistics.num_accepted for answer in answers)
+        assert (0 < accepted < drafted) is (pacing != "plain")
+        await verifier.until_idle()
+
+
+async def test_several_policies_share_one_engine(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.8, width=2)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        names = ["plain", "serial", "pearl", "plain", "serial", "pearl"]
+        starts = [start(f"s{at}", 80, draft=generation_pb2.DraftOptions(pacing=name)) for at, name in enumerate(names)]
+        answers = await asyncio.gather(*(decode(verifier, one) for one in starts))
+        assert all(answer.tokens == truth(80) for answer in answers)
+        await verifier.until_idle()
+
+
+async def test_without_drafters_or_with_drafts_off_decoding_is_plain(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.8)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        answer = await decode(verifier, start(draft=generation_pb2.DraftOptions(off=True)))
+        assert answer.tokens == truth()
+        assert answer.finished.statistics.num_drafted == 0
+        assert service.num_opens == 0
+
+
+async def test_stop_tokens_and_logprobs(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 1.0)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        for at in range(3, 20):
+            stop = truth()[at]
+            expected = TABLE.answer(PROMPT, len(PROMPT) + 60, frozenset({stop}))
+            answer = await decode(verifier, start(f"s{at}", stop_token_ids=[stop], top_logprobs=2))
+            assert answer.tokens == expected
+            assert answer.num_logprobs == len(expected)
+            assert answer.finished.finish_reason == generation_pb2.FINISH_REASON_STOP_TOKEN
+        await verifier.until_idle()
+
+
+async def test_a_frozen_drafter_costs_deadlines_and_no_token(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.9)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        await decode(verifier, start("warm"))
+        service.freeze()
+        answer = await decode(verifier, start("frozen", 200))
+        assert answer.tokens == truth(200)
+        service.thaw()
+        await verifier.until_idle()
+
+
+async def test_a_lost_drafter_is_found_again(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.9)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        call = verifier.stub.Decode()
+        await call.write(pb.DecodeRequest(start=start("lost", 2000)))
+        tokens: list[int] = []
+        async for message in call:
+            tokens += message.committed.token_ids
+            if tokens and service.num_streams == 1:
+                service.break_stream()
+        assert tokens == truth(2000)
+        await verifier.until_connected(drafter)
+        answer = await decode(verifier, start("after"))
+        assert answer.tokens == truth()
+        assert answer.finished.statistics.num_accepted > 0
+        assert service.num_streams >= 2
+        await verifier.until_idle()
+
+
+async def test_an_incompatible_drafter_is_named_and_never_used(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.9)
+    service.identity = replace(table_identity(40), vocab_hash="another", model="stranger")
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        (pair,) = (await verifier.info()).pairs
+        assert not pair.connected
+        assert "stranger" in pair.problem
+        assert "vocabulary hash" in pair.problem
+        assert (await decode(verifier, start())).tokens == truth()
+        assert service.num_opens == 0
+
+
+async def test_garbage_from_a_drafter_ends_its_own_sessions_only(folder: Path) -> None:
+    tail = drafter_pb2.Tail(incarnation=1, tree_id=9, token_ids=[1, 2], parents=[-1])
+    bad = FakeDrafterService(TABLE, 0.9, garbage=(drafter_pb2.DraftResponseFrame(tail=tail),))
+    good = FakeDrafterService(TABLE, 0.9)
+    async with (
+        serving_drafter(bad, folder, "bad") as bad_address,
+        serving_drafter(good, folder, "good") as good_address,
+        serving(folder, bad_address, good_address) as verifier,
+    ):
+        answers = await asyncio.gather(*(decode(verifier, start(f"s{at}", 100)) for at in range(4)))
+        for answer in answers:
+            assert answer.tokens == truth(100)
+            assert answer.finished.statistics.num_accepted > 0
+        await verifier.until_idle()
+        assert all(pair.connected for pair in (await verifier.info()).pairs)
+
+
+async def test_clients_that_leave_free_everything(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.9)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        for num_messages in (0, 1, 2, 5):
+            call = verifier.stub.Decode()
+            await call.write(pb.DecodeRequest(start=start(f"s{num_messages}", 3000)))
+            for _ in range(num_messages):
+                await call.read()
+            call.cancel()
+        await verifier.until_idle()
+        call = verifier.stub.Decode(timeout=0.05)
+        await call.write(pb.DecodeRequest(start=start("deadline", 4000)))
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await verifier.until_idle()
+
+
+async def test_stop_ends_with_what_was_committed(folder: Path) -> None:
+    async with serving(folder) as verifier:
+        call = verifier.stub.Decode()
+        await call.write(pb.DecodeRequest(start=start("stopped", 4000)))
+        tokens: list[int] = []
+        sent = False
+        async for message in call:
+            tokens += message.committed.token_ids
+            if tokens and not sent:
+                sent = True
+                await call.write(pb.DecodeRequest(stop=pb.DecodeStop(detail="enough")))
+            if message.HasField("finished"):
+                assert message.finished.finish_reason == generation_pb2.FINISH_REASON_CANCELLED
+        assert 0 < len(tokens) < 4000
+        assert tokens == truth(4000)[: len(tokens)]
+        await verifier.until_idle()
+
+
+async def test_what_cannot_be_served_is_refused_by_name(folder: Path) -> None:
+    async with serving(folder, max_prompt_len=8) as verifier:
+        invalid = grpc.StatusCode.INVALID_ARGUMENT
+        cases: list[tuple[pb.DecodeStart, str]] = [
+            (start("", 5), "session_id"),
+            (start(paused=True), "paused"),
+            (start(adapter="lora"), "adapter"),
+            (start(draft=generation_pb2.DraftOptions(pacing="magic")), "draft.pacing"),
+            (start(draft=generation_pb2.DraftOptions(max_len=65)), "draft.max_len"),
+            (start(prefix=[40]), "prefix"),
+            (start(max_tokens=0), "max_tokens"),
+            (start(top_logprobs=21), "top_logprobs"),
+            (start(drafters=["nonsense"]), "drafters"),
+            (start(sampling=sampling_pb2.SamplingParams(top_p=2.0)), "sampling.top_p"),
+            (start(prefix=[1, 2, 3, 4, 5], num_prompt_tokens=9), "prefix"),
+        ]
+        for message, field in cases:
+            code, sentence = await refusal(verifier, message)
+            assert code is invalid, sentence
+            assert field in sentence
+        call = verifier.stub.Decode()
+        await call.write(pb.DecodeRequest(stop=pb.DecodeStop()))
+        assert await call.code() is invalid
+        await verifier.until_idle()
+
+
+async def test_no_room_is_said_before_any_work(folder: Path) -> None:
+    engine = TableEngine(TABLE, num_blocks=64)
+    async with serving(folder, engine=engine, max_sessions=2) as verifier:
+        code, _ = await refusal(verifier, start("never", 1000))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        calls = []
+        for at in range(2):
+            call = verifier.stub.Decode()
+            await call.write(pb.DecodeRequest(start=start(f"s{at}", 400)))
+            assert (await call.read()).HasField("started")
+            calls.append(call)
+        code, sentence = await refusal(verifier, start("s2"))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "2 sessions" in sentence
+        for call in calls:
+            call.cancel()
+        await verifier.until_idle()
+
+
+async def test_a_live_session_is_taken_and_a_newer_incarnation_takes_over(folder: Path) -> None:
+    async with serving(folder) as verifier:
+        first = verifier.stub.Decode()
+        await first.write(pb.DecodeRequest(start=start("same", 4000)))
+        assert (await first.read()).HasField("started")
+        code, _ = await refusal(verifier, start("same"))
+        assert code is grpc.StatusCode.ALREADY_EXISTS
+        prefix = PROMPT + truth()[:10]
+        newer = pb.DecodeStart(session_id="same", incarnation=2, prefix=prefix, num_prompt_tokens=4, max_tokens=30)
+        newer.sampling.temperature = 0.0
+        answer = await decode(verifier, newer)
+        assert answer.tokens == truth(30)[10:]
+        await verifier.until_idle()
+
+
+class FaultyEngine(TableEngine):
+    """Raises once when told to."""
+
+    fault = False
+
+    def step(self, plan: StepPlan) -> StepResult:
+        if self.fault:
+            self.fault = False
+            raise RuntimeError("a kernel failed")
+        return super().step(plan)
+
+
+async def test_a_failing_step_costs_its_own_sessions(folder: Path) -> None:
+    engine = FaultyEngine(TABLE)
+    async with serving(folder, engine=engine) as verifier:
+        engine.fault = True
+        code, _ = await refusal(verifier, start("unlucky"))
+        assert code is grpc.StatusCode.INTERNAL
+        assert (await decode(verifier, start("next"))).tokens == truth()
+        await verifier.until_idle()
+
+
+async def test_a_drain_lets_short_answers_finish_and_ends_long_ones(folder: Path) -> None:
+    engine = SlowEngine(TABLE)
+    async with serving(folder, engine=engine) as verifier:
+        short = asyncio.ensure_future(decode(verifier, start("short", 20)))
+        long = asyncio.ensure_future(decode(verifier, start("long", 3000)))
+        while verifier.server.scheduler.snapshot.num_sessions < 2:
+            await asyncio.sleep(0)
+        await verifier.server.drain(0.5)
+        assert (await short).tokens == truth(20)
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await long
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        await verifier.until_idle()
+
+
+class SlowEngine(TableEngine):
+    """A step takes a millisecond of the engine thread."""
+
+    def step(self, plan: StepPlan) -> StepResult:
+        threading.Event().wait(0.001)
+        return super().step(plan)
