@@ -1,0 +1,332 @@
+"""The engine thread and what feeds it, without grpc: admission, slow readers, per-session failures, queues, the cost curve."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from fakes import TableEngine, TruthTable
+from fakes_simulation import spec_of
+from outrider.errors import Overloaded, ProtocolViolation, Unavailable
+from outrider.rpc.convert.link import BadFrame, Ping
+from outrider.session.events import FinishReason
+from outrider.session.opening import OPEN_CHUNK_LEN
+from outrider.session.pacing.contract import CostCurve, SessionView
+from outrider.types.frames import Close, CloseReason, Commit, Open, Opened
+from outrider.types.step import StepPlan, StepResult
+from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
+from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, Nudge, OpenAsked, PairDown, PairUp, StopAsked
+from verifier_service.outbox import Outbox
+from verifier_service.outgoing import Outgoing
+from verifier_service.pair_clock import PairClock
+from verifier_service.scheduler import Scheduler
+from verifier_service.step_planner import StepPlanner
+
+TABLE = TruthTable(vocab_size=40, seed=3)
+PROMPT = [5, 6, 7]
+WAIT_S = 10.0
+
+
+class Loop:
+    """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
+
+    def __init__(self, engine: TableEngine, **options: int) -> None:
+        self.changed = threading.Condition()
+        self.messages: dict[int, list[object]] = {}
+        self.frames: list[object] = []
+        self.dead: Future[None] = Future()
+        bounds = {"max_sessions": 8, "draft_len": 4} | options
+        self.scheduler = Scheduler(lambda: engine, self.take, lambda: None, lambda: self.dead.set_result(None), **bounds)
+        self.scheduler.start()
+        self.scheduler.engine_ready.result(WAIT_S)
+
+    def take(self, outgoing: Outgoing) -> None:
+        with self.changed:
+            for answer, message in outgoing.answers:
+                self.messages.setdefault(id(answer), []).append(message)
+            for frames in outgoing.frames.values():
+                self.frames += frames
+            self.changed.notify_all()
+
+    def of(self, answer: AnswerStream, kind: type) -> list[object]:
+        return [message for message in self.messages.get(id(answer), []) if isinstance(message, kind)]
+
+    def tokens(self, answer: AnswerStream) -> list[int]:
+        return [token for message in self.of(answer, TokensCommitted) for token in message.tokens]  # type: ignore[attr-defined]
+
+    def wait(self, answer: AnswerStream, kind: type) -> object:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.of(answer, kind), WAIT_S)
+            return self.of(answer, kind)[-1]
+
+    def open(self, max_tokens: int = 30, pacing: str = "plain") -> AnswerStream:
+        answer = AnswerStream(
+            SessionRequest(spec_of(0, PROMPT, max_tokens, TABLE), pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge())
+        )
+        self.scheduler.inbox.put(OpenAsked(answer))
+        return answer
+
+    def stop(self) -> None:
+        self.scheduler.inbox.put(StopAsked())
+        assert self.scheduler.join(WAIT_S)
+
+
+def ended(loop: Loop, answer: AnswerStream) -> SessionEnded:
+    message = loop.wait(answer, SessionEnded)
+    assert isinstance(message, SessionEnded)
+    return message
+
+
+async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
+    loop = Loop(TableEngine(TABLE, num_blocks=1024))
+    slow, quick = loop.open(4 * MAX_UNDELIVERED_TOKENS), loop.open(40)
+    ended(loop, quick)
+    with loop.changed:
+        assert loop.changed.wait_for(lambda: slow.is_slow, WAIT_S)
+    third = loop.open(20)
+    ended(loop, third)
+    held = len(loop.tokens(slow))
+    assert held == MAX_UNDELIVERED_TOKENS + 1
+    num_delivered = 0
+    while not loop.of(slow, SessionEnded):
+        now = len(loop.tokens(slow))
+        slow.delivered(now - num_delivered)
+        num_delivered = now
+        await asyncio.sleep(0)
+    assert loop.tokens(slow) == TABLE.answer(PROMPT, 3 + 4 * MAX_UNDELIVERED_TOKENS, frozenset({0}))
+    loop.stop()
+
+
+async def test_admission_is_bounded_and_frees() -> None:
+    engine = TableEngine(TABLE)
+    loop = Loop(engine, max_sessions=1)
+    first = loop.open(4 * MAX_UNDELIVERED_TOKENS)
+    loop.wait(first, SessionStarted)
+    second = loop.open()
+    assert isinstance(ended(loop, second).error, Overloaded)
+    loop.scheduler.inbox.put(CancelAsked(first, "enough"))
+    message = ended(loop, first)
+    assert message.reason is FinishReason.CANCELLED
+    assert message.error is None
+    third = loop.open()
+    assert ended(loop, third).reason is FinishReason.LENGTH
+    loop.stop()
+    assert engine.num_open == 0
+    assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+async def test_the_end_of_the_thread_ends_every_session_with_a_status() -> None:
+    engine = TableEngine(TABLE)
+    loop = Loop(engine)
+    answer = loop.open(4 * MAX_UNDELIVERED_TOKENS)
+    loop.wait(answer, SessionStarted)
+    loop.stop()
+    assert isinstance(ended(loop, answer).error, Unavailable)
+    assert engine.num_open == 0
+
+
+class BrokenKeep(TableEngine):
+    """Applying one session's result fails, as a bug of ours would."""
+
+    def step(self, plan: StepPlan) -> StepResult:
+        result = super().step(plan)
+        if any(one.sequence == 1 for one in result.results):
+            broken = tuple(one if one.sequence != 1 else type(one)(one.sequence, one.picks) for one in result.results)
+            return StepResult(broken, result.forward_us, result.step_us, result.num_rows)
+        return result
+
+
+async def test_a_bug_in_one_session_costs_that_session_only() -> None:
+    engine = BrokenKeep(TABLE)
+    loop = Loop(engine)
+    first, second = loop.open(), loop.open()
+    assert ended(loop, first).reason is FinishReason.FAILED
+    assert ended(loop, first).error is not None
+    assert ended(loop, second).reason is FinishReason.LENGTH
+    assert loop.tokens(second) == TABLE.answer(PROMPT, 33, frozenset({0}))
+    loop.stop()
+    assert engine.num_open == 0
+
+
+async def test_an_engine_that_cannot_load_says_why() -> None:
+    def load() -> TableEngine:
+        raise Unavailable("no such weights")
+
+    scheduler = Scheduler(load, lambda outgoing: None, lambda: None, lambda: None, max_sessions=1, draft_len=None)
+    scheduler.start()
+    with pytest.raises(Unavailable, match="no such weights"):
+        scheduler.engine_ready.result(WAIT_S)
+    assert scheduler.join(WAIT_S)
+
+
+async def test_drafters_join_and_leave_and_old_connections_are_not_heard() -> None:
+    loop = Loop(TableEngine(TABLE, num_blocks=1024))
+    inbox = loop.scheduler.inbox
+    inbox.put(PairUp("d", 1))
+    answer = loop.open(4 * MAX_UNDELIVERED_TOKENS, pacing="serial")
+    loop.wait(answer, TokensCommitted)
+    assert isinstance(loop.frames[0], Open)
+    handle = loop.frames[0].session
+    bad = BadFrame(handle, 1, ProtocolViolation("tail.parents: nonsense"))
+    inbox.offer(FramesArrived("d", 7, (bad,)))
+    inbox.offer(FramesArrived("d", 1, (Opened(handle + 50, 1, 0), BadFrame(None, 0, ProtocolViolation("what?")))))
+    assert not [frame for frame in loop.frames if isinstance(frame, Close)]
+    inbox.offer(FramesArrived("d", 1, (bad,)))
+    with loop.changed:
+        assert loop.changed.wait_for(lambda: [frame for frame in loop.frames if isinstance(frame, Close)], WAIT_S)
+    inbox.put(PairDown("d", 1, "gone"))
+    inbox.put(PairUp("d", 2))
+    loop.scheduler.inbox.put(CancelAsked(answer, "done"))
+    ended(loop, answer)
+    loop.stop()
+    assert loop.scheduler.snapshot.num_drafter_sessions == 0
+
+
+def test_a_full_inbox_holds_readers_back_and_says_when_there_is_room() -> None:
+    rooms: list[bool] = []
+    inbox = Inbox(lambda: rooms.append(True), capacity=2)
+    message = FramesArrived("d", 1, ())
+    assert inbox.offer(message)
+    assert inbox.offer(message)
+    assert not inbox.offer(message)
+    inbox.put(Nudge())
+    assert len(inbox.take(0.0)) == 3
+    assert rooms == [True]
+    assert inbox.offer(message)
+    assert inbox.take(None) == [message]
+    assert inbox.take(0.0) == []
+    assert rooms == [True]
+
+
+def commit(begin: int, num: int, incarnation: int = 1, session: int = 1) -> Commit:
+    return Commit(session, incarnation, begin, np.arange(num, dtype=np.int32), begin + num, 1, 10, begin + num + 5)
+
+
+async def test_adjacent_commits_merge_while_they_wait() -> None:
+    outbox = Outbox()
+    for frame in (commit(0, 2), commit(2, 3), commit(9, 1), commit(0, 1, session=2), commit(10, 1), commit(11, 1, incarnation=2)):
+        assert outbox.push(frame)
+    first, second, other, newer = await outbox.take(99)
+    assert isinstance(first, Commit)
+    assert (first.begin, first.tokens.tolist(), first.prefix_hash, first.num_accepted) == (0, [0, 1, 0, 1, 2], 5, 2)
+    assert isinstance(second, Commit)
+    assert (second.begin, len(second.tokens), second.draft_until) == (9, 2, 16)
+    assert isinstance(other, Commit)
+    assert other.session == 2
+    assert isinstance(newer, Commit)
+    assert newer.incarnation == 2
+
+
+async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> None:
+    outbox = Outbox()
+    outbox.push(commit(0, 2))
+    assert len(await outbox.take(1)) == 1
+    outbox.push(commit(2, OPEN_CHUNK_LEN))
+    outbox.push(commit(2 + OPEN_CHUNK_LEN, 1))
+    assert [len(frame.tokens) for frame in await outbox.take(9) if isinstance(frame, Commit)] == [OPEN_CHUNK_LEN, 1]
+
+
+async def test_a_close_drops_what_waits_for_its_session() -> None:
+    outbox = Outbox()
+    outbox.push(commit(0, 2))
+    outbox.push(commit(0, 2, session=2))
+    outbox.push(Ping(5))
+    outbox.push(Close(1, 1, CloseReason.FINISHED))
+    frames = await outbox.take(9)
+    assert [type(frame) for frame in frames] == [Commit, Ping, Close]
+
+
+async def test_a_full_outbox_refuses() -> None:
+    outbox = Outbox(capacity=2)
+    assert outbox.push(Ping(1))
+    assert outbox.push(commit(0, 1))
+    assert outbox.push(commit(1, 1)), "merging needs no room"
+    assert not outbox.push(Ping(2))
+    assert len(outbox) == 2
+
+
+async def test_waiting_commits_of_an_answer_merge() -> None:
+    request = SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None)
+    answer = AnswerStream(request, lambda: None)
+    answer.push(SessionStarted("f"))
+    answer.push(TokensCommitted(3, (1,), (), None))
+    answer.push(TokensCommitted(4, (2, 3), (), None))
+    assert isinstance(await answer.next(), SessionStarted)
+    assert await answer.next() == TokensCommitted(3, (1, 2, 3), (), None)
+
+
+def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
+    clock = PairClock()
+    assert clock.ours_ns(100) == 100
+    clock.sample(1_000, 5_000_900, 2_000)
+    clock.sample(10_000, 5_010_050, 10_100)
+    clock.sample(20_000, 5_029_000, 30_000)
+    clock.sample(50, -3, 60)
+    clock.sample(50, 5, 40)
+    assert clock.round_trip_ns == 100
+    assert clock.ahead_ns == 5_000_000
+    assert clock.ours_ns(5_020_000) == 20_000
+
+
+def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
+    engine = TableEngine(TABLE, step_us=700)
+    model = measure_cost(engine)
+    assert engine.num_open == 0
+    assert model.curve().verify_us(1) == 700
+    assert model.curve().verify_us(64) == 700
+    for _ in range(200):
+        model.observe(16, 2_000)
+        model.observe(30, 1_000)
+    curve = model.curve()
+    assert curve.verify_us(16) == pytest.approx(2_000, rel=0.02)
+    costs = [us for _, us in curve.points]
+    assert costs == sorted(costs)
+    before = curve.verify_us(1)
+    model.observe(1, 10_000_000)
+    assert model.curve().verify_us(1) < 1.1 * before
+
+
+def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
+    assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
+    assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))
+
+
+def view(session: int, **changes: object) -> SessionView:
+    fields: dict[str, object] = {
+        "session": session,
+        "committed_len": 9,
+        "num_uncached": 1,
+        "num_nodes": 0,
+        "depth": 0,
+        "tail_ended": False,
+        "has_drafter": True,
+        "following": True,
+        "waiting_since_us": 0,
+        "draft_deadline_us": 500,
+        "max_draft_len": 8,
+        "remaining": 50,
+        "draft_us_per_token": 0.0,
+        "acceptance": 0.7,
+    }
+    return SessionView(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_policies_share_a_step_and_its_rows() -> None:
+    planner = StepPlanner(4)
+    for name in ("plain", "serial", "pearl"):
+        planner.policy(name)
+    cost = CostCurve(((1, 100.0),))
+    views = [("plain", view(1)), ("serial", view(2)), ("pearl", view(3, following=False)), ("serial", view(4, draft_deadline_us=300))]
+    plan = planner.plan(views, cost, 64, 200)
+    assert {entry.session for entry in plan.take} == {1, 3}
+    assert plan.wake_us == 300
+    for _ in range(4):
+        plan = planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200)
+        assert len(plan.take) == 1
+    taken = [planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200).take[0].session for _ in range(4)]
+    assert set(taken) == {1, 3}, "no policy starves"

@@ -1,0 +1,66 @@
+"""Overlap of drafting and verifying, running estimates, and the counts clients see."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.session.statistics import DraftInterval, SessionStatistics
+
+
+def test_drafting_counts_as_overlapped_by_the_share_that_ran_during_a_step() -> None:
+    stats = SessionStatistics()
+    stats.count_verifying(1000, 2000)
+    stats.count_drafting(DraftInterval(1500, 2500, 800), 4, verifying=False)
+    assert stats.overlapped_draft_us == 400
+    assert stats.overlap_share == pytest.approx(0.5)
+
+
+def test_a_tail_that_comes_during_a_step_is_counted_when_the_step_ends() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(1000, 2000, 1000), 4, verifying=True)
+    assert stats.overlapped_draft_us == 0
+    stats.count_verifying(1200, 2400)
+    assert stats.overlapped_draft_us == 800
+    stats.count_verifying(2400, 3000)
+    assert stats.overlapped_draft_us == 800
+
+
+def test_drafting_between_steps_overlaps_nothing() -> None:
+    stats = SessionStatistics()
+    stats.count_verifying(0, 1000)
+    stats.count_drafting(DraftInterval(1000, 2000, 1000), 4, verifying=False)
+    stats.count_verifying(2000, 3000)
+    assert stats.overlap_share == 0.0
+
+
+def test_an_interval_without_length_is_in_or_out() -> None:
+    assert DraftInterval(5, 5, 7).share_within(0, 10) == 7
+    assert DraftInterval(5, 5, 7).share_within(6, 10) == 0
+
+
+def test_counts_by_depth_and_the_running_acceptance() -> None:
+    stats = SessionStatistics()
+    before = stats.acceptance
+    stats.count_round(3, 3, 2, 3, corrected=True)
+    stats.count_round(2, 2, 2, 3, corrected=False)
+    totals = stats.totals("pearl")
+    assert totals.drafted_by_depth == (2, 2, 1)
+    assert totals.accepted_by_depth == (2, 2)
+    assert (totals.num_rounds, totals.num_drafted, totals.num_accepted, totals.num_emitted) == (2, 5, 4, 6)
+    assert totals.mean_emitted_per_round == 3.0
+    assert totals.acceptance_rate == pytest.approx(0.8)
+    assert stats.acceptance > before
+    for _ in range(300):
+        stats.count_round(1, 1, 0, 1, corrected=True)
+    assert stats.acceptance < 0.01
+
+
+def test_draft_time_per_token_follows_what_is_measured() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 400, 400), 4, verifying=False)
+    assert stats.draft_us_per_token == 100
+    for _ in range(60):
+        stats.count_drafting(DraftInterval(0, 1000, 1000), 5, verifying=False)
+    assert stats.draft_us_per_token == pytest.approx(200, rel=0.01)
+    stats.count_drafting(DraftInterval(0, 50, 50), 0, verifying=False)
+    assert stats.draft_us_per_token == pytest.approx(200, rel=0.01)
