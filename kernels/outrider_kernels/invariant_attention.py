@@ -4,8 +4,8 @@ A row at position p splits its keys by position. Blocks of `block_len` positions
     window_start(p) = block_len * floor(max(0, p - max_depth) / block_len)
 are certainly committed, hence shared by all rows of the sequence and read in place. The last max_depth + block_len positions are
 gathered along the row's own path, in order of position, into a buffer of fixed size. Every block gives a local softmax (maximum,
-sum, weighted values) by matrix products of one constant shape; the merge takes the exact maximum and adds blocks in groups of
-fixed size, in order. Padding adds exact zeros. A batch dimension may vary: its members are computed alike and apart.
+sum, weighted values) by matrix products of one constant shape; the merge takes the exact maximum and adds blocks pairwise in groups
+of fixed size. Padding adds exact zeros. A batch dimension may vary: its members are computed alike and apart.
 Must not know block tables, sequences or trees. Source: online softmax, Milakov & Gimelshein 2018; split-KV merge as in
 Flash-Decoding; the fixed order is ours (docs/architecture.md section 1).
 """
@@ -26,7 +26,7 @@ class InvariantShape:
 
     num_rows: rows of every matrix product; a multiple of 16, so that vector loops have no remainder. block_len: positions of a
     shared block, a multiple of 16. max_depth: nodes on a path below the newest committed token that stay exact; a multiple of 16.
-    group_blocks: blocks added up at once.
+    group_blocks: blocks added up at once, a power of two.
     """
 
     num_rows: int = 16
@@ -162,19 +162,21 @@ def _shared(pool: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
 
 
 def _grouped_sum(terms: Tensor, first_block: int, group_blocks: int) -> Tensor:
-    """Sum over axis 1 in groups that begin at multiples of group_blocks, padded with zeros, added in order.
+    """Sum over axis 1 in groups that begin at multiples of group_blocks, padded with zeros, groups added in order.
 
-    first_block must be a multiple of group_blocks. terms: [kv_heads, blocks, ...]. Each group is one sum of constant shape.
+    first_block must be a multiple of group_blocks. terms: [kv_heads, blocks, ...]. Within a group the halves are added until one is
+    left: only elementwise additions, for a library's own sum over an outer axis treats the last columns in another order.
     """
     assert first_block % group_blocks == 0
-    total: Tensor | None = None
-    for begin in range(0, terms.shape[1], group_blocks):
-        group = terms[:, begin : begin + group_blocks]
-        if group.shape[1] < group_blocks:
-            full = terms.new_zeros(terms.shape[0], group_blocks, *terms.shape[2:])
-            full[:, : group.shape[1]] = group
-            group = full
-        part = group.contiguous().sum(1)
-        total = part if total is None else total.add_(part)
-    assert total is not None
+    num_groups = -(-terms.shape[1] // group_blocks)
+    missing = num_groups * group_blocks - terms.shape[1]
+    if missing:
+        terms = torch.cat([terms, terms.new_zeros(terms.shape[0], missing, *terms.shape[2:])], dim=1)
+    parts = terms.view(terms.shape[0], num_groups, group_blocks, *terms.shape[2:])
+    while parts.shape[2] > 1:
+        half = parts.shape[2] // 2
+        parts = parts[:, :, :half] + parts[:, :, half:]
+    total = parts[:, 0, 0].contiguous()
+    for group in range(1, num_groups):
+        total = total.add_(parts[:, group, 0])
     return total

@@ -283,6 +283,8 @@ BAD_ROWS = {
     "too many nodes": SequenceRows(1, ints(1), np.zeros(17, np.int32), np.full(17, -1, np.int32)),
     "beyond max_len": SequenceRows(1, np.zeros(61, np.int32), NONE, NONE),
     "no rows": SequenceRows(1, NONE, NONE, NONE),
+    "an acceptance rule nobody wrote": SequenceRows(1, ints(1), NONE, NONE, acceptance="hopeful"),
+    "a verdict without the root's row": SequenceRows(1, NONE, ints(2), ints(-1), acceptance="coupled"),
     "lengths differ": SequenceRows(1, ints(1), ints(2, 3), ints(-1)),
 }
 

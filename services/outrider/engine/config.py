@@ -30,7 +30,7 @@ class DType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InvariantSizes:
-    """Sizes that fix the order of every sum in `invariant` numerics; all but group_blocks multiples of 16.
+    """Sizes that fix the order of every sum in `invariant` numerics; all but group_blocks multiples of 16, that a power of two.
 
     rows: rows of every matrix product. block_len: positions of a shared attention block. max_tree_depth: levels of a tree that the
     engine accepts in `invariant`; a deeper tree is InvalidRequest. group_blocks: blocks added up at once.
@@ -78,5 +78,7 @@ class EngineConfig:
             size = getattr(self.invariant, name)
             if size <= 0 or size % 16:
                 raise InvalidRequest(f"engine.invariant.{name}", f"must be a positive multiple of 16, got {size}")
+        if self.invariant.group_blocks.bit_count() != 1:
+            raise InvalidRequest("engine.invariant.group_blocks", f"must be a power of two, got {self.invariant.group_blocks}")
         if self.num_blocks < 0 or self.kv_budget_mib <= 0:
             raise InvalidRequest("engine.num_blocks", "the cache needs a size: num_blocks > 0 or kv_budget_mib > 0")

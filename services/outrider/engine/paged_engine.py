@@ -78,6 +78,7 @@ class PagedEngine:
     def step(self, plan: StepPlan) -> StepResult:
         """One forward over the plan's rows. Raises UnknownSession or InvalidRequest before anything is touched."""
         started = time.perf_counter_ns()
+        self._picker.check(plan)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
             try:

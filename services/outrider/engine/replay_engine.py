@@ -104,11 +104,10 @@ class ReplayEngine:
     def step(self, plan: StepPlan) -> StepResult:
         """Spend the step's cost and read the picks off the script. Raises UnknownSession or InvalidRequest before anything."""
         started = time.perf_counter_ns()
-        batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, MAX_TREE_NODES)
-        for segment in batch.segments:
-            if segment.rows.acceptance not in ("", COUPLED):
-                batch.revert()
+        for rows in plan.sequences:
+            if rows.acceptance not in ("", COUPLED):
                 raise InvalidRequest("plan.acceptance", f"the replay engine has no distribution; only {COUPLED!r} works")
+        batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, MAX_TREE_NODES)
         forward_us = self._clock.spend(self._cost(batch.num_rows))
         batch.apply()
         results = tuple(self._result(segment) for segment in batch.segments)

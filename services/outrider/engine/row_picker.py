@@ -13,17 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.engine.pick_walk import walk_picks
+from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
+from outrider.engine.acceptance.registry import acceptance_rule
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
 from outrider.engine.sampling.penalties import PenaltyState
 from outrider.engine.sampling.pick import pick
+from outrider.engine.sampling.probs import processed_probs
 from outrider.engine.sampling.rows import RowSampling
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
-from outrider.types.step import Choices, SequenceResult, TokenLogprobs
-from outrider.types.tree import IntArray, Verdict
+from outrider.types.step import Choices, SequenceResult, StepPlan, TokenLogprobs
+from outrider.types.tree import DraftTree, IntArray, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class RowPicker:
         self._num_ids = num_ids
         self._missing = torch.tensor(missing_ids, dtype=torch.int64, device=device) if missing_ids else None
 
+    def check(self, plan: StepPlan) -> None:
+        """Raise InvalidRequest when a plan names an acceptance rule that does not exist."""
+        for rows in plan.sequences:
+            if rows.acceptance:
+                acceptance_rule(rows.acceptance)
+
     def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         """One result per segment, in order. logits: float32 [wanted rows, num_logits]."""
         if logits.shape[1] != self._num_ids:
@@ -56,12 +64,25 @@ class RowPicker:
         for entry in wanted:
             rows, own = entry.segment.rows, logits[entry.begin : entry.end]
             own_picks = picks[entry.begin : entry.end]
-            verdict = walk_picks(rows.tokens, rows.parents, own_picks) if rows.acceptance else None
+            verdict = _verdict(entry, own, own_picks) if rows.acceptance else None
             scored: TokenLogprobs | None = None
             if rows.top_logprobs is not None and entry.end > entry.begin:
                 scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
             results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict))
         return tuple(results)
+
+
+def _verdict(entry: _WantedRows, logits: Tensor, picks: IntArray) -> Verdict:
+    """What the named rule makes of the segment's tree; the root's row is row 0. logits: float32 [1 + nodes, num_ids]."""
+    rows, sampling, state = entry.segment.rows, entry.sampling, entry.segment.state
+
+    def probs(row: int) -> ProbArray:
+        paths = sampling.paths[row : row + 1]
+        one = RowSampling(sampling.params, sampling.key, sampling.positions[row : row + 1], sampling.penalties, paths)
+        return processed_probs(logits[row : row + 1], [one])[0].cpu().numpy()
+
+    noise = AcceptanceNoise(state.spec.noise, entry.segment.base)
+    return acceptance_rule(rows.acceptance).accept(DraftTree(rows.tokens, rows.parents), rows.draft_rows, TargetRows(picks, probs), noise)
 
 
 def _wanted(batch: StepBatch) -> list[_WantedRows]:

@@ -176,6 +176,8 @@ def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
         raise InvalidRequest("plan.tokens", f"{name} has room for {state.tree.room} more live nodes, got {len(rows.tokens)}")
     if len(rows.tokens) != len(rows.parents):
         raise InvalidRequest("plan.parents", f"{name} has {len(rows.tokens)} nodes and {len(rows.parents)} parents")
+    if rows.acceptance and not (len(rows.committed) and rows.wanted):
+        raise InvalidRequest("plan.acceptance", f"{name}: a verdict needs the newest committed token's row, and wanted")
     for field, ids in (("plan.committed", rows.committed), ("plan.tokens", rows.tokens)):
         if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_ids):
             raise InvalidRequest(field, f"{name} has a token id outside [0, {num_ids})")
