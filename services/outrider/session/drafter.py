@@ -49,7 +49,7 @@ class DrafterSession:
         self._unsent = TailBuffer()
         self._said = TailEnd.MORE
         self._begun = False
-        self._has_guessed = False
+        self._is_opened = False
         self._armed = False
         self._credit = 0
 
@@ -92,7 +92,7 @@ class DrafterSession:
         if self.opening is not None and frame.incarnation <= self.opening.incarnation:
             return []
         effects: list[DrafterEffect] = [ReleaseSession(CloseReason.FINISHED)] if self._begun else []
-        self._begun = self._has_guessed = self._armed = False
+        self._begun = self._is_opened = self._armed = False
         self.opening = frame
         reason = refusal(frame, self._bounds)
         if reason is not None:
@@ -139,7 +139,14 @@ class DrafterSession:
         self._begun = True
         self._plant(0)
         observe = Observe(np.array(self._text.tokens, np.int32), (), reroot=True, tree_id=0)
-        return [observe, SendToVerifier(Opened(self.session, opening.incarnation, len(self._text))), *self._arm()]
+        return [observe, *self._arm()]
+
+    def _answer_open(self, prefilled_to: int) -> list[DrafterEffect]:
+        """Opened, once: when the first guess or pause shows that the model has read the prefix, so that nobody waits for a prefill."""
+        if self._is_opened or self.opening is None:
+            return []
+        self._is_opened = True
+        return [SendToVerifier(Opened(self.session, self.opening.incarnation, prefilled_to))]
 
     # --- the truth moves ------------------------------------------------------------------------------------------------
 
@@ -174,7 +181,7 @@ class DrafterSession:
         """Ask for drafts, or say at once that none can come."""
         end = self._spent()
         self._armed = end is None
-        return [] if end is None else [SendToVerifier(self._tail(end))]
+        return [] if end is None else [*self._answer_open(0), SendToVerifier(self._tail(end))]
 
     def _spent(self) -> TailEnd | None:
         opening = self.opening
@@ -203,23 +210,26 @@ class DrafterSession:
             self._tree.append(grown.tokens, grown.parents)
         except ProtocolViolation as error:
             return self._close(CloseReason.FAILED, f"the draft source broke its tree: {error}")
-        self._has_guessed = True
         self._unsent.add(grown)
         if grown.end is not TailEnd.MORE:
             self._armed = False
-            return [] if self._is_known_pause(grown.end) else [SendToVerifier(self._tail(grown.end))]
+            opened = self._answer_open(len(self._text))
+            return opened if self._is_known_pause(grown.end) else [*opened, SendToVerifier(self._tail(grown.end))]
+        if not grown.tokens:
+            return []
+        opened = self._answer_open(len(self._text))
         assert self.opening is not None
         flush_nodes = self.opening.limits.flush_nodes
         if 0 < flush_nodes <= len(self._unsent.tokens):
-            return [SendToVerifier(self._tail(TailEnd.MORE))]
-        return []
+            return [*opened, SendToVerifier(self._tail(TailEnd.MORE))]
+        return opened
 
     def _is_known_pause(self, end: TailEnd) -> bool:
         """The source still stands, with nothing new, where it said it paused: the verifier sees the same from its own tree."""
         return end is self._said and end in _PAUSED_UNTIL_REACHED and not self._unsent.tokens and bool(self._tree.live_nodes())
 
     def _on_source_failed(self, reason: str) -> list[DrafterEffect]:
-        return self._close(CloseReason.FAILED, reason) if self._has_guessed else self._refuse(reason)
+        return self._close(CloseReason.FAILED, reason) if self._is_opened else self._refuse(reason)
 
     def _tail(self, end: TailEnd) -> Tail:
         assert self.opening is not None
