@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from house.repository import ROOT, is_generated, own_files
 from house.tree_rules import MAX_PYTHON_LINES, forbidden_words, misplaced_packages, too_long
 
+TOP_FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 FILES = [path for path in own_files() if not is_generated(path)]
 
 
@@ -49,14 +51,21 @@ def test_a_forbidden_word_is_found(tmp_path: Path, name: str, text: str) -> None
     assert len(list(forbidden_words(tmp_path, [Path(name)]))) == 1
 
 
-def test_what_the_pages_name_exists() -> None:
-    for name in (
-        "README.md",
-        "docs/architecture.md",
-        "docs/development.md",
-        "bench/RESULTS.md",
-        "bench/LOG.md",
-        ".ci/run",
-        "router_service/README.md",
-    ):
-        assert (ROOT / name).is_file(), name
+def test_the_pages_exist() -> None:
+    pages = ("README.md", "docs/architecture.md", "docs/development.md", "router_service/README.md", "bench/RESULTS.md", "bench/LOG.md")
+    assert [page for page in pages if not (ROOT / page).is_file()] == []
+
+
+def test_every_link_and_every_file_that_a_page_names_is_there() -> None:
+    pages = [path for path in FILES if path.suffix == ".md"]
+    assert [f"{page}: {name}" for page in pages for name in missing_names(page)] == []
+
+
+def missing_names(page: Path) -> list[str]:
+    """Relative links of a page, and files it names from the root in backticks, that are not there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    files = [name for name in re.findall(r"`([\w./-]+\.(?:py|md|sh|toml|txt|proto))`", text) if name.split("/")[0] in TOP_FOLDERS]
+    return [link for link in links if link and not (ROOT / page.parent / link).exists()] + [
+        name for name in files if not (ROOT / name).is_file()
+    ]
