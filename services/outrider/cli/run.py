@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import statistics
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         with Connection(deployment.gateway) as gateway:
             drafted, plain = ask_both(gateway, request_from_prompt(args, gateway), args.repeats, console)
         result = compare(drafted, plain)
-        console.print(comparison_table(drafted[0], plain[0], result))
+        console.print(comparison_table(result))
         result |= facts(deployment, args)
     if not result["identical"]:
         progress.print(
@@ -140,23 +141,25 @@ def compare(drafted: list[CollectedAnswer], plain: list[CollectedAnswer]) -> dic
         "overlap_share": round(sum(number.overlapped_draft_us for number in numbers) / draft_us, 4) if draft_us else 0.0,
         "first_token_ms": round(1000 * statistics.median(answer.first_token_s for answer in drafted), 1),
         "plain_first_token_ms": round(1000 * statistics.median(answer.first_token_s for answer in plain), 1),
-        "num_tokens": len(truth),
-        "num_rounds": numbers[0].num_rounds,
+        "num_tokens": len(drafted[0].first.token_ids),
+        "plain_num_tokens": len(truth),
+        "num_rounds": _median(number.num_rounds for number in numbers),
         "plain_num_rounds": plain[0].first.finished.statistics.num_rounds,
+        "num_drafted": _median(number.num_drafted for number in numbers),
+        "num_accepted": _median(number.num_accepted for number in numbers),
     }
 
 
-def comparison_table(drafted: CollectedAnswer, plain: CollectedAnswer, result: dict[str, object]) -> Table:
-    """Both ways side by side: the medians, and the first answers' counts."""
-    statistics = drafted.first.finished.statistics
+def comparison_table(result: dict[str, object]) -> Table:
+    """Both ways side by side: medians over the repetitions."""
     same = "the same tokens" if result["identical"] else "DIFFERENT TOKENS"
     table = Table("", "with drafts", "plain", title=f"{result['speedup']} times as fast, {same}")
     table.add_row("tokens per second", f"{result['tokens_per_s']}", f"{result['plain_tokens_per_s']}")
     table.add_row("time to first token", f"{result['first_token_ms']} ms", f"{result['plain_first_token_ms']} ms")
-    table.add_row("tokens", str(len(drafted.first.token_ids)), str(len(plain.first.token_ids)))
+    table.add_row("tokens", f"{result['num_tokens']}", f"{result['plain_num_tokens']}")
     table.add_row("rounds of the target", f"{result['num_rounds']}", f"{result['plain_num_rounds']}")
-    table.add_row("tokens per round", f"{statistics.mean_emitted_per_round:.2f}", "1.00")
-    table.add_row("drafted, accepted", f"{statistics.num_drafted}, {statistics.num_accepted} ({statistics.acceptance_rate:.0%})", "")
+    table.add_row("tokens per round", f"{result['mean_emitted_per_round']:.2f}", "1.00")
+    table.add_row("drafted, accepted", f"{result['num_drafted']}, {result['num_accepted']} ({result['acceptance_rate']:.0%})", "")
     table.add_row("drafting while verifying", f"{result['overlap_share']:.0%} of drafting time", "")
     return table
 
@@ -177,6 +180,10 @@ def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]
         "repeats": args.repeats,
         "start_s": round(deployment.start_s, 2),
     }
+
+
+def _median(counts: Iterable[int]) -> int:
+    return round(statistics.median(counts))
 
 
 def _median_speed(answers: list[CollectedAnswer]) -> float:
