@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outrider.errors import InvalidRequest
-from outrider.rpc.convert.bounds import same_len
+from outrider.rpc.convert.bounds import finite, same_len
 from outrider.session.events import FinishReason
 from outrider.types.generation import TokenLogprob
 from outrider.types.statistics import DraftStatistics
@@ -83,12 +83,14 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
 
 
 def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStatistics:
-    """Counters as sent; num_emitted is recovered from the mean, exactly while it is below 2**23."""
+    """Counters as sent; num_emitted is recovered from the mean, exactly while it is below 2**23. Raises InvalidRequest on a mean that
+    is no number."""
+    mean = finite("statistics.mean_emitted_per_round", message.mean_emitted_per_round, 0.0)
     return DraftStatistics(
         num_rounds=message.num_rounds,
         num_drafted=message.num_drafted,
         num_accepted=message.num_accepted,
-        num_emitted=round(message.mean_emitted_per_round * message.num_rounds),
+        num_emitted=round(mean * message.num_rounds),
         drafted_by_depth=tuple(message.drafted_by_depth),
         accepted_by_depth=tuple(message.accepted_by_depth),
         verify_us=message.verify_us,
