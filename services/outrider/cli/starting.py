@@ -16,7 +16,7 @@ from outrider.errors import IncompatiblePair, Unavailable
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.v1 import verifier_pb2
 
-PAIR_DEADLINE_S = 20.0
+PAIR_DEADLINE_S = 60.0
 PAIR_POLL_S = 0.05
 
 

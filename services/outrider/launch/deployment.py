@@ -17,7 +17,7 @@ from types import TracebackType
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan
 
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 300.0  # a bound against hanging, wide enough for a machine that is busy with other things
 DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
 GATEWAY_THREADS = 1
 
