@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -70,7 +71,7 @@ async def test_the_deadline_travels_to_the_verifier() -> None:
     remaining: list[float | None] = []
 
     class Watching(FakeVerifier):
-        async def Decode(self, requests: AsyncIterator[object], context: grpc.aio.ServicerContext) -> None:  # type: ignore[override, type-arg]
+        async def Decode(self, requests: AsyncIterator[object], context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
             remaining.append(context.time_remaining())
             await super().Decode(requests, context)  # type: ignore[arg-type]
 
@@ -126,7 +127,14 @@ async def test_a_slow_reader_holds_the_verifier_back_and_can_still_be_aborted() 
         await under_test.client.abort("slow")
         await fake.wait_live(0)
         await under_test.idle()
-        call.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(_count(call), IDLE_TIMEOUT_S)
+    assert caught.value.code() is grpc.StatusCode.CANCELLED
+    assert "'slow' was aborted" in str(caught.value.details())
+
+
+async def _count(call: grpc.aio.UnaryStreamCall) -> int:  # type: ignore[type-arg]
+    return len([message async for message in _rest(call)])
 
 
 async def test_a_slow_reader_that_reads_on_gets_everything() -> None:
@@ -139,7 +147,7 @@ async def test_a_slow_reader_that_reads_on_gets_everything() -> None:
     assert kinds == ["delta"] * 300 + ["finished", "done"]
 
 
-async def _rest(call: grpc.aio.UnaryStreamCall) -> AsyncIterator[pb.GenerateResponse]:  # type: ignore[type-arg]
+async def _rest(call: Any) -> AsyncIterator[pb.GenerateResponse]:
     while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
         yield message
 

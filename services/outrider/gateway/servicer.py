@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from outrider.errors import Unavailable
+from outrider.errors import OutriderError, Unavailable
 from outrider.gateway.checks import check_input, check_request
+from outrider.gateway.client_stream import ClientStream
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
 from outrider.gateway.request_run import RequestRun
@@ -48,7 +49,14 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         """See generation.proto. Writes wait for the reader, and nothing reads ahead of the writes beyond the bounded queue."""
-        await self._serve(request, context, context.write)
+        stream = ClientStream(context)
+        try:
+            await self._serve(request, context, stream.write)
+        except OutriderError:
+            await stream.settle()
+            raise
+        finally:
+            stream.close()
 
     async def GenerateOnce(self, request: pb.GenerateOnceRequest, context: Context) -> pb.GenerateOnceResponse:
         """See generation.proto."""

@@ -7,6 +7,7 @@ when a call is cancelled (grpc itself leaves that to garbage collection).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -70,7 +71,9 @@ class ErrorInterceptor(_ServerInterceptor):
                     raise Unavailable("the service is draining; ask another replica or retry later")
                 return await run(request, context)
             except OutriderError as error:
-                await _abort(context, error)
+                await _abort(context, error, method)
+            except grpc.aio.InternalError as error:
+                raise _caller_left(method) from error
             except (grpc.aio.AbortError, grpc.aio.AioRpcError) as error:
                 await _pass_on(context, error, method)
             except Exception:  # noqa: BLE001 -- the process's edge: a bug costs its own call, never the server
@@ -91,8 +94,17 @@ def _written_out(behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]) 
     return call
 
 
-async def _abort(context: Context, error: OutriderError) -> NoReturn:
-    await context.abort(status_of(error), str(error), error_metadata(error))
+async def _abort(context: Context, error: OutriderError, method: str) -> NoReturn:
+    try:
+        await context.abort(status_of(error), str(error), error_metadata(error))
+    except grpc.aio.InternalError as failure:
+        raise _caller_left(method) from failure
+
+
+def _caller_left(method: str) -> asyncio.CancelledError:
+    """Core refuses to send to a caller that has gone before grpc has cancelled our task: the same event, told twice."""
+    _LOG.debug("the caller of %s left while we wrote to it", method)
+    return asyncio.CancelledError()
 
 
 async def _pass_on(context: Context, error: BaseException, method: str) -> NoReturn:

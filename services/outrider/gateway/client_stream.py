@@ -1,0 +1,50 @@
+"""The writing end of one client's stream: a write that waits for a slow reader must not keep us from ending the request.
+
+Knows a grpc context. grpc allows one write at a time and no status while one is pending, so an interrupted write is left to finish on
+its own (`settle`) after everything else of the request is freed. Must not know what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from outrider.rpc.context import Context
+from outrider.v1 import generation_pb2 as pb
+
+
+class ClientStream:
+    """Use `write` for every message, `settle` before ending the call with a status, `close` in any case."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._pending: asyncio.Task[None] | None = None
+
+    async def write(self, response: pb.GenerateResponse) -> None:
+        """Return when grpc has taken the message, which waits for the reader's flow control; an interruption leaves it under way."""
+        self._pending = asyncio.ensure_future(self._write(response))
+        await asyncio.shield(self._pending)
+        self._pending = None
+
+    async def settle(self) -> None:
+        """Wait for the message under way, until the reader takes it or leaves."""
+        if self._pending is not None:
+            await asyncio.shield(self._pending)
+            self._pending = None
+
+    def close(self) -> None:
+        """Give up the message under way."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending.add_done_callback(_consume)
+
+    async def _write(self, response: pb.GenerateResponse) -> None:
+        await self._context.write(response)
+
+
+def _consume(task: asyncio.Task[None]) -> None:
+    """The reader left: whatever became of the last write no longer matters."""
+    if not task.cancelled():
+        error = task.exception()
+        assert error is None or isinstance(error, grpc.aio.BaseError), error
