@@ -79,11 +79,9 @@ def _plain(
     softcap: float | None,
     group_len: int,
 ) -> Tensor:
-    folded = folded * scaling
-    if len(keys) == 1:
-        scores = torch.bmm(folded, keys[0].transpose(1, 2))
-    else:
-        scores = torch.cat([torch.bmm(folded, run.transpose(1, 2)) for run in keys], dim=-1)
+    nothing = folded.new_empty(1)  # beta is 0: never read
+    products = [torch.baddbmm(nothing, folded, run.transpose(1, 2), beta=0.0, alpha=scaling) for run in keys]
+    scores = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if tail_mask is not None:

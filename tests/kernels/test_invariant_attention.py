@@ -41,18 +41,19 @@ def attend(positions: list[int], heads: int, kv_heads: int, dim: int, window: in
     cache = PagedCache((LayerShape(kv_heads, dim),), (len(blocks) + 1) * 16, torch.float32, "cpu")
     table = BlockTable(blocks, 16)
     first, end = positions[0], positions[-1] + 1
-    cache.write(0, 0, 0, torch.from_numpy(table.slots[:first]), keys[:first], values[:first])
+    keys_values = torch.stack((keys, values)).transpose(1, 2)  # [2, kv_heads, positions, dim]
+    cache.write(0, 0, 0, torch.from_numpy(table.slots[:first]), keys_values[:, :, :first])
     state = SequenceState(1, SequenceSpec(SamplingParams(), NoiseAddress(0), 0, CAPACITY, 0), table, LiveTree(0), cached_len=first)
     rows = SequenceRows(1, np.zeros(end - first, np.int32), NONE, NONE)
     segment = Segment(rows, state, 0, end - first, end - first, first, 0, end)
     span = np.arange(first, end, dtype=np.int64)
     batch = StepBatch(span, span, table.slots[first:end], [segment])
-    padded = torch.zeros(3, SHAPE.num_rows, heads, dim)
-    padded[0, : len(span)] = queries[first:end]
-    padded[1, : len(span), :kv_heads] = keys[first:end]
-    padded[2, : len(span), :kv_heads] = values[first:end]
+    padded = torch.zeros(SHAPE.num_rows, heads, dim)
+    padded[: len(span)] = queries[first:end]
+    padded_kv = torch.zeros(2, kv_heads, SHAPE.num_rows, dim)
+    padded_kv[:, :, : len(span)] = keys_values[:, :, first:end]
     attention = InvariantAttention(cache, batch, 0, end - first, SHAPE)
-    out = attention.attend(0, padded[0], padded[1, :, :kv_heads], padded[2, :, :kv_heads], 0.3, window, softcap)
+    out = attention.attend(0, padded, padded_kv, 0.3, window, softcap)
     for row, position in enumerate(positions):
         visible = torch.zeros(1, position + 1, dtype=torch.bool)
         visible[0, 0 if window is None else max(0, position - window + 1) :] = True

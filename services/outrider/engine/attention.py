@@ -23,12 +23,10 @@ from outrider_kernels.tree_attention import tree_attention
 class StepAttention(Protocol):
     """Attention state of one forward."""
 
-    def attend(
-        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """Store the rows' keys and values, return what the rows attend to.
 
-        query: [rows, heads, dim]. keys, values: [rows, kv_heads, dim]. window: a row at position t sees positions > t - window.
+        query: [rows, heads, dim]. keys_values: [2, kv_heads, rows, dim]. window: a row at position t sees positions > t - window.
         Returns [rows, heads, dim]; rows of padding are undefined but finite.
         """
         ...
@@ -54,11 +52,9 @@ class FastAttention:
         self._index = None if neighbours else torch.from_numpy(batch.slots).to(cache.pools[0].device)
         self._ranges: dict[int | None, list[_KeyRange]] = {}
 
-    def attend(
-        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """See StepAttention."""
-        self._cache.write(layer, self._begin, self._end, self._index, keys, values)
+        self._cache.write(layer, self._begin, self._end, self._index, keys_values)
         ranges = self._ranges.get(window)
         if ranges is None:
             ranges = self._ranges[window] = [self._key_range(segment, window, query) for segment in self._segments]
@@ -114,12 +110,10 @@ class InvariantAttention:
         ]
         self._rows: dict[int | None, list[InvariantRows]] = {}
 
-    def attend(
-        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """See StepAttention."""
         num_rows = self._end - self._begin
-        self._cache.write(layer, 0, 0, self._index, keys[:num_rows], values[:num_rows])
+        self._cache.write(layer, 0, 0, self._index, keys_values[:, :, :num_rows])
         rows = self._rows.get(window)
         if rows is None:
             rows = self._rows[window] = [self._invariant_rows(*part, window) for part in self._parts]

@@ -1,7 +1,9 @@
 """Our own forward of the Llama family: one flat [rows, hidden] tensor, few operations a layer, the cache's attention.
 
-The same mathematics as transformers' modules from the same weights (parity-tested), without modules, masks or a batch axis. Must not
-know sequences, sampling or files. Source: Touvron et al. 2023 (pre-norm, SwiGLU, RoPE); Qwen3 technical report (query and key norms).
+The same mathematics as transformers' modules from the same weights (parity-tested), without modules, masks or a batch axis. A step of a
+small model is mostly the cost of calling operations, so their number is what is optimised: fused projections, rotations as one
+complex product, norms as one scale a row. Must not know sequences, sampling or files. Source: Touvron et al. 2023 (pre-norm,
+SwiGLU, RoPE); Zhang & Sennrich 2019 (RMSNorm); Qwen3 technical report (query and key norms).
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ class LeanForward:
     """DecoderForward over LeanWeights."""
 
     def __init__(self, weights: LeanWeights) -> None:
-        self._weights = weights
         sizes = weights.sizes
+        self._weights = weights
         self._sizes = sizes
         self._scaling = sizes.head_dim**-0.5
-        self._query_len = sizes.num_heads * sizes.head_dim
         self._rotated_heads = sizes.num_heads + sizes.num_kv_heads
         self._is_fp32 = weights.embedding.dtype == torch.float32
+        device = weights.embedding.device
+        self._hidden_epsilon = torch.tensor(sizes.epsilon * sizes.hidden_len, device=device)
+        self._head_epsilon = torch.tensor(sizes.epsilon * sizes.head_dim, device=device)
+        self._final_scale = weights.final_norm * sizes.hidden_len**0.5
+        self._qk_scales = [None if layer.qk_norm is None else layer.qk_norm * sizes.head_dim**0.5 for layer in weights.layers]
         layers = (LayerShape(sizes.num_kv_heads, sizes.head_dim),) * sizes.num_layers
         self._shape = DecoderShape(layers, sizes.hidden_len, weights.head.shape[1], sizes.max_positions)
 
@@ -37,18 +43,18 @@ class LeanForward:
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""
-        weights, sizes = self._weights, self._sizes
-        rotations = weights.rotations.index_select(0, positions).unsqueeze(1)  # [rows, 1, dim / 2]
+        weights, mlp_len = self._weights, self._sizes.mlp_len
+        rotations = weights.rotations.index_select(0, positions).unsqueeze_(1)  # [rows, 1, dim / 2]
         states = weights.embedding.index_select(0, tokens)
-        norm_shape = (sizes.hidden_len,)
         for index, layer in enumerate(weights.layers):
-            normed = rms_norm(states, norm_shape, layer.input_norm, sizes.epsilon)
-            attended = self._attend(index, layer, normed, rotations, attention)
+            attended = self._attend(index, layer, self._normed(states, layer.input_norm), rotations, attention)
             states = _add_product(states, attended, layer.output, layer.output_bias)
-            normed = rms_norm(states, norm_shape, layer.mlp_norm, sizes.epsilon)
-            gate, up = torch.split(_product(normed, layer.gate_up, layer.gate_up_bias), sizes.mlp_len, dim=1)
-            states = _add_product(states, silu(gate).mul_(up), layer.down, layer.down_bias)
-        return rms_norm(states, norm_shape, weights.final_norm, sizes.epsilon)
+            gate_up = _product(self._normed(states, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
+            gated = silu(gate_up[:, :mlp_len]).mul_(gate_up[:, mlp_len:])
+            states = _add_product(states, gated, layer.down, layer.down_bias)
+        if not self._is_fp32:
+            return self._normed(states, weights.final_norm)
+        return self._normed(states, None).mul_(self._final_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See DecoderForward."""
@@ -56,22 +62,33 @@ class LeanForward:
 
     def _attend(self, index: int, layer: LeanLayer, normed: Tensor, rotations: Tensor, attention: StepAttention) -> Tensor:
         sizes, num_rows = self._sizes, normed.shape[0]
-        projected = _product(normed, layer.qkv, layer.qkv_bias).view(num_rows, -1, sizes.head_dim)
-        rotated, values = torch.split(projected, [self._rotated_heads, sizes.num_kv_heads], dim=1)
-        if layer.qk_norm is not None:
-            rotated = rms_norm(rotated, (sizes.head_dim,), None, sizes.epsilon).mul_(layer.qk_norm)
-        rotated = self._rotate(rotated, rotations)
-        query, keys = torch.split(rotated, [sizes.num_heads, sizes.num_kv_heads], dim=1)
-        out = attention.attend(index, query, keys, values, self._scaling, sizes.windows[index], None)
-        return out.reshape(num_rows, self._query_len)
-
-    def _rotate(self, heads: Tensor, rotations: Tensor) -> Tensor:
-        """heads: [rows, heads, dim] with rotary partners side by side; changed in place when fp32."""
+        heads = _product(normed, layer.qkv, layer.qkv_bias).view(num_rows, -1, sizes.head_dim)
+        rotated = heads[:, : self._rotated_heads]
+        scales = self._qk_scales[index]
+        if scales is not None:
+            rotated.copy_(self._head_normed(rotated, scales, layer))
         if self._is_fp32:
-            torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
-            return heads
-        wide = torch.view_as_complex(heads.float().view(*heads.shape[:2], -1, 2)).mul_(rotations)
-        return torch.view_as_real(wide).flatten(2).to(heads.dtype)
+            torch.view_as_complex(rotated.view(num_rows, self._rotated_heads, -1, 2)).mul_(rotations)
+        else:
+            wide = torch.view_as_complex(rotated.float().view(num_rows, self._rotated_heads, -1, 2)).mul_(rotations)
+            rotated.copy_(torch.view_as_real(wide).flatten(2))
+        keys_values = heads[:, sizes.num_heads :].view(num_rows, 2, sizes.num_kv_heads, sizes.head_dim).permute(1, 2, 0, 3)
+        out = attention.attend(index, heads[:, : sizes.num_heads], keys_values, self._scaling, sizes.windows[index], None)
+        return out.reshape(num_rows, -1)
+
+    def _normed(self, states: Tensor, weight: Tensor | None) -> Tensor:
+        """RMSNorm; without a weight, divided by the norm only: the weight and sqrt(hidden) are in the matrix that follows."""
+        if weight is not None:
+            return rms_norm(states, (self._sizes.hidden_len,), weight, self._sizes.epsilon)
+        norms = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        return states * torch.addcmul(self._hidden_epsilon, norms, norms).rsqrt_()
+
+    def _head_normed(self, heads: Tensor, scales: Tensor, layer: LeanLayer) -> Tensor:
+        if not self._is_fp32:
+            assert layer.qk_norm is not None
+            return rms_norm(heads, (self._sizes.head_dim,), None, self._sizes.epsilon).mul_(layer.qk_norm)
+        norms = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
+        return (heads * torch.addcmul(self._head_epsilon, norms, norms).rsqrt_()).mul_(scales)
 
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:

@@ -32,14 +32,12 @@ class PagedCache:
         self.values = [pool[1] for pool in self.pools]
         self.device = self.pools[0].device
 
-    def write(self, layer: int, begin: int, end: int, index: Tensor | None, keys: Tensor, values: Tensor) -> None:
-        """Store rows at pool slots [begin, end), or at `index` (int64 [rows]) when given. keys, values: [rows, kv_heads, dim]."""
+    def write(self, layer: int, begin: int, end: int, index: Tensor | None, keys_values: Tensor) -> None:
+        """Store rows at pool slots [begin, end), or at `index` (int64 [rows]) when given. keys_values: [2, kv_heads, rows, dim]."""
         if index is None:
-            self.keys[layer][:, begin:end].copy_(keys.transpose(0, 1))
-            self.values[layer][:, begin:end].copy_(values.transpose(0, 1))
+            self.pools[layer][:, :, begin:end].copy_(keys_values)
         else:
-            self.keys[layer].index_copy_(1, index, keys.transpose(0, 1))
-            self.values[layer].index_copy_(1, index, values.transpose(0, 1))
+            self.pools[layer].index_copy_(2, index, keys_values)
 
     def move(self, table: BlockTable, source: list[int], destination: list[int]) -> int:
         """Copy logical slots, overlap being safe, in every layer. Returns the rows moved per layer."""

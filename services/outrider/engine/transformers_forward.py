@@ -53,8 +53,11 @@ def attention_forward(
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = module.layer_idx
     assert isinstance(layer, int)
-    rows, new_keys, new_values = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
-    out = step.attend(layer, rows, new_keys, new_values, factor, sliding_window, softcap)
+    if key.shape != value.shape:
+        sizes = f"keys of {key.shape[-1]} and values of {value.shape[-1]} dimensions"
+        raise ModelRefused(f"{type(module).__name__} has {sizes}; not supported")
+    keys_values = torch.cat((key, value))
+    out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap)
     return out.unsqueeze(0), None
 
 
@@ -68,16 +71,11 @@ class LayerTrace:
         self.shapes: dict[int, LayerShape] = {}
         self.windows: dict[int, int | None] = {}
 
-    def attend(
-        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float, window: int | None, softcap: float | None
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """Note the layer's cache shape and window; returns zeros [rows, heads, dim]."""
-        if keys.shape != values.shape:
-            sizes = f"keys of {keys.shape[-1]} and values of {values.shape[-1]} dimensions"
-            raise ModelRefused(f"layer {layer} has {sizes}; not supported")
         if layer in self.shapes:
             raise ModelRefused(f"layer index {layer} attends twice in one forward; not supported")
-        self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[2])
+        self.shapes[layer] = LayerShape(keys_values.shape[1], keys_values.shape[3])
         self.windows[layer] = window
         return torch.zeros_like(query)
 
