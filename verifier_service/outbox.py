@@ -94,4 +94,3 @@ def merged(first: Commit, second: Commit) -> Commit:
         verify_us=first.verify_us + second.verify_us,
         draft_until=max(first.draft_until, second.draft_until),
     )
-

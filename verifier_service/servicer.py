@@ -179,4 +179,3 @@ class VerifierServicer(VerifierServiceServicer):
                 info.identity.CopyFrom(identity_to_proto(pair.drafter))
             infos.append(info)
         return infos
-

@@ -48,9 +48,7 @@ def main() -> None:
     """Run the stages in order, or only one of them."""
     arguments = build_parser().parse_args()
     minutes = {name: arguments.budget_minutes or _DEFAULT_MINUTES[name] for name in MODEL_NAMES}
-    plan = _Plan(
-        tuple(arguments.models.split(",")), minutes, arguments.workers, arguments.device, arguments.autocast, arguments.fresh
-    )
+    plan = _Plan(tuple(arguments.models.split(",")), minutes, arguments.workers, arguments.device, arguments.autocast, arguments.fresh)
     work: dict[str, Callable[[_Plan], None]] = {
         "tokenizer": _build_tokenizer, "corpus": _build_corpus, "train": _train, "evaluate": _evaluate,
     }  # fmt: skip
@@ -81,9 +79,7 @@ def _build_tokenizer(plan: _Plan) -> None:
     if all((model_dir(name) / "tokenizer.json").exists() for name in MODEL_NAMES):
         print("kept: every model folder has its tokenizer")
         return
-    texts = chain.from_iterable(
-        write_documents(kind, num, _TOKENIZER_SEED) for kind, num in _TOKENIZER_DOCUMENTS.items()
-    )
+    texts = chain.from_iterable(write_documents(kind, num, _TOKENIZER_SEED) for kind, num in _TOKENIZER_DOCUMENTS.items())
     tokenizer = train_tokenizer(texts)
     for name in MODEL_NAMES:
         save_tokenizer(tokenizer, model_dir(name))

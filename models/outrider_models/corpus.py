@@ -85,10 +85,10 @@ def open_document_set(kind: str, folder: Path) -> DocumentSet:
     )
 
 
-def _encode(
-    documents: Iterator[str], tokenizer: Tokenizer
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8], list[int]]:
+def _encode(documents: Iterator[str], tokenizer: Tokenizer) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8], list[int]]:
     user, assistant = tokenizer.token_to_id(USER), tokenizer.token_to_id(ASSISTANT)
+    assert user is not None, f"the tokenizer has no {USER}"
+    assert assistant is not None, f"the tokenizer has no {ASSISTANT}"
     ids: list[npt.NDArray[np.uint16]] = []
     parts: list[npt.NDArray[np.uint8]] = []
     batch: list[str] = []

@@ -94,9 +94,7 @@ def _norm(hidden: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(hidden, (hidden.shape[-1],), weight, NORM_EPS)
 
 
-def _attend(
-    weights: Weights, at: str, shape: Shape, normed: Tensor, lengths: Sequence[int], turns: tuple[Tensor, Tensor]
-) -> Tensor:
+def _attend(weights: Weights, at: str, shape: Shape, normed: Tensor, lengths: Sequence[int], turns: tuple[Tensor, Tensor]) -> Tensor:
     def heads(name: str, count: int) -> Tensor:
         return functional.linear(normed, weights[f"{at}{name}_proj.weight"]).view(-1, count, shape.head_dim)
 
@@ -104,7 +102,8 @@ def _attend(
     query = _rotate(heads("q", shape.num_heads), turns)  # [num_tokens, heads, head_dim]
     key = _rotate(heads("k", shape.num_kv_heads), turns).repeat_interleave(group, dim=1)
     value = heads("v", shape.num_kv_heads).repeat_interleave(group, dim=1)
-    documents = zip(*(part.transpose(0, 1)[None].split(list(lengths), dim=2) for part in (query, key, value)), strict=True)
+    queries, keys, values = (torch.split(part.transpose(0, 1)[None], list(lengths), dim=2) for part in (query, key, value))
+    documents = zip(queries, keys, values, strict=True)
     mixed = [functional.scaled_dot_product_attention(*document, is_causal=True) for document in documents]
     joined = torch.cat(mixed, dim=2)[0].transpose(0, 1)  # [num_tokens, heads, head_dim]
     return functional.linear(joined.reshape(len(normed), -1), weights[at + "o_proj.weight"])

@@ -73,9 +73,10 @@ def train(options: RunOptions) -> None:
     tokenizer = Tokenizer.from_file(str(model_dir(options.name) / "tokenizer.json"))
     state = _resume(options, device) or _begin(options, device)
     threads_each = torch.get_num_threads() if device.type == "cuda" else 1
-    with ThreadPoolExecutor(
-        options.num_workers, initializer=torch.set_num_threads, initargs=(threads_each,)
-    ) as executor, TrainingProgress(options.name) as shown:
+    with (
+        ThreadPoolExecutor(options.num_workers, initializer=torch.set_num_threads, initargs=(threads_each,)) as executor,
+        TrainingProgress(options.name) as shown,
+    ):
         tables = rotary_tables(options.row_len, shape.head_dim, device)
         pool = GradientPool(executor, shape, tables, options.num_workers, options.micro_rows, options.autocast)
         packer = Packer(corpus_dir(), options.row_len, options.seed)
@@ -95,9 +96,7 @@ def train(options: RunOptions) -> None:
     print(f"{options.name}: {state.num_tokens} tokens in {state.spent_s / 60:.1f} minutes, loss {state.loss:.4f}", flush=True)
 
 
-def _one_batch(
-    state: _State, batch: Sequence[Row], pool: GradientPool, scale: float, executor: ThreadPoolExecutor
-) -> None:
+def _one_batch(state: _State, batch: Sequence[Row], pool: GradientPool, scale: float, executor: ThreadPoolExecutor) -> None:
     began_s = time.monotonic()
     gradients = pool.compute(state.weights, batch)
     state.optimizer.step(gradients.by_name, scale, executor)
@@ -128,9 +127,7 @@ def _resume(options: RunOptions, device: torch.device) -> _State | None:
     saved = torch.load(path, map_location=device, weights_only=True)
     weights = {name: weight.requires_grad_() for name, weight in saved["weights"].items()}
     optimizer = Optimizer(weights, options.rates, saved["num_steps"], saved["first"], saved["second"])
-    return _State(
-        weights, saved["average"], optimizer, saved["position"], saved["num_tokens"], saved["spent_s"], saved["loss"]
-    )
+    return _State(weights, saved["average"], optimizer, saved["position"], saved["num_tokens"], saved["spent_s"], saved["loss"])
 
 
 def _save(options: RunOptions, state: _State) -> None:

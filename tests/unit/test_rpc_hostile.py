@@ -44,7 +44,7 @@ def messages(draw: st.DrawFn, message_class: type[Message], depth: int = 0) -> M
     return message
 
 
-def _empty(message: Message, field: FieldDescriptor) -> Message:
+def _empty(message: Message, field: Any) -> Message:
     if field.is_repeated:
         added: Message = type(message)().__getattribute__(field.name).add()
         return added
@@ -52,7 +52,7 @@ def _empty(message: Message, field: FieldDescriptor) -> Message:
     return inner
 
 
-def _fill(draw: st.DrawFn, message: Message, field: FieldDescriptor) -> None:
+def _fill(draw: st.DrawFn, message: Message, field: Any) -> None:
     values = _scalars(field)
     if field.is_repeated:
         getattr(message, field.name).extend(draw(st.lists(values, max_size=4)))
@@ -179,8 +179,9 @@ def test_what_is_wrong_with_a_verifiers_frame_is_named(frame: Message, change: d
     if change == {"prefix_len": 0} or change == {"prefix_len": 1}:
         wrong.prefix_len = change["prefix_len"]  # type: ignore[attr-defined]
     name = type(frame).DESCRIPTOR.name.lower()
+    whole: dict[str, Any] = {name: wrong}
     with pytest.raises(ProtocolViolation, match=f"^{field}"):
-        verifier_frame_from_proto(pb.DraftRequestFrame(**{name: wrong}))
+        verifier_frame_from_proto(pb.DraftRequestFrame(**whole))
 
 
 @pytest.mark.parametrize(
