@@ -1,0 +1,178 @@
+"""Blocks, tables and live trees against naive models; the replay engine's script, rate and costs.
+
+Run: pytest tests/unit/test_engine_bookkeeping.py
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from outrider.engine.block_allocator import BlockAllocator
+from outrider.engine.block_table import BlockTable
+from outrider.engine.contract import EngineLimits
+from outrider.engine.live_tree import LiveTree
+from outrider.engine.pick_walk import walk_picks
+from outrider.engine.replay_cost import BusyClock, CountingClock, WaitingClock, linear_cost
+from outrider.engine.replay_engine import ReplayEngine, ReplayScript, replay_identity
+from outrider.errors import Overloaded
+from outrider.types.identity import incompatibility
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import ROOT, IntArray
+
+NONE: IntArray = np.empty(0, np.int32)
+LIMITS = EngineLimits(64, 16, 32, 512)
+SPEC = SequenceSpec(SamplingParams(), NoiseAddress(1), 3, 400, 16)
+
+
+def ints(*numbers: int) -> IntArray:
+    return np.asarray(numbers, np.int32)
+
+
+def test_allocations_are_runs_while_a_run_fits() -> None:
+    allocator = BlockAllocator(12)
+    first, second, third = allocator.allocate(3), allocator.allocate(4), allocator.allocate(5)
+    assert (first, second, third) == ([0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11])
+    allocator.release(third)
+    allocator.release(first)
+    assert allocator.allocate(2) == [0, 1]  # the smallest run that fits
+    assert allocator.allocate(6) == [2, 7, 8, 9, 10, 11]
+    with pytest.raises(Overloaded):
+        allocator.allocate(1)
+    assert allocator.num_free == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_block_is_held_twice_or_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    allocator = BlockAllocator(40)
+    held: list[list[int]] = []
+    for _ in range(200):
+        if held and chance.random() < 0.5:
+            allocator.release(held.pop(chance.randrange(len(held))))
+        else:
+            count = chance.randint(1, 12)
+            try:
+                held.append(allocator.allocate(count))
+            except Overloaded:
+                assert allocator.num_free < count
+        taken = [block for blocks in held for block in blocks]
+        assert len(taken) == len(set(taken)) == 40 - allocator.num_free
+
+
+def test_a_shared_block_is_free_when_its_last_holder_lets_go() -> None:
+    allocator = BlockAllocator(4)
+    blocks = allocator.allocate(2)
+    allocator.retain(blocks[:1])
+    allocator.release(blocks)
+    assert (allocator.num_free, allocator.num_references(blocks[0])) == (3, 1)
+    allocator.release(blocks[:1])
+    assert allocator.num_free == 4
+    with pytest.raises(AssertionError):
+        allocator.release(blocks[:1])
+
+
+def test_runs_of_a_table_are_maximal_and_in_order() -> None:
+    table = BlockTable([2, 3, 7], 4)
+    assert table.runs(0, 12) == ((8, 16), (28, 32))
+    assert table.runs(5, 9) == ((13, 16), (28, 29))
+    assert table.runs(3, 3) == ()
+    assert BlockTable([5, 6], 4).runs(1, 7) == ((21, 27),)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_live_trees_agree_with_sets_of_ancestors(seed: int) -> None:
+    chance = random.Random(seed)
+    tree = LiveTree(64)
+    parents: list[int] = []
+    for _ in range(3):
+        fresh = [chance.randint(ROOT, len(parents) + index - 1) for index in range(chance.randint(0, 6))]
+        tree.add(ints(*(len(parents) + index for index in range(len(fresh)))), ints(*fresh))
+        parents += fresh
+    above: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        above.append([*(above[parent] if parent != ROOT else []), node])
+    assert [tree.path_to(node) for node in range(len(parents))] == above
+    assert tree.depths.tolist() == [len(path) - 1 for path in above]
+    if not parents:
+        return
+    chosen = tuple(above[chance.randrange(len(parents))])
+    assert tree.is_path(chosen)
+    assert not tree.is_path((*chosen, chosen[-1]))
+    survivors = tree.survivors(chosen)
+    assert survivors == [node for node, path in enumerate(above) if chosen[-1] in path[:-1]]
+    tree.keep(survivors)
+    assert tree.tokens.tolist() == survivors
+    kept = [[survivors.index(node) for node in above[old] if node in survivors] for old in survivors]
+    assert [tree.path_to(node) for node in range(len(survivors))] == kept
+
+
+def test_the_walk_stops_where_no_child_equals_the_pick() -> None:
+    tokens, parents = ints(5, 6, 7, 8), ints(-1, -1, 1, 2)
+    assert walk_picks(tokens, parents, ints(6, 0, 7, 8, 9)).path == (1, 2, 3)
+    corrected = walk_picks(tokens, parents, ints(6, 0, 1, 8, 9))
+    assert (corrected.path, corrected.emitted, corrected.bonus) == ((1,), 1, False)
+    leaf = walk_picks(tokens, parents, ints(5, 3, 1, 8, 9))
+    assert (leaf.path, leaf.emitted, leaf.bonus) == ((0,), 3, True)
+
+
+def replay(script: ReplayScript, **settings: object) -> ReplayEngine:
+    return ReplayEngine(replay_identity("text", 50, 49), LIMITS, script, **settings)  # type: ignore[arg-type]
+
+
+def decode(engine: ReplayEngine, prompt: IntArray, count: int) -> list[int]:
+    engine.open(1, SPEC)
+    tokens, committed = [], prompt
+    for _ in range(count):
+        committed = engine.step(StepPlan((SequenceRows(1, committed, NONE, NONE),))).results[0].picks
+        tokens.append(int(committed[0]))
+    engine.close(1)
+    return tokens
+
+
+def test_a_replayed_text_ends_with_its_end_token() -> None:
+    assert decode(replay(ReplayScript([4, 8, 15], 49)), ints(1, 2, 3), 5) == [4, 8, 15, 49, 49]
+
+
+def test_a_script_may_depend_on_the_prompt() -> None:
+    engine = replay(ReplayScript(lambda prompt: [sum(prompt), len(prompt)], 49))
+    assert decode(engine, ints(1, 2, 3), 2) == [6, 3]
+    assert decode(engine, ints(5, 6, 7), 2) == [18, 3]
+
+
+@pytest.mark.parametrize("rate", [0.6, 0.9])
+def test_guesses_are_right_at_the_given_rate_and_the_same_every_time(rate: float) -> None:
+    text = np.random.default_rng(1).integers(0, 49, 390).tolist()
+    drafter, verifier = replay(ReplayScript(text, 49, rate, 3)), replay(ReplayScript(text, 49))
+    assert incompatibility(drafter.identity, verifier.identity) is None
+    for engine in (drafter, verifier):
+        engine.open(1, SPEC)
+    committed, hits = ints(1, 2, 3), []
+    for position in range(390):
+        guess = drafter.step(StepPlan((SequenceRows(1, committed, NONE, NONE),))).results[0].picks
+        committed = verifier.step(StepPlan((SequenceRows(1, committed, NONE, NONE),))).results[0].picks
+        hits.append(bool(guess[0] == committed[0] == text[position]))
+    assert abs(np.mean(hits) - rate) < 3.5 * (rate * (1 - rate) / 390) ** 0.5
+    drafter.truncate(1, 3)
+    again = drafter.step(StepPlan((SequenceRows(1, ints(*text[:9]), NONE, NONE),))).results[0].picks
+    assert bool(again[0] == text[9]) == hits[9]
+
+
+def test_steps_cost_what_they_are_told() -> None:
+    counting = CountingClock()
+    engine = replay(ReplayScript([1], 49), cost=linear_cost(2.0, 0.5), clock=counting)
+    engine.open(1, SPEC)
+    result = engine.step(StepPlan((SequenceRows(1, ints(1, 2, 3), ints(4), ints(-1)),)))
+    assert (result.forward_us, counting.elapsed_us) == (4000, 4000)
+    for clock in (BusyClock(), WaitingClock()):
+        assert clock.spend(0.002) >= 2000
+
+
+def test_the_replay_engine_imports_no_torch() -> None:
+    code = "import outrider.engine.replay_engine, sys; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": "services:kernels"}, check=False).returncode == 0
