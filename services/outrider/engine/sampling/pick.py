@@ -8,6 +8,7 @@ below top_p). Whatever lies within a proven margin of a decision goes to the ref
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,26 @@ GUMBEL_MARGIN = 4e-6
 SCORE_MARGIN = 1e-14
 # float32 exponentials summed in float64: relative error below 2e-5 wherever mass matters
 MASS_MARGIN = 2e-5
+
+
+# passes over the vocabulary for one top-p row; each failure rules out every survivor with a smaller logit, so few are ever needed
+MAX_NUCLEUS_TRIES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Survivors:
+    """Candidates of all rows: tokens int64 and logits float64, those of row i at [starts[i], starts[i + 1]), best score first."""
+
+    tokens: IdArray
+    values: FloatArray64
+    starts: IdArray
+
+    def next_before(self, failed: int, row: int) -> int:
+        """The next candidate of the row that comes before the failed one in canonical order; the others fail with it."""
+        rest = slice(failed + 1, int(self.starts[row + 1]))
+        values, tokens = self.values[rest], self.tokens[rest]
+        earlier = (values > self.values[failed]) | ((values == self.values[failed]) & (tokens < self.tokens[failed]))
+        return failed + 1 + int(earlier.argmax())
 
 
 def pick(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:  # logits: [num_rows, vocab] float32
@@ -87,7 +108,7 @@ def _pick_whole(logits: Tensor, table: RowTable, index: IdArray, best: npt.NDArr
     unsure = np.zeros(len(index), np.bool_)
     nucleus = np.flatnonzero(table.top_ps[index] < 1.0)
     if len(nucleus):
-        unsure[nucleus] = _step_into_nucleus(logits, table, index, nucleus, (tokens, values), winners)
+        unsure[nucleus] = _step_into_nucleus(logits, table, index, nucleus, _Survivors(tokens, values, starts), winners)
     unsure |= _leads(scores, starts, winners) <= score_margin(temperatures, wide_best)
     picks = tokens[winners]
     for row in np.flatnonzero(unsure):
@@ -108,14 +129,14 @@ def _leads(scores: FloatArray64, starts: IdArray, winners: IdArray) -> FloatArra
 
 
 def _step_into_nucleus(
-    logits: Tensor, table: RowTable, index: IdArray, nucleus: IdArray, survivors: tuple[IdArray, FloatArray64], winners: IdArray
+    logits: Tensor, table: RowTable, index: IdArray, nucleus: IdArray, survivors: _Survivors, winners: IdArray
 ) -> BoolArray:
     """Advance winners[row] of each row in `nucleus` to its first survivor inside the nucleus; true where that is too close to say.
 
     A token is inside when the mass strictly before it in canonical order is below top_p of the whole. The row's best logit always
-    is, and it is a survivor, so every row ends.
+    is, and it is a survivor, so every row ends; MAX_NUCLEUS_TRIES bounds the passes over the vocabulary all the same.
     """
-    tokens, values = survivors
+    tokens, values = survivors.tokens, survivors.values
     part = rows_at(logits, nucleus)
     temperatures = torch.from_numpy(table.temperatures[index][nucleus].astype(np.float32)).to(part.device)
     inverse = (1.0 / temperatures.clamp_min(1e-30))[:, None]
@@ -125,7 +146,9 @@ def _step_into_nucleus(
     ids = torch.arange(part.shape[1], device=part.device)
     unsure = np.zeros(len(nucleus), np.bool_)
     pending = np.arange(len(nucleus))
-    while len(pending):
+    for _ in range(MAX_NUCLEUS_TRIES):
+        if not len(pending):
+            break
         at = torch.from_numpy(pending).to(part.device)
         now = winners[nucleus[pending]]
         value = torch.from_numpy(values[now].astype(np.float32)).to(part.device)[:, None]
@@ -138,7 +161,9 @@ def _step_into_nucleus(
         unsure[pending[close]] = True
         outside = (excess > 0.0) & ~close & ~first
         pending = pending[outside]
-        winners[nucleus[pending]] += 1
+        for row in nucleus[pending]:
+            winners[row] = survivors.next_before(int(winners[row]), int(row))
+    unsure[pending] = True
     return unsure
 
 
