@@ -27,7 +27,7 @@ class Rates:
     norm: float = 0.003
     momentum: float = 0.95
     weight_decay: float = 0.02  # of the matrices, a step, times the matrix rate
-    iterations: int = 4  # of Newton-Schulz
+    iterations: int = 3  # of Newton-Schulz
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Optimizer:
 
 
 def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
-    """Nearest semi-orthogonal matrix, roughly; singular values end within about 0.7..1.2."""
+    """Nearest semi-orthogonal matrix, roughly."""
     linear, cubic, quintic = _QUINTIC
     tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.mT if tall else matrix
