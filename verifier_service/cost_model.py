@@ -31,6 +31,7 @@ class CostModel:
     def __init__(self, points: dict[int, float]) -> None:
         assert points
         self._points = dict(sorted(points.items()))
+        self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
         """A step without prefill took so long; it moves the nearest measured point (by ratio of rows).
@@ -38,12 +39,16 @@ class CostModel:
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
         nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
-        expected = max(1.0, self.curve().verify_us(num_rows))
+        expected = max(1.0, self._curve.verify_us(num_rows))
         surprise = min(MAX_SURPRISE, step_us / expected)
         self._points[nearest] *= 1.0 + REFINE_RATE * (surprise - 1.0)
+        self._curve = self._flattened()
 
     def curve(self) -> CostCurve:
         """The present curve, never falling."""
+        return self._curve
+
+    def _flattened(self) -> CostCurve:
         highest = 0.0
         points: list[tuple[int, float]] = []
         for rows, us in self._points.items():

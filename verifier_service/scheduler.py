@@ -122,8 +122,10 @@ class Scheduler:
             self._serve()
         except Exception:  # noqa: BLE001 -- the thread's edge: nobody else would ever hear of it
             _LOG.exception("the engine thread cannot go on")
-            self._end_all("the verifier failed")
-            self._on_death()
+            try:
+                self._end_all("the verifier failed")
+            finally:
+                self._on_death()
 
     def _serve(self) -> None:
         timeout_s: float | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,6 +115,17 @@ async def decode(serving: Serving, message: pb.DecodeStart) -> Answer:
     return answer
 
 
+async def decode_until(serving: Serving, message: pb.DecodeStart, has_happened: Callable[[generation_pb2.DraftStatistics], bool]) -> None:
+    """Decode the same request until its statistics show it (a busy machine may finish before a drafter has opened); each must be exact."""
+    async with asyncio.timeout(CALL_TIMEOUT_S):
+        for attempt in itertools.count():
+            message.session_id = f"{message.session_id.partition('#')[0]}#{attempt}"
+            answer = await decode(serving, message)
+            assert answer.tokens == truth(message.max_tokens)
+            if has_happened(answer.finished.statistics):
+                return
+
+
 def truth(max_tokens: int = 60, prompt: list[int] = PROMPT) -> list[int]:
     return TABLE.answer(prompt, len(prompt) + max_tokens, frozenset())
 
@@ -136,9 +148,10 @@ async def test_concurrent_requests_get_the_tokens_of_plain_decoding(folder: Path
             stats = answer.finished.statistics
             assert stats.pacing == pacing
             assert answer.origins.count(sampling_pb2.TOKEN_ORIGIN_ACCEPTED) == stats.num_accepted
-        drafted = sum(answer.finished.statistics.num_drafted for answer in answers)
-        accepted = sum(answer.finished.statistics.num_accepted for answer in answers)
-        assert (0 < accepted < drafted) is (pacing != "plain")
+        drafts = pacing != "plain"
+        assert drafts or not any(answer.finished.statistics.num_drafted for answer in answers)
+        if drafts:
+            await decode_until(verifier, start("again", draft=draft), lambda stats: 0 < stats.num_accepted < stats.num_drafted)
         await verifier.until_idle()
 
 
@@ -177,11 +190,13 @@ async def test_stop_tokens_and_logprobs(folder: Path) -> None:
 async def test_a_frozen_drafter_costs_deadlines_and_no_token(folder: Path) -> None:
     service = FakeDrafterService(TABLE, 0.9)
     async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
-        await decode(verifier, start("warm"))
+        await decode_until(verifier, start("warm"), lambda stats: stats.num_accepted > 0)
         service.freeze()
         answer = await decode(verifier, start("frozen", 200))
         assert answer.tokens == truth(200)
+        assert answer.finished.statistics.num_drafted == 0
         service.thaw()
+        await decode_until(verifier, start("thawed"), lambda stats: stats.num_accepted > 0)
         await verifier.until_idle()
 
 
@@ -197,9 +212,7 @@ async def test_a_lost_drafter_is_found_again(folder: Path) -> None:
                 service.break_stream()
         assert tokens == truth(2000)
         await verifier.until_connected(drafter)
-        answer = await decode(verifier, start("after"))
-        assert answer.tokens == truth()
-        assert answer.finished.statistics.num_accepted > 0
+        await decode_until(verifier, start("after"), lambda stats: stats.num_accepted > 0)
         assert service.num_streams >= 2
         await verifier.until_idle()
 
@@ -228,7 +241,7 @@ async def test_garbage_from_a_drafter_ends_its_own_sessions_only(folder: Path) -
         answers = await asyncio.gather(*(decode(verifier, start(f"s{at}", 100)) for at in range(4)))
         for answer in answers:
             assert answer.tokens == truth(100)
-            assert answer.finished.statistics.num_accepted > 0
+        await decode_until(verifier, start("good"), lambda stats: stats.num_accepted > 0)
         await verifier.until_idle()
         assert all(pair.connected for pair in (await verifier.info()).pairs)
 
@@ -356,7 +369,7 @@ async def test_a_drain_lets_short_answers_finish_and_ends_long_ones(folder: Path
         long = asyncio.ensure_future(decode(verifier, start("long", 3000)))
         while verifier.server.scheduler.snapshot.num_sessions < 2:
             await asyncio.sleep(0)
-        await verifier.server.drain(0.5)
+        await verifier.server.drain(1.5)
         assert (await short).tokens == truth(20)
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await long

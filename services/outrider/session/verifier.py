@@ -41,9 +41,9 @@ from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
 DEADLINE_FACTOR = 4.0
-DEADLINE_FLOOR_US = 30_000
+DEADLINE_FLOOR_US = 50_000
 DEADLINE_CEILING_US = 2_000_000
-UNMEASURED_DEADLINE_US = 150_000
+UNMEASURED_DEADLINE_US = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +284,15 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
         if self.committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
-        for link in self._open_links():
+        links = self._open_links()
+        if not links:
+            return []
+        for link in links:
             link.observe_commit(self.prefix)
         until = self._grant_credit(now_us)
         committed = self.prefix.slice(begin, self.committed_len)
         effects: list[VerifierEffect] = []
-        for link in self._open_links():
+        for link in links:
             link.credit = max(link.credit, until)
             frame = Commit(self.spec.session, link.incarnation, begin, committed, self.prefix.hash, num_accepted, verify_us, link.credit)
             effects.append(SendToDrafter(link.name, frame))
