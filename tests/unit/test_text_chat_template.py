@@ -98,3 +98,13 @@ def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path)
         load_tokenizer(tmp_path / "missing")
     with pytest.raises(ModelRefused, match="no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_is_only_python_code_streams_whole_characters(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("x😀é!")[:-1]
+    decoder = tokenizer.decoder(tokenizer.encode("hi")[:-1])
+    assert [text for text in map(decoder.push, ids) if text] == ["x", "😀", "é", "!"]
+    assert decoder.flush() == ""
+    assert tokenizer.chat_template is None
