@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from fakes_verifier import MODEL_DIR, FakeVerifier, Hold, serving
 from outrider.client import address_of_ready_line, connect
 from outrider.errors import Unavailable
+from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.rpc.channel import open_channel
 from outrider.types.generation import Delta, Done, GenerationRequest
 
@@ -121,6 +122,26 @@ async def test_the_gateway_waits_for_a_verifier_that_starts_after_it(tmp_path: P
     finally:
         process.kill()
         await process.communicate()
+
+
+async def test_health_follows_the_verifiers(tmp_path: Path) -> None:
+    socket = f"unix:{tmp_path}/verifier.sock"
+    async with AsyncExitStack() as stack:
+        async with serving(FakeVerifier([EOS]), socket):
+            config = GatewayConfig(("127.0.0.1:0",), (socket,), MODEL_DIR, verifier_refresh_s=0.05)
+            gateway = await start_gateway(config)
+            stack.push_async_callback(gateway.stop, 0.0)
+            channel = await stack.enter_async_context(open_channel(gateway.address))
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        assert (await asyncio.wait_for(watch.read(), STOP_TIMEOUT_S)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        client = await stack.enter_async_context(await connect(gateway.address))
+        with pytest.raises(Unavailable, match="no verifier answers"):
+            await client.generate_once(GenerationRequest(prompt="hi"))
+        async with serving(FakeVerifier([40, EOS]), socket):
+            assert (await asyncio.wait_for(watch.read(), STOP_TIMEOUT_S)).status == health_pb2.HealthCheckResponse.SERVING
+            assert (await client.generate_once(GenerationRequest(prompt="hi"))).samples[0].token_ids == (40, EOS)
+        watch.cancel()
 
 
 async def test_without_a_verifier_it_ends_with_a_sentence(tmp_path: Path) -> None:

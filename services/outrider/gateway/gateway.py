@@ -13,7 +13,7 @@ from outrider.errors import ModelRefused
 from outrider.gateway.limits import DRAIN_GRACE_S, GatewayLimits
 from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
-from outrider.gateway.verifiers import VerifierPool
+from outrider.gateway.verifiers import REFRESH_S, VerifierPool
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
 from outrider.types.identity import ModelIdentity
 from outrider.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -26,7 +26,9 @@ VERIFIER_TIMEOUT_S = 60.0
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier for
-    the folder it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it."""
+    the folder it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
+    verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
+    while none answers."""
 
     listen: tuple[str, ...]
     verifiers: tuple[str, ...]
@@ -35,6 +37,7 @@ class GatewayConfig:
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     server: ServerLimits = field(default_factory=ServerLimits)
     verifier_timeout_s: float = VERIFIER_TIMEOUT_S
+    verifier_refresh_s: float = REFRESH_S
     drain_grace_s: float = DRAIN_GRACE_S
 
 
@@ -80,6 +83,7 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()
         await server.set_serving()
+        pool.watch(server.set_serving, config.verifier_refresh_s)
     except BaseException:
         await pool.close()
         raise

@@ -25,7 +25,7 @@ from outrider.gateway.verifiers import VerifierPool
 from outrider.gateway.whole_answer import WholeAnswer
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
 from outrider.v1 import generation_pb2 as pb
-from outrider.v1 import identity_pb2
+from outrider.v1 import identity_pb2, verifier_pb2
 from outrider.v1.generation_pb2_grpc import GenerationServiceServicer
 
 SERVICE_NAME = "outrider.v1.GenerationService"
@@ -71,8 +71,7 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.GetModelInfoResponse:
         """See generation.proto. The target and its pairs as the first verifier that answers tells them now."""
-        verifier = (await self._pool.candidates())[0]
-        info = await verifier.get_info()
+        info = await self._verifier_info()
         identity = self._pool.identity
         return pb.GetModelInfoResponse(
             target=info.identity,
@@ -121,6 +120,14 @@ class GenerationServicer(GenerationServiceServicer):
                 await run.run(self._pool, self._tokenizer, remaining_s(context), propagated_metadata(context), emit)
             finally:
                 self._runs.discard(run)
+
+    async def _verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
+        verifier = (await self._pool.candidates())[0]
+        try:
+            return await verifier.get_info()
+        except OutriderError as error:
+            self._pool.report_failure(verifier, error)
+            raise
 
     async def _tokenised(self, num_bytes: int, work: Callable[[], _T]) -> _T:
         return work() if num_bytes <= INLINE_TOKENISE_BYTES else await asyncio.to_thread(work)

@@ -1,8 +1,8 @@
 """The verifiers behind a gateway: who they are, which of them answer, and which one takes the next request.
 
 Knows their GetInfo. All of them must serve the same weights and vocabulary, since the gateway has one tokenizer and one model name; one
-that does not is left out with a sentence in the log. Must not know requests. One that fails is asked again every REFRESH_S seconds, or
-at once when no other is left.
+that does not is left out with a sentence in the log. All are asked every REFRESH_S seconds who they are; when none is left, at once by
+the next request. Must not know requests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 
@@ -55,7 +55,7 @@ class VerifierPool:
         assert addresses, "a gateway needs a verifier"
         self._verifiers = tuple(Verifier(address) for address in addresses)
         self._turn = itertools.count()
-        self._refresher: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
 
     @property
@@ -77,7 +77,10 @@ class VerifierPool:
                 raise error
         if self._identity is None:
             raise Unavailable("no verifier answers: " + "; ".join(str(error) for error in errors if error is not None))
-        self._refresher = asyncio.create_task(self._refresh())
+
+    def watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float = REFRESH_S) -> None:
+        """Ask all of them every refresh_s from now on, and report after each time whether any answers."""
+        self._watcher = asyncio.create_task(self._watch(on_readiness, refresh_s))
 
     async def candidates(self) -> list[Verifier]:
         """Those that answer, fewest live samples first, taking turns among equals; raises Unavailable when none does."""
@@ -98,16 +101,29 @@ class VerifierPool:
 
     async def close(self) -> None:
         """Close every channel."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         await asyncio.gather(*(verifier.channel.close(None) for verifier in self._verifiers))
 
-    async def _refresh(self) -> None:
+    async def _watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float) -> None:
         while True:
-            await asyncio.sleep(REFRESH_S)
-            missing = [verifier for verifier in self._verifiers if verifier.identity is None]
-            await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in missing))
+            await asyncio.sleep(refresh_s)
+            await asyncio.gather(*(self._ask_again(verifier) for verifier in self._verifiers))
+            await on_readiness(any(verifier.identity for verifier in self._verifiers))
+
+    async def _ask_again(self, verifier: Verifier) -> None:
+        """One that is gone is left out; one that is merely slow to answer (its machine is busy) is not."""
+        if verifier.identity is None:
+            await self._introduce(verifier, INFO_TIMEOUT_S)
+            return
+        try:
+            self._admit(verifier, identity_from_proto((await verifier.get_info()).identity, "verifier.identity"))
+        except IncompatiblePair as error:
+            _LOG.warning("verifier %s is left out: %s", verifier.address, error)
+            verifier.identity = None
+        except OutriderError as error:
+            self.report_failure(verifier, error)
 
     async def _introduce(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
         """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
