@@ -91,6 +91,7 @@ class Deployment:
         verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model)
         commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))
         gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
+        gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours
         if Path(spec.target).is_dir():
             gateway += ("--model-dir", spec.target)
         commands.append(ServiceCommand("gateway", (*gateway, *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment))
