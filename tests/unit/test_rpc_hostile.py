@@ -22,7 +22,7 @@ from outrider.rpc.convert.verifier_frames import verifier_frame_from_proto
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1 import generation_pb2, identity_pb2, sampling_pb2
 
-MANY = settings(max_examples=80, deadline=None)
+MANY = settings(max_examples=50, deadline=None)
 MAX_DEPTH = 3
 
 

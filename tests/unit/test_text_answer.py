@@ -20,7 +20,7 @@ EOS = 256
 EXTRA = [b"ab", b"b\xf0\x9f", b"\x98\x80", b" the", b"\xcc\x81e", b"stop"]
 PIECES = (*(bytes([byte]) for byte in range(256)), b"", *EXTRA)
 TABLE = TokenTable(PIECES, PIECES, strips_leading_space=False)
-FEW = settings(max_examples=200, deadline=None)
+FEW = settings(max_examples=100, deadline=None)
 
 
 def answer(stops: Sequence[str] = (), max_tokens: int = 10_000) -> Answer:

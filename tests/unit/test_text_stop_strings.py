@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.gateway.stop_strings import StopMatcher
 
-FEW = settings(max_examples=300, deadline=None)
+FEW = settings(max_examples=150, deadline=None)
 STOPS = st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=4)
 CHUNKS = st.lists(st.text("abcé", max_size=5), max_size=8)
 
