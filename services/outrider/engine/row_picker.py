@@ -24,6 +24,7 @@ from outrider.engine.sampling.rows import RowSampling
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
+from outrider.types.sampling import SamplingParams
 from outrider.types.step import Choices, SequenceResult, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, IntArray, Verdict
 
@@ -124,14 +125,20 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
             picks[entry.begin : entry.end] = drawn.ids[:, 0]
         elif entry.end > entry.begin:
             rest.append(entry)
-    if rest:
+    if rest and all(_is_plain_argmax(entry.segment.state.spec.sampling) for entry in rest):
+        own = _rows_of(logits, rest).max(dim=1).indices.cpu().numpy()  # the first index among ties, as the pick defines it
+    elif rest:
         own = pick(_rows_of(logits, rest), [entry.sampling for entry in rest]).numpy()
-        begin = 0
-        for entry in rest:
-            end = begin + entry.end - entry.begin
-            picks[entry.begin : entry.end] = own[begin:end]
-            begin = end
+    begin = 0
+    for entry in rest:
+        end = begin + entry.end - entry.begin
+        picks[entry.begin : entry.end] = own[begin:end]
+        begin = end
     return picks
+
+
+def _is_plain_argmax(params: SamplingParams) -> bool:
+    return params.temperature == 0.0 and not params.has_penalties and not params.logit_bias
 
 
 def _rows_of(logits: Tensor, entries: list[_WantedRows]) -> Tensor:
