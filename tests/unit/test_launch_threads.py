@@ -41,6 +41,10 @@ def test_the_environment_holds_every_numeric_library_to_the_count() -> None:
     assert {value for name, value in thread_environment(3).items() if name.endswith("NUM_THREADS")} == {"3"}
 
 
+def test_waiting_threads_go_to_sleep_before_they_starve_the_one_they_wait_for() -> None:
+    assert int(thread_environment(2)["GOMP_SPINCOUNT"]) <= 10_000
+
+
 def test_usable_cores_are_ascending_and_not_empty() -> None:
     cores = usable_cores()
     assert cores
