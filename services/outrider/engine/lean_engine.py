@@ -34,7 +34,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     dtype = TORCH_DTYPES[config.dtype]
-    forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device))
+    forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device, config.numerics))
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         from outrider.engine.transformers_engine import load_model, own_logits

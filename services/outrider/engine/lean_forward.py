@@ -34,7 +34,7 @@ class LeanForward:
         self._final_scale = weights.final_norm * sizes.hidden_len**0.5
         self._qk_scales = [None if layer.qk_norm is None else layer.qk_norm * sizes.head_dim**0.5 for layer in weights.layers]
         layers = (LayerShape(sizes.num_kv_heads, sizes.head_dim),) * sizes.num_layers
-        self._shape = DecoderShape(layers, sizes.hidden_len, weights.head.shape[1], sizes.max_positions)
+        self._shape = DecoderShape(layers, sizes.hidden_len, weights.head.matrix.shape[1], sizes.max_positions)
 
     @property
     def shape(self) -> DecoderShape:
@@ -48,21 +48,21 @@ class LeanForward:
         states = weights.embedding.index_select(0, tokens)
         for index, layer in enumerate(weights.layers):
             attended = self._attend(index, layer, self._normed(states, layer.input_norm), rotations, attention)
-            states = _add_product(states, attended, layer.output, layer.output_bias)
-            gate_up = _product(self._normed(states, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
+            states = layer.output.add_to(states, attended)
+            gate_up = layer.gate_up(self._normed(states, layer.mlp_norm))
             gated = silu(gate_up[:, :mlp_len]).mul_(gate_up[:, mlp_len:])
-            states = _add_product(states, gated, layer.down, layer.down_bias)
+            states = layer.down.add_to(states, gated)
         if not self._is_fp32:
             return self._normed(states, weights.final_norm)
         return self._normed(states, None).mul_(self._final_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See DecoderForward."""
-        return torch.mm(hidden if self._is_fp32 else hidden.float(), self._weights.head)
+        return self._weights.head(hidden if self._is_fp32 else hidden.float())
 
     def _attend(self, index: int, layer: LeanLayer, normed: Tensor, rotations: Tensor, attention: StepAttention) -> Tensor:
         sizes, num_rows = self._sizes, normed.shape[0]
-        heads = _product(normed, layer.qkv, layer.qkv_bias).view(num_rows, -1, sizes.head_dim)
+        heads = layer.qkv(normed).view(num_rows, -1, sizes.head_dim)
         rotated = heads[:, : self._rotated_heads]
         scales = self._qk_scales[index]
         if scales is not None:
@@ -89,12 +89,3 @@ class LeanForward:
             return rms_norm(heads, (self._sizes.head_dim,), None, self._sizes.epsilon).mul_(layer.qk_norm)
         norms = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
         return (heads * torch.addcmul(self._head_epsilon, norms, norms).rsqrt_()).mul_(scales)
-
-
-def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
-
-
-def _add_product(states: Tensor, rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    total = torch.addmm(states, rows, matrix)
-    return total if bias is None else total.add_(bias)
