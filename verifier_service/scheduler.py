@@ -111,8 +111,12 @@ class Scheduler:
 
     def _run(self) -> None:
         try:
+            begin_us = monotonic_us()
             self._engine = self._load()
+            loaded_us = monotonic_us()
             self._cost = measure_cost(self._engine)
+            spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
+            _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, self._cost.curve().points)
         except BaseException as error:  # noqa: BLE001 -- the thread's edge: whoever waits for the engine gets the error
             self.engine_ready.set_exception(error)
             return
