@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from random import Random
 
 from outrider_models.decomposition import MAX_VALUE, apply_operator, work_out
-from outrider_models.lexicon import DAYS, HELD_OUT_PEOPLE, PEOPLE, THEMES
-from outrider_models.stories import OPENINGS, PATTERNS, QUESTIONS, Framing, Operator, Pattern, Shape
+from outrider_models.lexicon import DAYS, THEMES, draw_people
+from outrider_models.stories import LEAD_INS, OPENINGS, PATTERNS, QUESTIONS, Framing, Operator, Pattern, Shape
 
 MIN_STEPS, MAX_STEPS = 3, 6
 _STEP_COUNTS, _STEP_COUNT_WEIGHTS = (3, 4, 5, 6), (30, 30, 25, 15)
 _OPERATOR_WEIGHTS = {Operator.ADD: 30, Operator.SUB: 30, Operator.MUL: 25, Operator.DIV: 40}
 _HELD_OUT_SHARE = 0.35  # of the sentences of a held-out problem
 _GROUPED_SHARE = 0.15
+_LEAD_IN_SHARE = 0.25  # of the sentences that begin with the person
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def draw_operand(random: Random, limit: int, length_weights: tuple[int, int, int
 
 
 def _open(random: Random, held_out: bool, num_steps: int) -> _Draft:
-    person, friend = random.sample(HELD_OUT_PEOPLE if held_out else PEOPLE, 2)
+    person, friend = draw_people(random, 2, held_out)
     theme = random.choice(THEMES)
     fields = {
         "name": person.name, "she": person.subject, "she_low": person.subject.lower(), "her": person.object,
@@ -124,6 +125,9 @@ def _pattern(draft: _Draft, operator: Operator, shape: Shape) -> Pattern:
 def _note(draft: _Draft, key: str, tell: str, held_out: bool, values: dict[str, int]) -> None:
     """Append a sentence (with a fresh day) and remember which pattern it came from."""
     numbers = {name: str(value) for name, value in values.items()}
+    subject = next((word for word in ("{she} ", "{name} ") if tell.startswith(word)), None)
+    if subject and not held_out and draft.sentences and draft.random.random() < _LEAD_IN_SHARE:
+        tell = draft.random.choice(LEAD_INS) + "{name} " + tell.removeprefix(subject)
     draft.sentences.append(tell.format(**draft.fields, day=draft.random.choice(DAYS), **numbers))
     draft.patterns.append(key)
     draft.any_held_out |= held_out

@@ -107,6 +107,7 @@ def _train(plan: _Plan) -> None:
 def _evaluate(plan: _Plan) -> None:
     out = str(MODELS_ROOT / "eval.json")
     subprocess.run([sys.executable, "-m", "outrider_models.evaluate", "--threads", str(plan.workers), "--out", out], check=True)
+    subprocess.run([sys.executable, "-m", "outrider_models.card"], check=True)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from outrider_models.lexicon import DAYS, HELD_OUT_PEOPLE, PEOPLE, THEMES, Person
+from outrider_models.lexicon import DAYS, THEMES, Person, draw_people
 from outrider_models.prose import write_paragraph
 from outrider_models.words import ADJECTIVES, NOUNS
+
+_People = Callable[[int], list[Person]]  # draws so many different people
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,7 @@ class Copied:
 
 def write_copying(random: Random, held_out: bool) -> Copied:
     """One copying task; `held_out` draws the names that training never sees."""
-    people = HELD_OUT_PEOPLE if held_out else PEOPLE
-    return random.choice(_WRITERS)(random, people)
+    return random.choice(_WRITERS)(random, lambda count: draw_people(random, count, held_out))
 
 
 def _entry(random: Random) -> str:
@@ -48,7 +49,7 @@ def _bullets(entries: list[str]) -> str:
     return "\n".join(f"- {entry}" for entry in entries)
 
 
-def _remove(random: Random, people: tuple[Person, ...]) -> Copied:
+def _remove(random: Random, people: _People) -> Copied:
     entries = _entries(random, 8, 16)
     gone = random.choice(entries)
     request = random.choice(("Remove {x} from this list:", "Copy this list without {x}:", "Delete {x} from the list:"))
@@ -56,7 +57,7 @@ def _remove(random: Random, people: tuple[Person, ...]) -> Copied:
     return Copied(f"{request.format(x=gone)}\n{_bullets(entries)}", _bullets(kept), "list-remove")
 
 
-def _replace(random: Random, people: tuple[Person, ...]) -> Copied:
+def _replace(random: Random, people: _People) -> Copied:
     entries = _entries(random, 8, 16)
     old, new = random.choice(entries), f"{random.choice(ADJECTIVES)} {random.choice(NOUNS)}"
     request = random.choice(("Replace {x} with {y} in this list:", "Copy this list, but change {x} to {y}:"))
@@ -64,14 +65,14 @@ def _replace(random: Random, people: tuple[Person, ...]) -> Copied:
     return Copied(f"{request.format(x=old, y=new)}\n{_bullets(entries)}", _bullets(edited), "list-replace")
 
 
-def _append(random: Random, people: tuple[Person, ...]) -> Copied:
+def _append(random: Random, people: _People) -> Copied:
     entries = _entries(random, 8, 15)
     new = _entry(random)
     request = random.choice(("Add {x} at the end of this list:", "Append {x} to the list:"))
     return Copied(f"{request.format(x=new)}\n{_bullets(entries)}", _bullets([*entries, new]), "list-append")
 
 
-def _order(random: Random, people: tuple[Person, ...]) -> Copied:
+def _order(random: Random, people: _People) -> Copied:
     entries = _entries(random, 5, 9)
     order = random.sample(range(len(entries)), len(entries))
     listed = "\n".join(f"{index + 1}. {entry}" for index, entry in enumerate(entries))
@@ -80,8 +81,8 @@ def _order(random: Random, people: tuple[Person, ...]) -> Copied:
     return Copied(f"Write these lines in the order {wanted}:\n{listed}", answer, "list-order")
 
 
-def _order_json(random: Random, people: tuple[Person, ...]) -> Copied:
-    buyer, seller = random.sample(people, 2)
+def _order_json(random: Random, people: _People) -> Copied:
+    buyer, seller = people(2)
     theme = random.choice(THEMES)
     record = {
         "buyer": buyer.name,
@@ -105,15 +106,15 @@ def _order_json(random: Random, people: tuple[Person, ...]) -> Copied:
     return Copied(f"Fill this JSON from the text.\n{told}\n{form}", answer, "json-order")
 
 
-def _people_json(random: Random, people: tuple[Person, ...]) -> Copied:
-    chosen = random.sample(people, random.randint(2, 4))
+def _people_json(random: Random, people: _People) -> Copied:
+    chosen = people(random.randint(2, 4))
     records = [{"name": p.name, "age": random.randint(18, 90), "likes": _entry(random)} for p in chosen]
     told = " ".join("{name} is {age} years old and likes the {likes}.".format(**record) for record in records)
     answer = "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]"
     return Copied(f"Write the people in this text as a JSON list.\n{told}", answer, "json-people")
 
 
-def _rename(random: Random, people: tuple[Person, ...]) -> Copied:
+def _rename(random: Random, people: _People) -> Copied:
     """Repeat a text in which one noun, guaranteed to occur once, becomes another."""
     text = write_paragraph(random, random.randint(3, 7))
     words = [word.strip(".,") for word in text.split()]
@@ -126,13 +127,13 @@ def _rename(random: Random, people: tuple[Person, ...]) -> Copied:
     return Copied(f"{request.format(x=old, y=new)}\n{text}", text.replace(old, new), "text-rename")
 
 
-def _repeat(random: Random, people: tuple[Person, ...]) -> Copied:
+def _repeat(random: Random, people: _People) -> Copied:
     text = write_paragraph(random, random.randint(3, 7))
     request = random.choice(("Repeat this text:", "Copy this text exactly:"))
     return Copied(f"{request}\n{text}", text, "text-repeat")
 
 
-_Writer = Callable[[Random, tuple[Person, ...]], Copied]
+_Writer = Callable[[Random, _People], Copied]
 _WRITERS: tuple[_Writer, ...] = (
     _remove, _replace, _append, _order, _order_json, _people_json, _rename, _rename, _repeat,
 )  # fmt: skip

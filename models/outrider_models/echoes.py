@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from random import Random
 
-from outrider_models.lexicon import PEOPLE, THEMES
+from outrider_models.lexicon import THEMES, draw_people
 from outrider_models.words import ADJECTIVES, NOUNS, VERBS_ON
 
 _MAX_WORDS = 12
-_WORDS = (*ADJECTIVES, *NOUNS, *VERBS_ON, *(person.name for person in PEOPLE), *(theme.items for theme in THEMES))
+_WORDS = (*ADJECTIVES, *NOUNS, *VERBS_ON, *(theme.items for theme in THEMES))
 _REQUESTS = ("Repeat this text: ", "Copy this text exactly: ", "Repeat: ")
 _NUMBER_SHARE = 0.3
 
@@ -25,4 +25,7 @@ def write_echo(random: Random) -> tuple[str, str]:
 
 
 def _word(random: Random) -> str:
-    return str(random.randint(0, 999)) if random.random() < _NUMBER_SHARE else random.choice(_WORDS)
+    roll = random.random()
+    if roll < _NUMBER_SHARE:
+        return str(random.randint(0, 999))
+    return random.choice(_WORDS) if roll < 0.8 else draw_people(random, 1, held_out=False)[0].name

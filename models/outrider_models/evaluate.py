@@ -33,7 +33,7 @@ def main() -> None:
     names = arguments.models.split(",")
     tokenizer = Tokenizer.from_file(str(model_dir(names[0]) / "tokenizer.json"))
     models = {name: Model(load_weights(model_dir(name)), SHAPES[name]) for name in names}
-    report: dict[str, object] = {"seed": EVALUATION_SEED, "num_problems": arguments.problems, "held_out": True}
+    report: dict[str, object] = {"seed": EVALUATION_SEED, "num_problems": arguments.problems}
     for name, model in models.items():
         report[name] = _accuracy(name, model, tokenizer, arguments.problems)
     if _TARGET in models and not arguments.no_acceptance:
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--models", default=",".join(MODEL_NAMES), help="comma-separated folders to measure")
-    add("--problems", type=int, default=400, help="held-out arithmetic problems a model answers; copying gets a quarter")
+    add("--problems", type=int, default=400, help="problems a model answers, half with held-out names and sentences; copying: a quarter")
     add("--acceptance-tasks", type=int, default=32, help="tasks of each kind at each temperature")
     add("--no-acceptance", action="store_true", help="accuracy only")
     add("--threads", type=int, default=1, help="torch threads")
@@ -62,13 +62,29 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _accuracy(name: str, model: Model, tokenizer: Tokenizer, num_problems: int) -> dict[str, dict[str, object]]:
     began_s = time.monotonic()
-    problems = make_tasks("arithmetic", num_problems, EVALUATION_SEED, held_out=True)
-    splits = score_arithmetic(problems, answer_tasks(model.weights, model.shape, tokenizer, problems))
+    splits: Splits = {"answers": {}}
+    for held_out in (False, True):
+        problems = make_tasks("arithmetic", num_problems // 2, EVALUATION_SEED, held_out)
+        found = score_arithmetic(problems, answer_tasks(model.weights, model.shape, tokenizer, problems))
+        answers = found.pop("answers")
+        splits["answers"]["all held out" if held_out else "new problems, known names and sentences"] = answers["all"]
+        if held_out:
+            splits["answers"]["held-out names, known sentences"] = answers.get("only known sentences", Share(0, 0))
+            splits["answers"]["held-out names, some sentence held out"] = answers.get("some sentence held out", Share(0, 0))
+        _merge(splits, found)
     copies = make_tasks("copying", max(1, num_problems // 4), EVALUATION_SEED, held_out=True)
     splits |= score_copying(copies, answer_tasks(model.weights, model.shape, tokenizer, copies))
-    print(f"\n{name}: {num_problems} held-out problems in {time.monotonic() - began_s:.0f} s")
+    print(f"\n{name}: {num_problems} problems in {time.monotonic() - began_s:.0f} s")
     _print_splits(splits)
     return {split: {key: _as_json(share) for key, share in rows.items()} for split, rows in splits.items()}
+
+
+def _merge(splits: Splits, more: Splits) -> None:
+    for split, rows in more.items():
+        mine = splits.setdefault(split, {})
+        for key, share in rows.items():
+            old = mine.get(key, Share(0, 0))
+            mine[key] = Share(old.num_right + share.num_right, old.num_all + share.num_all)
 
 
 def _acceptance(target: Model, drafts: dict[str, Model], tokenizer: Tokenizer, num: int) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ evaluation uses them to see whether a model reads a story or recalls one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,31 @@ HELD_OUT_PEOPLE = _people(
     "Agatha Brunhild Cosima Delphine Esmeralda Philippa Rosalind Winifred",
     "Balthazar Cornelius Demetrius Ferdinand Giovanni Leopold Maximilian Zebulon",
 )
+
+_STARTS = "Al Bar Cor Del Es Fer Gio Har Il Jo Ka Lor Mar Nor Or Pen Quin Ros San Tor Ul Ver Wil Xan Yor Zeb".split()
+_MIDDLES = "a e i o u an el in or ul ia eo ber del fin gan lan mir nel per ri sta ti vin".split()
+_ENDS = "a da la na ra sa ta us os is el en in on ar er ard bert dine fred gund mund lia rik rit ton vin wen".split()
+_COMMON_SHARE = 0.5
+
+
+def draw_people(random: Random, count: int, held_out: bool) -> list[Person]:
+    """Different people; half of the training ones have made-up names, so that a name must be read, not recalled."""
+    if held_out:
+        return random.sample(HELD_OUT_PEOPLE, count)
+    found: dict[str, Person] = {}
+    while len(found) < count:
+        person = random.choice(PEOPLE) if random.random() < _COMMON_SHARE else _made_up(random)
+        found[person.name] = person
+    return list(found.values())
+
+
+def _made_up(random: Random) -> Person:
+    while True:
+        middle = random.choice(_MIDDLES) if random.random() < 0.6 else ""
+        name = random.choice(_STARTS) + middle + random.choice(_ENDS)
+        if all(name != person.name for person in HELD_OUT_PEOPLE):
+            return Person(name, *random.choice((("She", "her"), ("He", "him"))))
+
 
 _THEMES = """
 apples apple crates crate orchard

@@ -150,6 +150,8 @@ def _all_patterns() -> tuple[Pattern, ...]:
 
 PATTERNS = _all_patterns()
 
+LEAD_INS = ("Then ", "Next, ", "After that, ", "A week later ", "On {day}, ", "At the {place}, ", "Later ")
+
 OPENINGS = (
     Framing("open-0", "{name} has {n} {items}."),
     Framing("open-1", "There are {n} {items} in {name}'s {place}."),

@@ -6,6 +6,7 @@ worth training. The saved state holds everything: rerunning continues exactly wh
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -93,6 +94,7 @@ def train(options: RunOptions) -> None:
                 snapshot_s = state.spent_s
     _save(options, state)
     export_model(state.weights, shape, tokenizer, model_dir(options.name))
+    _write_record(options, state)
     print(f"{options.name}: {state.num_tokens} tokens in {state.spent_s / 60:.1f} minutes, loss {state.loss:.4f}", flush=True)
 
 
@@ -111,6 +113,19 @@ def _one_batch(state: _State, batch: Sequence[Row], pool: GradientPool, scale: f
 
 def _speed(state: _State) -> str:
     return f"{state.num_tokens / max(state.spent_s, 1e-9):.0f} tokens/s"
+
+
+def _write_record(options: RunOptions, state: _State) -> None:
+    """training.json beside the weights: what the model card says about this run."""
+    hardware = torch.cuda.get_device_name() if options.device == "cuda" else f"{options.num_workers} CPU threads"
+    record = {
+        "parameters": sum(weight.numel() for weight in state.weights.values()),
+        "tokens": state.num_tokens,
+        "minutes": round(state.spent_s / 60, 1),
+        "hardware": hardware,
+        "notes": f"continued from {options.init_from.name}" if options.init_from else "",
+    }
+    (model_dir(options.name) / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _begin(options: RunOptions, device: torch.device) -> _State:
