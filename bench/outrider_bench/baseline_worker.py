@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 
 class FirstTokenClock:
@@ -94,6 +95,7 @@ class Generator:
 
 def serve(target: str, draft: str, dtype: str, num_threads: int) -> None:
     """Answer requests until the input ends."""
+    logging.disable_progress_bar()
     torch.set_num_threads(num_threads)
     generator = Generator(target, draft, getattr(torch, dtype))
     print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
