@@ -12,7 +12,8 @@ from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, Emit, Keep, RoundPlanned, RoundVerified, SendToDrafter, Verify
 from outrider.session.pacing.pearl import PearlPacing
-from outrider.session.verifier import MAX_REOPENS, VerifierSession
+from outrider.session.session_drafters import MAX_REOPENS
+from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import ROOT, DraftRow, DraftTree, Verdict, extend_hash
 

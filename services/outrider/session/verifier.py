@@ -7,11 +7,8 @@ untrusted: the worst of them costs that drafter its part in this session. Must n
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from outrider.errors import ProtocolViolation
-from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
 from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
@@ -24,22 +21,20 @@ from outrider.session.events import (
     Keep,
     RoundPlanned,
     RoundVerified,
-    SendToDrafter,
     TokensAppended,
     VerifierEffect,
     VerifierEvent,
     Verify,
 )
-from outrider.session.merged_tree import merge_trees, placed_rows, tree_depth
-from outrider.session.opening import VerifierSpec, opening_frames
+from outrider.session.merged_tree import tree_depth
+from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
-from outrider.session.statistics import DraftInterval, SessionStatistics
-from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
-from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
+from outrider.session.session_drafters import SessionDrafters
+from outrider.session.statistics import SessionStatistics
+from outrider.types.frames import CloseReason
+from outrider.types.tree import DraftTree, TokenOrigin, Verdict
 
-MAX_DRAFTERS = 8
-MAX_REOPENS = 4
 DEADLINE_FACTOR = 4.0
 DEADLINE_FLOOR_US = 50_000
 DEADLINE_CEILING_US = 2_000_000
@@ -66,7 +61,7 @@ class VerifierSession:
         self.cached_len = 0
         self.finished: Finish | None = None
         self._pacing = pacing
-        self._links: dict[str, DrafterLink] = {}
+        self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
         self._round: _Round | None = None
         self._ready_since_us = now_us
         self._deadline_us = now_us + UNMEASURED_DEADLINE_US
@@ -86,12 +81,12 @@ class VerifierSession:
     @property
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
-        return sum(link.is_open for link in self._links.values())
+        return len(self._drafters.open())
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
-        worthy = [link for link in self._links.values() if link.is_worth_waiting]
-        guessing = self._guessing()
+        worthy = self._drafters.worth_waiting()
+        guessing = self._drafters.guessing()
         stats = self.statistics
         return SessionView(
             session=self.spec.session,
@@ -118,105 +113,28 @@ class VerifierSession:
             return []
         match event:
             case DrafterFrameArrived():
-                return self._on_frame(event)
+                return self._drafters.on_frame(event, verifying=self._round is not None)
             case DrafterFrameMalformed():
-                return self._on_malformed(event)
+                return self._drafters.on_malformed(event)
             case RoundPlanned():
                 return self._on_planned(event)
             case RoundVerified():
                 return self._on_verified(event)
             case DrafterJoined():
-                return self._on_joined(event)
+                return self._drafters.on_joined(event)
             case DrafterLost():
-                return self._on_lost(event)
+                return self._drafters.on_lost(event)
             case TokensAppended():
                 return self._on_appended(event)
             case CancelRequested():
                 return self._finish(Finish(FinishReason.CANCELLED, event.detail), CloseReason.CANCELLED)
-
-    def _on_joined(self, event: DrafterJoined) -> list[VerifierEffect]:
-        if self.spec.max_draft_len == 0 or not self._pacing.drafts:
-            return []
-        link = self._links.get(event.drafter)
-        if link is None:
-            if len(self._links) == MAX_DRAFTERS:
-                return []
-            link = self._links[event.drafter] = DrafterLink(event.drafter, self.spec.incarnation - 1)
-        if link.is_open or link.state is LinkState.BANNED:
-            return []
-        return self._open(link, event.now_us)
-
-    def _on_lost(self, event: DrafterLost) -> list[VerifierEffect]:
-        link = self._links.get(event.drafter)
-        if link is not None and link.is_open:
-            link.close(LinkState.CLOSED)
-            self.statistics.num_drafter_losses += 1
-        return []
-
-    def _on_frame(self, event: DrafterFrameArrived) -> list[VerifierEffect]:
-        link = self._links.get(event.drafter)
-        frame = event.frame
-        if link is None or not link.is_open or frame.session != self.spec.session or frame.incarnation < link.incarnation:
-            self.statistics.num_tails_stale += 1
-            return []
-        try:
-            if frame.incarnation > link.incarnation:
-                raise ProtocolViolation(f"incarnation {frame.incarnation} was never opened; the newest is {link.incarnation}")
-            return self._on_fenced_frame(link, frame, event.now_us)
-        except ProtocolViolation as violation:
-            self.statistics.num_violations += 1
-            return self._ban(link, str(violation))
-
-    def _on_malformed(self, event: DrafterFrameMalformed) -> list[VerifierEffect]:
-        link = self._links.get(event.drafter)
-        if link is None or not link.is_open or event.incarnation < link.incarnation:
-            return []
-        self.statistics.num_violations += 1
-        return self._ban(link, event.problem)
-
-    def _on_fenced_frame(self, link: DrafterLink, frame: DrafterFrame, now_us: int) -> list[VerifierEffect]:
-        match frame:
-            case Opened():
-                if not 0 <= frame.prefilled_to <= self.committed_len:
-                    raise ProtocolViolation(f"opened with {frame.prefilled_to} tokens read of {self.committed_len}")
-                link.state = LinkState.LIVE
-                return []
-            case Tail():
-                return self._on_tail(link, frame, now_us)
-            case Close(reason=CloseReason.PROTOCOL):
-                return self._reopen(link, now_us)
-            case Close() | Refused():
-                link.close(LinkState.CLOSED)
-                return []
-
-    def _on_tail(self, link: DrafterLink, tail: Tail, now_us: int) -> list[VerifierEffect]:
-        stats = self.statistics
-        if tail.rows and not self.spec.with_rows:
-            raise ProtocolViolation("draft rows were not asked for")
-        link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
-        fate = link.take(tail, self.prefix, self.spec.vocab_size)
-        if fate in (TailFate.STALE, TailFate.REPEATED):
-            stats.num_tails_stale += fate is TailFate.STALE
-            stats.num_tails_repeated += fate is TailFate.REPEATED
-            return []
-        interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us)
-        stats.count_drafting(interval, len(tail.tokens), verifying=self._round is not None)
-        if fate is TailFate.FOREIGN:
-            return self._reopen(link, now_us)
-        if fate is TailFate.GAP:
-            stats.num_tails_gapped += 1
-            return []
-        stats.num_tails_joined += 1
-        if self.spec.with_rows and tail.end is TailEnd.CONFIDENCE:
-            link.discard_tree()  # its size depends on the tokens drawn: rejection acceptance would be biased
-        return []
 
     def _on_planned(self, event: RoundPlanned) -> list[VerifierEffect]:
         assert self._round is None, "a round is in flight"
         num_uncached = self.committed_len - self.cached_len
         num_fed = min(max(1, event.max_feed), num_uncached)
         wanted = num_fed == num_uncached
-        tree, rows = self._tree_to_verify(event.max_nodes) if wanted else (DraftTree.empty(), ())
+        tree, rows = self._drafters.tree_to_verify(event.max_nodes) if wanted else (DraftTree.empty(), ())
         if wanted:
             self._count_wait(event.now_us)
         self._round = _Round(num_fed, tree, wanted, event.now_us)
@@ -225,10 +143,7 @@ class VerifierSession:
     def _count_wait(self, now_us: int) -> None:
         self.statistics.draft_wait_us += max(0, now_us - self._ready_since_us)
         if now_us >= self._deadline_us:
-            for link in self._links.values():
-                if link.miss_deadline(self.prefix):
-                    self.statistics.num_missed_deadlines += 1
-                    self.statistics.num_drafter_losses += link.is_stalled  # given up until it answers again
+            self._drafters.miss_deadline()
 
     def _on_verified(self, event: RoundVerified) -> list[VerifierEffect]:
         verified = self._round
@@ -284,19 +199,9 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
         if self.committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
-        links = self._open_links()
-        if not links:
+        if not self._drafters.observe_commit():
             return []
-        for link in links:
-            link.observe_commit(self.prefix)
-        until = self._grant_credit(now_us)
-        committed = self.prefix.slice(begin, self.committed_len)
-        effects: list[VerifierEffect] = []
-        for link in links:
-            link.credit = max(link.credit, until)
-            frame = Commit(self.spec.session, link.incarnation, begin, committed, self.prefix.hash, num_accepted, verify_us, link.credit)
-            effects.append(SendToDrafter(link.name, frame))
-        return effects
+        return self._drafters.commit_frames(begin, num_accepted, verify_us, self._grant_credit(now_us))
 
     def _grant_credit(self, now_us: int) -> int:
         """draft_until for this commit, and the deadline that follows from it."""
@@ -316,49 +221,4 @@ class VerifierSession:
         """End the session: every open drafter is told, nothing is kept."""
         self.finished = finish
         self._round = None
-        effects: list[VerifierEffect] = []
-        for link in self._open_links():
-            effects.append(SendToDrafter(link.name, Close(self.spec.session, link.incarnation, reason, finish.detail)))
-            link.close(LinkState.CLOSED)
-        return [*effects, finish]
-
-    # --- drafters ---------------------------------------------------------------------------------------------------------
-
-    def _open_links(self) -> list[DrafterLink]:
-        return [link for link in self._links.values() if link.is_open]
-
-    def _guessing(self) -> list[DrafterLink]:
-        """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
-        guessing = [link for link in self._links.values() if link.num_live]
-        return guessing[:1] if self.spec.with_rows else guessing
-
-    def _tree_to_verify(self, max_nodes: int) -> tuple[DraftTree, tuple[DraftRow, ...]]:
-        guessing = self._guessing()
-        max_depth = min(self.spec.max_draft_len, self.spec.max_len - self.committed_len - 1)
-        max_nodes = min(max_nodes, self.spec.max_nodes)
-        trees = [link.tree for link in guessing if link.tree is not None]
-        tree, places = merge_trees(trees, max_nodes, max_depth, self.spec.stop_token_ids)
-        rows = placed_rows(guessing[0].rows, places, tree) if guessing and self.spec.with_rows else ()
-        return tree, rows
-
-    def _open(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
-        link.reopen(self.committed_len)
-        view = self.view(now_us)
-        link.credit = min(self.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
-        limits = dataclasses.replace(self.spec.limits, flush_nodes=self._pacing.flush_len(view))
-        if self.spec.with_rows:  # a tail's size must not depend on the tokens drawn
-            limits = dataclasses.replace(limits, stop_below=0.0, svip_threshold=0.0)
-        frames = opening_frames(self.spec, limits, self.prefix, link.incarnation, link.credit)
-        return [SendToDrafter(link.name, frame) for frame in frames]
-
-    def _reopen(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
-        """Start over at the present prefix; a drafter that needs it too often is not worth it."""
-        self.statistics.num_reopens += 1
-        link.num_reopens += 1
-        if link.num_reopens > MAX_REOPENS:
-            return self._ban(link, f"the session was re-opened {MAX_REOPENS} times")
-        return self._open(link, now_us)
-
-    def _ban(self, link: DrafterLink, detail: str) -> list[VerifierEffect]:
-        link.close(LinkState.BANNED)
-        return [SendToDrafter(link.name, Close(self.spec.session, link.incarnation, CloseReason.PROTOCOL, detail))]
+        return [*self._drafters.close_all(reason, finish.detail), finish]

@@ -1,0 +1,212 @@
+"""The drafters of one session: joined, opened, heard, fenced, re-opened, banned, and their guesses as one tree.
+
+Knows links, frames and the bounds of a session. Must not know rounds, the engine or how the truth grows. Frames are untrusted: the worst of
+them costs its drafter its part in this session (docs/architecture.md section 3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from outrider.errors import ProtocolViolation
+from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
+from outrider.session.events import (
+    DrafterFrameArrived,
+    DrafterFrameMalformed,
+    DrafterJoined,
+    DrafterLost,
+    SendToDrafter,
+    VerifierEffect,
+)
+from outrider.session.merged_tree import merge_trees, placed_rows
+from outrider.session.opening import VerifierSpec, opening_frames
+from outrider.session.pacing.contract import Pacing, SessionView
+from outrider.session.prefix import CommittedPrefix
+from outrider.session.statistics import DraftInterval, SessionStatistics
+from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
+from outrider.types.tree import DraftRow, DraftTree
+
+MAX_DRAFTERS = 8
+MAX_REOPENS = 4
+
+
+class SessionDrafters:
+    """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened."""
+
+    def __init__(
+        self,
+        spec: VerifierSpec,
+        prefix: CommittedPrefix,
+        pacing: Pacing,
+        statistics: SessionStatistics,
+        view: Callable[[int], SessionView],
+    ) -> None:
+        self._spec = spec
+        self._prefix = prefix
+        self._pacing = pacing
+        self._statistics = statistics
+        self._view = view
+        self._links: dict[str, DrafterLink] = {}
+
+    # --- what the session asks ----------------------------------------------------------------------------------------------
+
+    def open(self) -> list[DrafterLink]:
+        """Links that frames go to."""
+        return [link for link in self._links.values() if link.is_open]
+
+    def worth_waiting(self) -> list[DrafterLink]:
+        """Links that are live and answer in time."""
+        return [link for link in self._links.values() if link.is_worth_waiting]
+
+    def guessing(self) -> list[DrafterLink]:
+        """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
+        guessing = [link for link in self._links.values() if link.num_live]
+        return guessing[:1] if self._spec.with_rows else guessing
+
+    def tree_to_verify(self, max_nodes: int) -> tuple[DraftTree, tuple[DraftRow, ...]]:
+        """All guesses as one trie, clipped to the session's bounds, and the draft rows of its nodes."""
+        guessing = self.guessing()
+        max_depth = min(self._spec.max_draft_len, self._spec.max_len - len(self._prefix) - 1)
+        trees = [link.tree for link in guessing if link.tree is not None]
+        tree, places = merge_trees(trees, min(max_nodes, self._spec.max_nodes), max_depth, self._spec.stop_token_ids)
+        rows = placed_rows(guessing[0].rows, places, tree) if guessing and self._spec.with_rows else ()
+        return tree, rows
+
+    def miss_deadline(self) -> None:
+        """A round starts after its deadline: count those that have said nothing since the commit, and those given up for it."""
+        for link in self._links.values():
+            if link.miss_deadline(self._prefix):
+                self._statistics.num_missed_deadlines += 1
+                self._statistics.num_drafter_losses += link.is_stalled  # given up until it answers again
+
+    def observe_commit(self) -> bool:
+        """The truth grew; False when there is no drafter to tell."""
+        links = self.open()
+        for link in links:
+            link.observe_commit(self._prefix)
+        return bool(links)
+
+    def commit_frames(self, begin: int, num_accepted: int, verify_us: int, draft_until: int) -> list[VerifierEffect]:
+        """The newest commit, which began at `begin`, for every open drafter."""
+        tokens = self._prefix.slice(begin, len(self._prefix))
+        effects: list[VerifierEffect] = []
+        for link in self.open():
+            link.credit = max(link.credit, draft_until)
+            session, incarnation = self._spec.session, link.incarnation
+            frame = Commit(session, incarnation, begin, tokens, self._prefix.hash, num_accepted, verify_us, link.credit)
+            effects.append(SendToDrafter(link.name, frame))
+        return effects
+
+    def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:
+        """The session ends: every open drafter is told."""
+        effects: list[VerifierEffect] = []
+        for link in self.open():
+            effects.append(SendToDrafter(link.name, Close(self._spec.session, link.incarnation, reason, detail)))
+            link.close(LinkState.CLOSED)
+        return effects
+
+    # --- what happens to drafters -------------------------------------------------------------------------------------------
+
+    def on_joined(self, event: DrafterJoined) -> list[VerifierEffect]:
+        """Open the session there, unless it broke the protocol before or drafts are off."""
+        if self._spec.max_draft_len == 0 or not self._pacing.drafts:
+            return []
+        link = self._links.get(event.drafter)
+        if link is None:
+            if len(self._links) == MAX_DRAFTERS:
+                return []
+            link = self._links[event.drafter] = DrafterLink(event.drafter, self._spec.incarnation - 1)
+        if link.is_open or link.state is LinkState.BANNED:
+            return []
+        return self._open(link, event.now_us)
+
+    def on_lost(self, event: DrafterLost) -> list[VerifierEffect]:
+        """Forget its guesses; it may join again."""
+        link = self._links.get(event.drafter)
+        if link is not None and link.is_open:
+            link.close(LinkState.CLOSED)
+            self._statistics.num_drafter_losses += 1
+        return []
+
+    def on_frame(self, event: DrafterFrameArrived, *, verifying: bool) -> list[VerifierEffect]:
+        """Fence and judge a frame. verifying: a round is in flight."""
+        link = self._links.get(event.drafter)
+        frame = event.frame
+        if link is None or not link.is_open or frame.session != self._spec.session or frame.incarnation < link.incarnation:
+            self._statistics.num_tails_stale += 1
+            return []
+        try:
+            if frame.incarnation > link.incarnation:
+                raise ProtocolViolation(f"incarnation {frame.incarnation} was never opened; the newest is {link.incarnation}")
+            return self._on_fenced_frame(link, frame, event.now_us, verifying=verifying)
+        except ProtocolViolation as violation:
+            self._statistics.num_violations += 1
+            return self._ban(link, str(violation))
+
+    def on_malformed(self, event: DrafterFrameMalformed) -> list[VerifierEffect]:
+        """A frame that could not be decoded."""
+        link = self._links.get(event.drafter)
+        if link is None or not link.is_open or event.incarnation < link.incarnation:
+            return []
+        self._statistics.num_violations += 1
+        return self._ban(link, event.problem)
+
+    def _on_fenced_frame(self, link: DrafterLink, frame: DrafterFrame, now_us: int, *, verifying: bool) -> list[VerifierEffect]:
+        match frame:
+            case Opened():
+                if not 0 <= frame.prefilled_to <= len(self._prefix):
+                    raise ProtocolViolation(f"opened with {frame.prefilled_to} tokens read of {len(self._prefix)}")
+                link.state = LinkState.LIVE
+                return []
+            case Tail():
+                return self._on_tail(link, frame, now_us, verifying=verifying)
+            case Close(reason=CloseReason.PROTOCOL):
+                return self._reopen(link, now_us)
+            case Close() | Refused():
+                link.close(LinkState.CLOSED)
+                return []
+
+    def _on_tail(self, link: DrafterLink, tail: Tail, now_us: int, *, verifying: bool) -> list[VerifierEffect]:
+        stats = self._statistics
+        if tail.rows and not self._spec.with_rows:
+            raise ProtocolViolation("draft rows were not asked for")
+        link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
+        fate = link.take(tail, self._prefix, self._spec.vocab_size)
+        if fate in (TailFate.STALE, TailFate.REPEATED):
+            stats.num_tails_stale += fate is TailFate.STALE
+            stats.num_tails_repeated += fate is TailFate.REPEATED
+            return []
+        interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us)
+        stats.count_drafting(interval, len(tail.tokens), verifying=verifying)
+        if fate is TailFate.FOREIGN:
+            return self._reopen(link, now_us)
+        if fate is TailFate.GAP:
+            stats.num_tails_gapped += 1
+            return []
+        stats.num_tails_joined += 1
+        if self._spec.with_rows and tail.end is TailEnd.CONFIDENCE:
+            link.discard_tree()  # its size depends on the tokens drawn: rejection acceptance would be biased
+        return []
+
+    def _open(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
+        link.reopen(len(self._prefix))
+        view = self._view(now_us)
+        link.credit = min(len(self._prefix) + max(0, self._pacing.draft_ahead(view)), self._spec.max_len - 1)
+        limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view))
+        if self._spec.with_rows:  # a tail's size must not depend on the tokens drawn
+            limits = dataclasses.replace(limits, stop_below=0.0, svip_threshold=0.0)
+        frames = opening_frames(self._spec, limits, self._prefix, link.incarnation, link.credit)
+        return [SendToDrafter(link.name, frame) for frame in frames]
+
+    def _reopen(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
+        """Start over at the present prefix; a drafter that needs it too often is not worth it."""
+        self._statistics.num_reopens += 1
+        link.num_reopens += 1
+        if link.num_reopens > MAX_REOPENS:
+            return self._ban(link, f"the session was re-opened {MAX_REOPENS} times")
+        return self._open(link, now_us)
+
+    def _ban(self, link: DrafterLink, detail: str) -> list[VerifierEffect]:
+        link.close(LinkState.BANNED)
+        return [SendToDrafter(link.name, Close(self._spec.session, link.incarnation, CloseReason.PROTOCOL, detail))]
