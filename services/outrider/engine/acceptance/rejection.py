@@ -74,7 +74,7 @@ def dense_draft(row: DraftRow, vocab_size: int) -> ProbArray | None:
     ids, probs = row.ids, row.probs.astype(np.float64)
     total = float(probs.sum())
     well_formed = len(ids) == len(probs) > 0 and np.isfinite(total) and total > 0.0 and float(probs.min()) >= 0.0
-    if not well_formed or int(ids.min()) < 0 or int(ids.max()) >= vocab_size or len(np.unique(ids)) != len(ids):
+    if not well_formed or int(ids.min()) < 0 or int(ids.max()) >= vocab_size or len(set(ids.tolist())) != len(ids):
         return None
     dense = np.zeros(vocab_size)
     dense[ids] = probs / total
