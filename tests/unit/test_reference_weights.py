@@ -74,9 +74,9 @@ def test_large_model_answers_as_often_as_its_card_says_and_a_damaged_twin_does_n
     intact = score_arithmetic(tasks, answer_tasks(model.weights, model.shape, TOKENIZER, tasks))["answers"]["all"].value
     allowed = 3 * (share * (1 - share) / len(tasks)) ** 0.5 + 0.04
     assert abs(intact - share) <= allowed, f"{intact:.0%} here, {share:.0%} on the card"
-    broken = {name: weight * (0 if "layers.2.mlp" in name else 1) for name, weight in model.weights.items()}
+    broken = {name: weight * (0 if "layers.0.mlp" in name else 1) for name, weight in model.weights.items()}
     damaged = score_arithmetic(tasks[:8], answer_tasks(broken, model.shape, TOKENIZER, tasks[:8]))["answers"]["all"].value
-    assert damaged < share - 0.2
+    assert damaged < intact - 0.3
 
 
 def test_a_model_accepts_itself_and_a_smaller_one_accepts_less() -> None:
