@@ -33,6 +33,7 @@ def export_model(weights: Weights, shape: Shape, tokenizer: Tokenizer, folder: P
     halves = {name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in weights.items()}
     partial = folder / f".{WEIGHTS_FILE}.partial"
     save_file(halves, str(partial), metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors writes for the owner only
     os.replace(partial, folder / WEIGHTS_FILE)
 
 
