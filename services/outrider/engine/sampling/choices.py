@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from outrider.engine.sampling.head import Head, fetch_head, head_weights, kept_lens
+from outrider.engine.sampling.filters import filtered_row
+from outrider.engine.sampling.head import fetch_head
+from outrider.engine.sampling.nucleus import approximate_exponents
 from outrider.engine.sampling.penalties import apply_penalties
-from outrider.engine.sampling.pick import MASS_MARGIN, approximate_gumbel, rows_at, score_margin
+from outrider.engine.sampling.pick import approximate_gumbel, rows_at, score_margin
 from outrider.engine.sampling.rows import RowSampling, RowTable
 from outrider.engine.sampling.survivors import surviving_tokens
 from outrider.noise.field import token_bits
@@ -28,7 +31,6 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray64 = npt.NDArray[np.float64]
 
 _MIN_TEMPERATURE = 1e-30  # below it the division would overflow; the bound only gets looser
-_HEAD_LENS = (128, 1024)  # prefixes tried for top-p before the whole vocabulary is sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,11 @@ def top_choices(logits: Tensor, rows: Sequence[RowSampling], k: int) -> TopChoic
     table = RowTable.of(rows)
     k = min(k, processed.shape[1])
     kept = _filter(processed, table)
-    probs, entropy = _distribution(kept, table)
     ids, scores = _all_draws(processed, kept, table, k)
     chosen = torch.from_numpy(ids)
-    chosen_probs = probs.gather(1, chosen.to(probs.device)).cpu()
+    probs, entropy = _distribution(kept, table, chosen)
     is_draw = torch.from_numpy(np.isfinite(scores))
-    return TopChoices(chosen, torch.from_numpy(scores.astype(np.float32)), chosen_probs * is_draw, entropy.cpu())
+    return TopChoices(chosen, torch.from_numpy(scores.astype(np.float32)), probs.cpu() * is_draw, entropy.cpu())
 
 
 def _all_draws(processed: Tensor, kept: Tensor, table: RowTable, k: int) -> tuple[IdArray, FloatArray64]:
@@ -67,9 +68,19 @@ def _all_draws(processed: Tensor, kept: Tensor, table: RowTable, k: int) -> tupl
     for index, draw in ((np.flatnonzero(sampled), _draw), (np.flatnonzero(~sampled), _draw_greedy)):
         if len(index):
             ids[index], scores[index], unsure[index] = draw(rows_at(kept, index), table, index, k)
-    for row in np.flatnonzero(unsure | (ids < 0).any(axis=1)):
+    for row in np.flatnonzero(unsure):
         ids[row], scores[row] = _canonical(processed[row].cpu().numpy(), table, int(row), k)
+    for row in np.flatnonzero((ids < 0).any(axis=1)):
+        _fill(ids[row])
     return ids, scores
+
+
+def _fill(ids: IdArray) -> None:
+    """Replace the missing ids (-1) at the end of a row by the lowest ones not in it, so that every id is a token."""
+    present = set(ids.tolist())
+    others = (token for token in count() if token not in present)
+    for place in np.flatnonzero(ids < 0):
+        ids[place] = next(others)
 
 
 def _filter(processed: Tensor, table: RowTable) -> Tensor:
@@ -78,66 +89,23 @@ def _filter(processed: Tensor, table: RowTable) -> Tensor:
     filtered = np.flatnonzero(is_filtered & (table.temperatures > 0.0))
     if not len(filtered):
         return processed
+    part = rows_at(processed, filtered).cpu().numpy()
+    kept = np.stack([filtered_row(row, table.params[at]) for row, at in zip(part, filtered.tolist(), strict=True)])
+    if len(filtered) == len(processed):
+        return torch.from_numpy(kept).to(processed.device)
     result = processed.clone()
-    part = rows_at(processed, filtered)
-    last_logits, last_ids = _last_kept(part, table, filtered)
-    cut = torch.from_numpy(last_logits).to(part.device)[:, None]
-    cut_ids = torch.from_numpy(last_ids).to(part.device)[:, None]
-    ids = torch.arange(part.shape[1], device=part.device)
-    inside = (part > cut) | ((part == cut) & (ids <= cut_ids))
-    result[torch.from_numpy(filtered).to(part.device)] = part.masked_fill(~inside, -torch.inf)
+    result[torch.from_numpy(filtered).to(result.device)] = torch.from_numpy(kept).to(result.device)
     return result
 
 
-def _last_kept(part: Tensor, table: RowTable, index: IdArray) -> tuple[npt.NDArray[np.float32], IdArray]:
-    """Logit and id of the last token in canonical order that each row's filters leave."""
-    last_logits, last_ids = np.empty(len(index), np.float32), np.empty(len(index), np.int64)
-    pending = np.arange(len(index))
-    top_ks = table.top_ks[index]
-    for head_len in (*_HEAD_LENS, part.shape[1]):
-        if not len(pending):
-            break
-        needed = max(head_len, int(top_ks[pending].max()) + 1)
-        rows = rows_at(part, pending)
-        head = fetch_head(rows, needed)
-        kept, clear = _kept_in_head(rows, head, table, index[pending])
-        done = clear & (kept <= head.settled_len)
-        at = pending[done]
-        last_logits[at] = head.logits[done, kept[done] - 1]
-        last_ids[at] = head.ids[done, kept[done] - 1]
-        pending = pending[~done]
-    for row in pending:
-        kept_ids = support(part[row].cpu().numpy(), table.params[index[row]])
-        last_ids[row], last_logits[row] = kept_ids[-1], float(part[row, kept_ids[-1]])
-    return last_logits, last_ids
-
-
-def _kept_in_head(rows: Tensor, head: Head, table: RowTable, index: IdArray) -> tuple[IdArray, BoolArray]:
-    """How many tokens of each head are left, and whether top-p's boundary is clear of rounding."""
-    temperatures = table.temperatures[index]
-    weights = head_weights(head, temperatures)
-    inverse = torch.from_numpy(1.0 / np.maximum(temperatures, _MIN_TEMPERATURE)).to(rows.device, torch.float32)[:, None]
-    totals = ((rows - rows.amax(dim=1, keepdim=True)) * inverse).exp_().sum(dim=1, dtype=torch.float64).cpu().numpy()
-    top_ks, top_ps = table.top_ks[index], table.top_ps[index]
-    kept = kept_lens(head, weights, totals, top_ks, top_ps, table.min_p_gaps[index])
-    if head.complete:
-        return kept, (top_ps >= 1.0) | (top_ks > 0) | _is_clear(weights, totals, top_ps)
-    return kept, (top_ps >= 1.0) | (top_ks > 0) | (_is_clear(weights, totals, top_ps) & (kept < head.ids.shape[1]))
-
-
-def _is_clear(weights: FloatArray64, totals: FloatArray64, top_ps: FloatArray64) -> npt.NDArray[np.bool_]:
-    """Whether no running sum lies within the totals' rounding of the nucleus boundary."""
-    distance = np.abs(np.cumsum(weights, axis=1) / totals[:, None] - top_ps[:, None])
-    return np.asarray(distance.min(axis=1) > MASS_MARGIN)
-
-
-def _distribution(kept: Tensor, table: RowTable) -> tuple[Tensor, Tensor]:
-    """float32 probabilities [rows, vocab] and entropy [rows] in nats."""
-    inverse = 1.0 / np.where(table.temperatures > 0.0, np.maximum(table.temperatures, _MIN_TEMPERATURE), 1.0)
-    column = torch.from_numpy(inverse).to(kept.device, torch.float32)[:, None]
-    log_probs = torch.log_softmax((kept - kept.amax(dim=1, keepdim=True)) * column, dim=1)
-    probs = log_probs.exp()
-    return probs, torch.special.entr(probs).sum(dim=1)
+def _distribution(kept: Tensor, table: RowTable, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 probabilities [rows, k] of ids, and entropy [rows] in nats."""
+    temperatures = np.where(table.temperatures > 0.0, table.temperatures, 1.0)
+    exponents = approximate_exponents(kept, temperatures)
+    weights = exponents.exp()
+    totals = weights.sum(dim=1)
+    entropy = totals.log() - exponents.mul_(weights).sum(dim=1) / totals
+    return weights.gather(1, ids.to(weights.device)) / totals[:, None], entropy
 
 
 def _draw(kept: Tensor, table: RowTable, index: IdArray, k: int) -> tuple[IdArray, FloatArray64, BoolArray]:
@@ -185,7 +153,7 @@ def _draw_greedy(processed: Tensor, table: RowTable, index: IdArray, k: int) -> 
 
 
 def _canonical(processed: npt.NDArray[np.float32], table: RowTable, row: int, k: int) -> tuple[IdArray, FloatArray64]:
-    """One row by definition: canonical noise over the whole support; padded with the lowest ids outside it."""
+    """One row by definition: canonical noise over the whole support; -1 and -inf where it is smaller than k."""
     params = table.params[row]
     order = support(processed, params) if params.temperature > 0.0 else np.argsort(-processed, kind="stable")
     scores = processed[order].astype(np.float64)
@@ -194,7 +162,4 @@ def _canonical(processed: npt.NDArray[np.float32], table: RowTable, row: int, k:
     best = np.argsort(-scores, kind="stable")[:k]
     ids, best_scores = order[best].astype(np.int64), scores[best]
     missing = k - len(ids)
-    if missing:
-        others = np.setdiff1d(np.arange(len(processed)), ids)[:missing]
-        ids, best_scores = np.concatenate([ids, others]), np.concatenate([best_scores, np.full(missing, -np.inf)])
-    return ids, best_scores
+    return np.pad(ids, (0, missing), constant_values=-1), np.pad(best_scores, (0, missing), constant_values=-np.inf)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 IdArray = npt.NDArray[np.int64]
 FloatArray64 = npt.NDArray[np.float64]
-MassArray = FloatArray64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,21 +58,12 @@ def head_weights(head: Head, temperatures: FloatArray64) -> FloatArray64:
     return weights
 
 
-def kept_lens(
-    head: Head, weights: FloatArray64, totals: MassArray | None, top_ks: IdArray, top_ps: FloatArray64, min_p_gaps: FloatArray64
-) -> IdArray:
-    """int64 [num_rows]: how many leading tokens top-k, then top-p, then min-p leave; may be fetched_len when more would be left.
-
-    totals: the mass of each row's whole vocabulary in units of weights, used where top-k is off (None: every row has it on).
-    """
-    fetched_len = head.ids.shape[1]
-    limits = np.where(top_ks > 0, np.minimum(top_ks, fetched_len), fetched_len)
+def kept_lens(head: Head, weights: FloatArray64, top_ks: IdArray, top_ps: FloatArray64, min_p_gaps: FloatArray64) -> IdArray:
+    """int64 [num_rows]: how many leading tokens top-k (at most fetched_len), then top-p, then min-p leave."""
+    limits = np.minimum(top_ks, head.ids.shape[1])
     cumulative = np.cumsum(weights, axis=1)
     mass = cumulative[np.arange(len(limits)), limits - 1]
-    if totals is not None:
-        mass = np.where(top_ks > 0, mass, totals)
-    short = cumulative < (top_ps * mass)[:, None]
-    nucleus = np.count_nonzero(short, axis=1) + 1
+    nucleus = np.count_nonzero(cumulative < (top_ps * mass)[:, None], axis=1) + 1
     limits = np.where(top_ps < 1.0, np.minimum(limits, nucleus), limits)
     wide = head.logits.astype(np.float64)
     near = np.count_nonzero(wide[:, :1] - wide <= min_p_gaps[:, None], axis=1)
