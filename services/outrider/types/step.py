@@ -63,7 +63,11 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class Choices:
     """Per wanted row: ids int32 [rows, k] in draw order, scores float32 [rows, k] (perturbed logits), probs float32 [rows, k]
-    under the processed distribution, entropy float32 [rows] in nats of that distribution."""
+    under the processed distribution, entropy float32 [rows] in nats of that distribution.
+
+    At T = 0 probs and entropy are those of the unfiltered distribution at temperature 1 (a point mass says nothing about confidence).
+    Where filters leave fewer than k tokens the rest have score -inf and probability 0: they are not draws.
+    """
 
     ids: IntArray
     scores: FloatArray
