@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.cli.connection import CollectedSample, Connection
 from outrider_bench.contestants import DraftWishes
@@ -33,6 +33,10 @@ class Batch:
     def num_tokens(self) -> int:
         """Of all answers."""
         return sum(map(len, self.answers))
+
+    def every(self, first: int, step: int) -> Batch:
+        """The answers of cases first, first + step, ...; the counts and times stay those of the whole batch."""
+        return replace(self, answers=self.answers[first::step])
 
     @property
     def num_rejected(self) -> int:

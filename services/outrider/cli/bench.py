@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed: which tasks (%(default)s)")
     parser.add_argument("--repeats", type=int, metavar="N", help="speed: repetitions of each cell, for medians")
-    parser.add_argument("--prompts", type=int, metavar="N", help="speed: prompts of each task; identity: requests of each kind of drafts")
+    parser.add_argument("--prompts", type=int, metavar="N", help="speed: prompts of each task; identity: requests")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repetitions, no tuning")
     parser.add_argument(
