@@ -41,7 +41,8 @@ def ready(process: ServiceProcess) -> dict[str, object]:
 
 
 def test_ready_line_is_read_and_other_output_goes_to_the_log(tmp_path: Path) -> None:
-    process = service("print('hello')\n" + READY + "print('later', flush=True)\n" + WAIT_FOR_TERM, tmp_path)
+    # blocked before the ready line, so that the stop that follows cannot overtake what is printed later
+    process = service(BLOCK_TERM + "print('hello')\n" + READY + "print('later', flush=True)\n" + WAIT_FOR_TERM, tmp_path)
     try:
         assert ready(process) == {"ready": True, "port": 7}
     finally:
