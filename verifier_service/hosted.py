@@ -89,10 +89,13 @@ class HostedSession:
         return self.session.statistics.totals(self.answer.request.pacing)
 
 
-def host(answer: AnswerStream, handle: int, policy: Pacing, engine: Engine, now_us: int) -> HostedSession:
-    """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held."""
+def host(answer: AnswerStream, handle: int, policy: Pacing, engine: Engine, acceptance: float, now_us: int) -> HostedSession:
+    """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held.
+
+    acceptance: what to expect of the drafts until the session has seen some.
+    """
     request = answer.request
-    spec = dataclasses.replace(request.spec, session=handle)
+    spec = dataclasses.replace(request.spec, session=handle, acceptance_prior=acceptance)
     max_nodes = spec.max_nodes if spec.max_draft_len and policy.drafts else 0
     engine.open(handle, SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter))
     return HostedSession(answer, handle, VerifierSession(spec, policy, now_us))

@@ -32,6 +32,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.pacing.contract import PacingPlan, SessionPlan
+from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
@@ -45,6 +46,8 @@ from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
 MAX_HANDLE = (1 << 32) - 1
+MIN_DRAFTED_TO_LEARN = 16  # tokens: below it a session says nothing about the next
+ACCEPTANCE_MEMORY = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Scheduler:
         self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
         self._outgoing = Outgoing()
         self._last_handle = 0
+        self._acceptance = ACCEPTANCE_PRIOR  # of the sessions that ended lately: where the next one's estimate begins
         self._num_steps = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -222,7 +226,7 @@ class Scheduler:
             raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
-        hosted = host(answer, self._last_handle, policy, self._engine, monotonic_us())
+        hosted = host(answer, self._last_handle, policy, self._engine, self._acceptance, monotonic_us())
         self._sessions[hosted.handle] = hosted
         answer.handle = hosted.handle
         return hosted
@@ -303,6 +307,8 @@ class Scheduler:
         if self._sessions.pop(hosted.handle, None) is None:
             return
         self._engine.close(hosted.handle)
+        if hosted.session.statistics.num_drafted >= MIN_DRAFTED_TO_LEARN:
+            self._acceptance += ACCEPTANCE_MEMORY * (hosted.session.statistics.acceptance - self._acceptance)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)

@@ -27,7 +27,7 @@ class DraftDefaults:
     max_len: int = 24
     max_nodes: int = 64
     tree_width: int = 1
-    stop_below: float = 0.3
+    stop_below: float = 0.4
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-draft-len", type=int, default=24, help="levels of a verified tree at most")
     add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")
     add("--tree-width", type=int, default=1, help="children tried per node; 1 is a chain")
-    add("--stop-below", type=float, default=0.3, help="drafting pauses when its best next token is less probable than this; 0: never")
+    add("--stop-below", type=float, default=0.4, help="drafting pauses when its best next token is less probable than this; 0: never")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.session.prefix import CommittedPrefix
+from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.frames import Commit, DraftLimits, Open
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import IntArray, extend_hash
@@ -22,6 +23,7 @@ class VerifierSpec:
     prefix: int32, at least one token, num_prompt of which are prompt. max_len: committed tokens the answer may reach with its prompt.
     stop_token_ids: ids that end it. max_draft_len: levels of a verified tree, 0 turns drafts off. max_nodes: nodes of a verified tree.
     with_rows: rejection acceptance (drafters send the distributions they drew from).
+    acceptance_prior: expected acceptance per drafted token until the session has an estimate of its own, in [0, 1].
     """
 
     session: int
@@ -40,6 +42,7 @@ class VerifierSpec:
     with_rows: bool = False
     tenant: str = ""
     adapter: str = ""
+    acceptance_prior: float = ACCEPTANCE_PRIOR
 
 
 def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:

@@ -56,7 +56,7 @@ class VerifierSession:
 
     def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int) -> None:
         self.spec = spec
-        self.statistics = SessionStatistics()
+        self.statistics = SessionStatistics(acceptance=spec.acceptance_prior)
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0
         self.finished: Finish | None = None
