@@ -307,14 +307,14 @@ async def test_what_cannot_be_served_is_refused_by_name(folder: Path) -> None:
 
 
 async def test_no_room_is_said_before_any_work(folder: Path) -> None:
-    engine = TableEngine(TABLE, num_blocks=64)
+    engine = TableEngine(TABLE, num_blocks=640)
     async with serving(folder, engine=engine, max_sessions=2) as verifier:
-        code, _ = await refusal(verifier, start("never", 1000))
+        code, _ = await refusal(verifier, start("never", 11000))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         calls = []
         for at in range(2):
             call = verifier.stub.Decode()
-            await call.write(pb.DecodeRequest(start=start(f"s{at}", 400)))
+            await call.write(pb.DecodeRequest(start=start(f"s{at}", 4900)))
             assert (await call.read()).HasField("started")
             calls.append(call)
         code, sentence = await refusal(verifier, start("s2"))
