@@ -367,8 +367,9 @@ async def test_a_drain_lets_short_answers_finish_and_ends_long_ones(folder: Path
     async with serving(folder, engine=engine) as verifier:
         short = asyncio.ensure_future(decode(verifier, start("short", 20)))
         long = asyncio.ensure_future(decode(verifier, start("long", 3000)))
-        while verifier.server.scheduler.snapshot.num_sessions < 2:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while verifier.server.scheduler.snapshot.num_sessions < 2:
+                await asyncio.sleep(0)
         await verifier.server.drain(1.5)
         assert (await short).tokens == truth(20)
         with pytest.raises(grpc.aio.AioRpcError) as failure:

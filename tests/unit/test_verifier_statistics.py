@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from fakes import TruthTable
+from fakes_simulation import spec_of
+from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import DraftInterval, SessionStatistics
+from outrider.session.verifier import VerifierSession
 
 
 def test_drafting_counts_as_overlapped_by_the_share_that_ran_during_a_step() -> None:
@@ -64,3 +70,8 @@ def test_draft_time_per_token_follows_what_is_measured() -> None:
     assert stats.draft_us_per_token == pytest.approx(200, rel=0.01)
     stats.count_drafting(DraftInterval(0, 50, 50), 0, verifying=False)
     assert stats.draft_us_per_token == pytest.approx(200, rel=0.01)
+
+
+def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
+    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), acceptance_prior=0.25)
+    assert VerifierSession(spec, SerialPacing(4), 0).view(0).acceptance == 0.25
