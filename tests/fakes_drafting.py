@@ -124,7 +124,8 @@ class TableEngine:
             choices = _choices(rankings, contexts, rows.num_choices, vocab_size, seed)
         if rows.top_logprobs is not None:
             logprobs = _logprobs(contexts, rows.top_logprobs, vocab_size)
-        return SequenceResult(rows.sequence, picks, choices, logprobs)
+        probs = _choices(rankings, contexts, 1, vocab_size, seed).probs[:, 0] if rows.pick_probs else None
+        return SequenceResult(rows.sequence, picks, choices, logprobs, pick_probs=probs)
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         held = self._sequences[sequence]

@@ -117,12 +117,19 @@ _ADD_GROUPED = (
     ("{she} buys {k} {boxes} of {m} {items} each.", "buys {k} {boxes} of {m}"),
     ("{friend} brings {k} {boxes} with {m} {items} in each.", "{friend} brings {k} {boxes} of {m}"),
     ("For {k} days, {name} collects {m} {items} a day.", "{k} days of {m}"),
+    ("Then {k} {boxes} of {m} {items} arrive by truck.", "{k} {boxes} of {m} arrive"),
+    ("{name} finds {k} {boxes} with {m} {items} in each.", "finds {k} {boxes} of {m}"),
+    ("{friend} gives {her} {k} {boxes} of {m} {items} each.", "{friend} gives {k} {boxes} of {m}"),
+    ("Another {k} {boxes} of {m} {items} are added to the rest.", "{k} {boxes} of {m} added"),
 )
 _ADD_GROUPED_HELD_OUT = (("{she} receives {k} {boxes} of {m} {items} each.", "receives {k} {boxes} of {m}"),)
 _SUB_GROUPED = (
     ("{she} sells {k} {boxes} of {m} {items} each.", "sells {k} {boxes} of {m}"),
     ("{name} gives {m} {items} to each of {k} friends.", "gives {k} friends {m}"),
     ("For {k} days, {name} uses up {m} {items} a day.", "uses {k} days of {m}"),
+    ("A thief steals {k} {boxes} with {m} {items} in each.", "thief steals {k} {boxes} of {m}"),
+    ("{name} donates {k} {boxes} of {m} {items}.", "donates {k} {boxes} of {m}"),
+    ("Then {k} {boxes} of {m} {items} each get broken.", "{k} {boxes} of {m} broken"),
 )
 _SUB_GROUPED_HELD_OUT = (("{name} loses {k} {boxes} of {m} {items} each.", "loses {k} {boxes} of {m}"),)
 
@@ -162,6 +169,10 @@ OPENINGS = (
     Framing("open-6", "{friend} leaves {name} {n} {items}."),
     Framing("open-grouped-0", "{name} has {k} {boxes} with {m} {items} in each.", Shape.GROUPED),
     Framing("open-grouped-1", "There are {k} {boxes} of {m} {items} in {name}'s {place}.", Shape.GROUPED),
+    Framing("open-grouped-2", "At the {place}, {name} counts {k} {boxes} of {m} {items} each.", Shape.GROUPED),
+    Framing("open-grouped-3", "{friend} leaves {name} {k} {boxes} of {m} {items}.", Shape.GROUPED),
+    Framing("open-grouped-4", "In the morning there are {k} {boxes} at the {place}, with {m} {items} in each.", Shape.GROUPED),
+    Framing("open-grouped-5", "{name} begins with {k} {boxes} of {m} {items} each.", Shape.GROUPED),
     Framing("open-held-0", "On {day}, {name} counts {n} {items} at the {place}.", Shape.SINGLE, True),
     Framing("open-grouped-held-0", "{name} starts the week with {k} {boxes} of {m} {items}.", Shape.GROUPED, True),
 )

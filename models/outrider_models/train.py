@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from outrider_models.batches import Curriculum
 from outrider_models.optimizer import Rates
 from outrider_models.paths import MODEL_NAMES
 from outrider_models.schedule import Budget
@@ -31,6 +32,7 @@ def main() -> None:
             name=arguments.name,
             budget=Budget(arguments.budget_minutes, int(arguments.budget_tokens * 1e6), arguments.decay),
             rates=Rates(matrix=arguments.rate),
+            curriculum=Curriculum(arguments.repeats, arguments.start),
             rows=arguments.rows,
             late_rows=arguments.late_rows or arguments.rows,
             num_workers=arguments.workers,
@@ -60,6 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--budget-tokens", type=float, default=30.0, help="millions of tokens in all, if reached first; default 30")
     add("--decay", type=float, default=0.5, help="last share of the budget in which the rate falls to 0; default 0.5")
     add("--rate", type=float, default=0.02, help="peak Muon rate of the hidden matrices; default 0.02")
+    add("--repeats", type=float, default=0.12, help="share of the budget at the start that only repeats random tokens; default 0.12")
+    add("--start", type=float, default=0.75, help="share of the budget in which the copying-heavy start mixture fades; default 0.75")
     add("--rows", type=int, default=8, help="rows of 512 tokens in a batch; default 8")
     add("--late-rows", type=int, default=0, help="rows once a third of the budget is spent; default: as --rows")
     add("--workers", type=int, default=1, help="threads, one core each; they meet once a batch; default 1")

@@ -12,13 +12,13 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
-from outrider_models.batches import Packer, Row
+from outrider_models.batches import Curriculum, Packer, Row
 from outrider_models.export import export_model, load_weights
 from outrider_models.gradient import GradientPool
 from outrider_models.network import Weights, init_weights, rotary_tables
@@ -38,6 +38,7 @@ class RunOptions:
     name: str
     budget: Budget
     rates: Rates
+    curriculum: Curriculum = field(default_factory=Curriculum)
     rows: int = 8
     late_rows: int = 16  # once a third of the budget is spent
     row_len: int = 512
@@ -80,7 +81,7 @@ def train(options: RunOptions) -> None:
     ):
         tables = rotary_tables(options.row_len, shape.head_dim, device)
         pool = GradientPool(executor, shape, tables, options.num_workers, options.micro_rows, options.autocast)
-        packer = Packer(corpus_dir(), options.row_len, options.seed)
+        packer = Packer(corpus_dir(), options.row_len, options.seed, options.curriculum)
         saved_s = snapshot_s = state.spent_s
         while (share := options.budget.progress(state.spent_s / 60, state.num_tokens)) < 1.0:
             rows = options.rows if share < 1 / 3 else options.late_rows

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 import outrider_models.training as training
-from outrider_models.batches import Packer, Row
+from outrider_models.batches import Curriculum, Packer, Row
 from outrider_models.corpus import DOCUMENT_KINDS, build_document_set
 from outrider_models.gradient import GradientPool
 from outrider_models.network import forward, init_weights, rotary_tables
@@ -40,7 +40,7 @@ def _pool(executor: ThreadPoolExecutor, num_workers: int, micro_rows: int) -> Gr
 
 
 def test_rows_are_full_aligned_and_depend_on_position_only(corpus: Path) -> None:
-    packer = Packer(corpus, 256, seed=3)
+    packer = Packer(corpus, 256, 3, Curriculum())
     rows = packer.batch(5, 4, progress=0.5)
     for row in rows:
         assert len(row.inputs) == len(row.targets) == len(row.loss_weights) == sum(row.lengths) == 256
@@ -48,9 +48,23 @@ def test_rows_are_full_aligned_and_depend_on_position_only(corpus: Path) -> None
         for length in row.lengths:  # inside a document the target is the next input
             assert (row.inputs[begin + 1 : begin + length] == row.targets[begin : begin + length - 1]).all()
             begin += length
-    again = Packer(corpus, 256, seed=3).batch(5, 4, progress=0.5)
+    again = Packer(corpus, 256, 3, Curriculum()).batch(5, 4, progress=0.5)
     assert all((a.inputs == b.inputs).all() for a, b in zip(rows, again, strict=True))
     assert any((a.inputs != b.inputs).any() for a, b in zip(rows, packer.batch(6, 4, progress=0.5), strict=True))
+
+
+def test_training_begins_with_repeats_and_only_what_is_predictable_counts_fully(corpus: Path) -> None:
+    packer = Packer(corpus, 256, 3, Curriculum(repeats=0.2))
+    for row in packer.batch(0, 4, progress=0.1):
+        assert len(row.inputs) == sum(row.lengths) == 256
+        begin = 0
+        for length in row.lengths[:-1]:  # the last is cut
+            targets, weights = row.targets[begin : begin + length], row.loss_weights[begin : begin + length]
+            once = int((weights < 1.0).sum())
+            assert length in (2 * once, 3 * once)
+            assert (targets[once:] == targets[:-once]).all()
+            begin += length
+    assert len(packer.batch(0, 4, progress=0.3)[0].lengths) < 8  # documents again
 
 
 def test_documents_laid_end_to_end_do_not_see_each_other() -> None:
@@ -63,7 +77,7 @@ def test_documents_laid_end_to_end_do_not_see_each_other() -> None:
 
 def test_workers_and_micro_rows_do_not_change_the_gradient(corpus: Path) -> None:
     weights = {name: weight.requires_grad_() for name, weight in _noisy_weights().items()}
-    batch = Packer(corpus, 256, seed=0).batch(0, 4, progress=1.0)
+    batch = Packer(corpus, 256, 0, Curriculum()).batch(0, 4, progress=1.0)
     with ThreadPoolExecutor(2) as executor:
         whole = _pool(executor, 1, 4).compute(weights, batch)
         split = _pool(executor, 2, 1).compute(weights, batch)
@@ -82,7 +96,7 @@ def test_orthogonalized_matrices_have_singular_values_near_one(size: tuple[int, 
 
 def test_optimizer_learns_one_batch(corpus: Path) -> None:
     weights = {name: weight.requires_grad_() for name, weight in init_weights(TINY, 0).items()}
-    batch = Packer(corpus, 256, seed=0).batch(0, 2, progress=1.0)
+    batch = Packer(corpus, 256, 0, Curriculum()).batch(0, 2, progress=1.0)
     optimizer = Optimizer(weights, Rates())
     assert {name for name in weights if not is_hidden_matrix(name, weights[name])} == set(optimizer.second)
     with ThreadPoolExecutor(1) as executor:
@@ -150,6 +164,6 @@ def _noisy_weights() -> dict[str, torch.Tensor]:
 
 
 def test_loss_weights_favour_the_assistant(corpus: Path) -> None:
-    rows = Packer(corpus, 256, seed=0).batch(0, 8, progress=1.0)
+    rows = Packer(corpus, 256, 0, Curriculum()).batch(0, 8, progress=1.0)
     values = np.unique(np.concatenate([row.loss_weights for row in rows]))
     assert values.tolist() == pytest.approx([0.15, 1.0])

@@ -173,10 +173,12 @@ class ModelSource:
     def _part(
         self, tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
     ) -> _Part:
-        width = tree.limits.tree_width
-        num_choices = 0 if not parents or tree.with_rows or (width == 1 and not tree.rules) else width
-        top_logprobs = self._row_support if parents and tree.with_rows else None
-        rows = SequenceRows(tree.session, committed, tokens, engine_parents, bool(parents), num_choices, top_logprobs)
+        wanted, width = bool(parents), tree.limits.tree_width
+        needs_entropy = any(rule.needs_entropy for rule in tree.rules)
+        num_choices = width if wanted and not tree.with_rows and (width > 1 or needs_entropy) else 0
+        top_logprobs = self._row_support if wanted and tree.with_rows else None
+        pick_probs = wanted and bool(tree.rules) and not num_choices
+        rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
     # --- results --------------------------------------------------------------------------------------------------------
@@ -193,12 +195,23 @@ class ModelSource:
             rows = self._grow_drawn(part, outcome)
         elif outcome.choices is not None:
             scores = self._grow_chosen(part, outcome)
+        elif outcome.pick_probs is not None:
+            scores = self._grow_picked(part, outcome.picks.tolist(), outcome.pick_probs.tolist())
         else:
             for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
                 tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
         tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
         return Proposal(tree.session, tree.tree_id, tokens, parents, packed, self._end(tree, part.draft_until), rows)
+
+    @staticmethod
+    def _grow_picked(part: _Part, picks: list[int], probs: list[float]) -> list[float]:
+        """A chain's next node is the row's pick; returns the new nodes' log-probabilities."""
+        logprobs: list[float] = []
+        for parent, pick, prob in zip(part.parents, picks, probs, strict=True):
+            if part.tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
+                logprobs.append(math.log(max(prob, 1e-30)))
+        return logprobs
 
     @staticmethod
     def _grow_chosen(part: _Part, outcome: SequenceResult) -> list[float]:

@@ -11,7 +11,8 @@ from typing import Protocol
 from torch import Tensor
 
 from outrider.engine.attention import StepAttention
-from outrider.engine.paged_cache import LayerShape
+from outrider.engine.paged_cache import LayerShape, PagedCache
+from outrider.types.tree import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,24 @@ class DecoderShape:
     max_positions: int
 
 
+class RowForward(Protocol):
+    """A cheaper way through the same model for exactly one row of a chain: `fast` numerics only."""
+
+    def logits(self, token: int, position: int, slot: int, runs: tuple[tuple[int, int], ...]) -> FloatArray:
+        """Stores the row's keys and values at pool slot `slot`; float32 [num_logits]. runs: pool ranges of all keys that it sees."""
+        ...
+
+
 class DecoderForward(Protocol):
     """A decoder-only model without cache, batch or pick."""
 
     @property
     def shape(self) -> DecoderShape:
         """Sizes, known once loaded."""
+        ...
+
+    def row_forward(self, cache: PagedCache, num_threads: int) -> RowForward | None:
+        """The model's RowForward over a cache; None where it has none, or where it would not be faster."""
         ...
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

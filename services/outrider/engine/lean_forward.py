@@ -14,8 +14,9 @@ from torch.nn.functional import rms_norm, silu
 
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
+from outrider.engine.lean_row import LeanRow, suits_single_rows
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
-from outrider.engine.paged_cache import LayerShape
+from outrider.engine.paged_cache import LayerShape, PagedCache
 
 
 class LeanForward:
@@ -40,6 +41,10 @@ class LeanForward:
     def shape(self) -> DecoderShape:
         """Sizes, known once loaded."""
         return self._shape
+
+    def row_forward(self, cache: PagedCache, num_threads: int) -> LeanRow | None:
+        """See DecoderForward."""
+        return LeanRow(self._weights, cache) if suits_single_rows(self._weights, num_threads) else None
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""

@@ -141,10 +141,11 @@ class ReplayEngine:
         picks = self._picks(segment.state, paths)
         verdict = walk_picks(rows.tokens, rows.parents, picks) if rows.acceptance else None
         choices = self._choices(picks, rows.num_choices) if rows.num_choices else None
+        probs = np.full(len(picks), self._script.acceptance, np.float32) if rows.pick_probs else None
         if rows.top_logprobs is None:
-            return SequenceResult(rows.sequence, picks, choices, None, verdict)
+            return SequenceResult(rows.sequence, picks, choices, None, verdict, probs)
         scored = _certain(picks, rows.tokens, verdict, rows.top_logprobs, self._identity.vocab_size)
-        return SequenceResult(rows.sequence, picks, choices, scored, verdict)
+        return SequenceResult(rows.sequence, picks, choices, scored, verdict, probs)
 
     def _picks(self, state: SequenceState, paths: list[list[int]]) -> IntArray:
         if state.cached_len < state.spec.num_prompt:

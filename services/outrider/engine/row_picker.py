@@ -19,14 +19,16 @@ from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
 from outrider.engine.sampling.penalties import PenaltyState
 from outrider.engine.sampling.pick import pick
+from outrider.engine.sampling.pick_probs import pick_probs
 from outrider.engine.sampling.probs import processed_probs
 from outrider.engine.sampling.rows import RowSampling
+from outrider.engine.sampling.single_pick import pick_single
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Choices, SequenceResult, StepPlan, TokenLogprobs
-from outrider.types.tree import DraftTree, IntArray, Verdict
+from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class RowPicker:
             logits = logits.index_fill(1, self._missing, -torch.inf)
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
-        picks = _picks(logits, wanted, choices)
+        picks, probs = _picks(logits, wanted, choices)
         results = []
         for entry in wanted:
             rows, own = entry.segment.rows, logits[entry.begin : entry.end]
@@ -69,7 +71,8 @@ class RowPicker:
             scored: TokenLogprobs | None = None
             if rows.top_logprobs is not None and entry.end > entry.begin:
                 scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
-            results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict))
+            own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
+            results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs))
         return tuple(results)
 
 
@@ -115,9 +118,13 @@ def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
     return found
 
 
-def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices]) -> IntArray:
-    """int32 [wanted rows]; where candidates were drawn the first of them is the pick."""
-    picks = np.empty(len(logits), np.int32)
+def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices]) -> tuple[IntArray, FloatArray]:
+    """int32 [wanted rows], where candidates were drawn the first of them; and float32 [wanted rows] probabilities, NaN if not asked for."""
+    if len(logits) == 1 and len(wanted) == 1 and not choices:
+        single = _single_pick(logits, wanted[0])
+        if single is not None:
+            return single
+    picks, probs = np.empty(len(logits), np.int32), np.full(len(logits), np.nan, np.float32)
     rest = []
     for entry in wanted:
         drawn = choices.get(entry.segment.rows.sequence)
@@ -134,7 +141,25 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
         end = begin + entry.end - entry.begin
         picks[entry.begin : entry.end] = own[begin:end]
         begin = end
-    return picks
+    asking = [entry for entry in wanted if entry.segment.rows.pick_probs and entry.end > entry.begin]
+    if asking:
+        rows = np.concatenate([np.arange(entry.begin, entry.end) for entry in asking])
+        temperatures = [entry.sampling.params.temperature for entry in asking for _ in range(entry.begin, entry.end)]
+        probs[rows] = pick_probs(_rows_of(logits, asking), temperatures, picks[rows])
+    return picks, probs
+
+
+def _single_pick(logits: Tensor, entry: _WantedRows) -> tuple[IntArray, FloatArray] | None:
+    """The only row of a step on the CPU, where nothing but temperature, top-p and min-p bears on the pick."""
+    sampling = entry.sampling
+    if sampling.params.has_penalties or sampling.params.logit_bias or logits.device.type != "cpu":
+        return None
+    single = pick_single(
+        logits[0].numpy(), sampling.params, sampling.key, int(sampling.positions[0]), with_prob=entry.segment.rows.pick_probs
+    )
+    if single is None:
+        return None
+    return np.array([single.token], np.int32), np.array([single.prob], np.float32)
 
 
 def _is_plain_argmax(params: SamplingParams) -> bool:

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
-from outrider.engine.paged_cache import LayerShape
+from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.errors import ModelRefused
 
 ATTENTION_NAME = "outrider"
@@ -126,6 +126,9 @@ class TransformersForward:
     def shape(self) -> DecoderShape:
         """Sizes, known once loaded."""
         return self._shape
+
+    def row_forward(self, cache: PagedCache, num_threads: int) -> None:
+        """See DecoderForward: modules have only one way."""
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""

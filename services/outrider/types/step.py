@@ -39,6 +39,7 @@ class SequenceRows:
     steps first, then this step's), -1 = newest committed token.
     wanted: whether results are wanted; the rows with results are the last committed row (if any was fed) and every new node.
     num_choices: Gumbel-top-k candidates per wanted row (0: none). top_logprobs: None = no logprobs, n = the chosen token's and n best.
+    pick_probs: whether the picks' probabilities are wanted (under softmax(logits / T) without filters; at T = 0 at temperature 1).
     acceptance: registered acceptance rule to judge the new nodes with, empty for none (drafting). draft_rows: for that rule.
     """
 
@@ -49,6 +50,7 @@ class SequenceRows:
     wanted: bool = True
     num_choices: int = 0
     top_logprobs: int | None = None
+    pick_probs: bool = False
     acceptance: str = ""
     draft_rows: tuple[DraftRow, ...] = ()
 
@@ -88,6 +90,7 @@ class TokenLogprobs:
 class SequenceResult:
     """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
 
+    pick_probs: float32 [wanted rows], when asked for.
     With a verdict, logprobs has one row per token of path + emitted, in order; without, one per wanted row (of its pick).
     """
 
@@ -96,6 +99,7 @@ class SequenceResult:
     choices: Choices | None = None
     logprobs: TokenLogprobs | None = None
     verdict: Verdict | None = None
+    pick_probs: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ class ConfidenceStop:
     """Fires below DraftLimits.stop_below."""
 
     name = "confidence"
+    needs_entropy = False
     sends_trigger = False
 
     def applies(self, limits: DraftLimits) -> bool:

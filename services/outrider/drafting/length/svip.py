@@ -17,6 +17,7 @@ class SvipStop:
     """Fires above DraftLimits.svip_threshold."""
 
     name = "svip"
+    needs_entropy = True
     sends_trigger = True
 
     def applies(self, limits: DraftLimits) -> bool:

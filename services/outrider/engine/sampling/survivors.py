@@ -30,10 +30,10 @@ FloatArray64 = npt.NDArray[np.float64]
 
 SLACK = 1e-3  # float32 rounding of the exponent is below 1e-4 wherever a token can win
 _CHUNK_ELEMENTS = 1 << 15  # keeps the uint64 work arrays in a core's cache
-_TWO_32 = 4294967296.0
+TWO_32 = 4294967296.0
 _LOWEST_BOUND = -1e9  # stands for -inf, which would make NaN of a masked logit
 _MAX_COUNTER_TABLES = 8
-_LOWEST_EXPONENT = -80.0  # no token that far down can win; exponentials below are denormal and ten times slower
+LOWEST_EXPONENT = -80.0  # no token that far down can win; exponentials below are denormal and ten times slower
 _MIN_TEMPERATURE = 1e-30  # keeps 1 / T finite in float32; flooring T here only keeps more tokens
 
 
@@ -62,18 +62,18 @@ def _weights(logits: Tensor, best: FloatArray64, temperatures: FloatArray64, bou
     """float32 2^32 * exp((logit - best) / T - bound)."""
     columns = np.stack([best, 1.0 / np.maximum(temperatures, _MIN_TEMPERATURE), bounds]).astype(np.float32)
     best_column, inverse_column, bound_column = torch.from_numpy(columns).to(logits.device).unsqueeze(-1)
-    weights: Tensor = (logits - best_column).mul_(inverse_column).sub_(bound_column).clamp_min_(_LOWEST_EXPONENT).exp_().mul_(_TWO_32)
+    weights: Tensor = (logits - best_column).mul_(inverse_column).sub_(bound_column).clamp_min_(LOWEST_EXPONENT).exp_().mul_(TWO_32)
     return weights
 
 
 def _select_numpy(weights: Tensor, subkeys: BitsArray) -> tuple[IdArray, IdArray]:
     limits = weights.numpy()
-    high = _high_words(subkeys, limits.shape[1])
+    high = high_words(subkeys, limits.shape[1])
     found = np.flatnonzero(np.invert(high, out=high).astype(np.float32) <= limits)  # flat: far cheaper than by row and column
     return np.divmod(found, limits.shape[1])
 
 
-def _high_words(subkeys: BitsArray, vocab: int) -> npt.NDArray[np.uint32]:
+def high_words(subkeys: BitsArray, vocab: int) -> npt.NDArray[np.uint32]:
     """The upper halves of token_bits for every token, [num_rows, vocab]: the same mix with one work array and no last 64-bit shift."""
     mixed = subkeys[:, None] + _counters(vocab)
     work = mixed >> np.uint64(MIX_SHIFT_1)
