@@ -177,6 +177,14 @@ def test_serial_drafts_longer_when_acceptance_is_high_and_drafting_cheap() -> No
     assert best(0.8, 4_000.0) < best(0.8, 500.0)
 
 
+def test_what_a_round_costs_anyway_makes_longer_drafts_pay() -> None:
+    def best(overhead_us: float) -> int:
+        rates = Rates(COST, 500.0, 0.9, overhead_us)
+        return max(range(1, 33), key=lambda length: serial_tokens_per_us(rates, length))
+
+    assert best(0.0) < best(5_000.0) < best(50_000.0)
+
+
 def test_a_slightly_better_length_does_not_change_it() -> None:
     length = DraftLength(None, serial_tokens_per_us)
     length.update(StepView((replace(READY, acceptance=0.80),), COST, 64, 0))

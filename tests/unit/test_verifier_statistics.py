@@ -75,3 +75,14 @@ def test_draft_time_per_token_follows_what_is_measured() -> None:
 def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
     spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), acceptance_prior=0.25)
     assert VerifierSession(spec, SerialPacing(4), 0).view(0).acceptance == 0.25
+
+
+def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 9000, 9000), 9, verifying=False)
+    stats.count_commit()  # what was drafted before belongs to the round before
+    stats.count_drafting(DraftInterval(10_000, 14_000, 4000), 8, verifying=False)
+    stats.count_overhead(wait_us=5000, span_us=3200, step_us=3000)
+    assert stats.overhead_us == 1200
+    stats.count_overhead(wait_us=1000, span_us=3000, step_us=3000)  # drafted while the step before ran: nothing was waited for
+    assert stats.overhead_us == pytest.approx(1200 * 7 / 8)

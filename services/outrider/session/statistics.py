@@ -14,6 +14,7 @@ from outrider.types.statistics import DraftStatistics
 ACCEPTANCE_PRIOR = 0.7
 ACCEPTANCE_RATE = 1 / 32
 DRAFT_TIME_RATE = 1 / 8
+OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
@@ -60,6 +61,8 @@ class SessionStatistics:
     num_tails_gapped: int = 0
     acceptance: float = ACCEPTANCE_PRIOR
     draft_us_per_token: float = 0.0
+    overhead_us: float = 0.0
+    _draft_us_before_round: int = 0
     _overlapped_us: float = 0.0
     _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
     _pending_tails: deque[DraftInterval] = field(default_factory=lambda: deque(maxlen=MAX_PENDING_TAILS))
@@ -109,6 +112,19 @@ class SessionStatistics:
         self._verify_intervals.append((begin_us, end_us))
         self._overlapped_us += sum(tail.share_within(begin_us, end_us) for tail in self._pending_tails)
         self._pending_tails.clear()
+
+    def count_overhead(self, wait_us: int, span_us: int, step_us: int) -> None:
+        """A round with guesses waited wait_us after its commit and took span_us, of which the target's step was step_us.
+
+        What of the wait was drafting is not overhead; drafting that overlapped with the last step makes the difference smaller, never negative.
+        """
+        drafted_us = self.draft_us - self._draft_us_before_round
+        measured = float(max(0, wait_us - drafted_us) + max(0, span_us - step_us))
+        self.overhead_us = measured if self.overhead_us == 0.0 else self.overhead_us + OVERHEAD_RATE * (measured - self.overhead_us)
+
+    def count_commit(self) -> None:
+        """The truth grew: drafting from now on belongs to the next round."""
+        self._draft_us_before_round = self.draft_us
 
     def count_round(self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool) -> None:
         """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.

@@ -43,11 +43,12 @@ UNMEASURED_DEADLINE_US = 250_000
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The round in flight: committed tokens fed, the tree, whether it picks, and when it began."""
+    """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began."""
 
     num_fed: int
     tree: DraftTree
     wanted: bool
+    wait_us: int
     begin_us: int
 
 
@@ -103,6 +104,7 @@ class VerifierSession:
             remaining=self.spec.max_len - self.committed_len,
             draft_us_per_token=stats.draft_us_per_token,
             acceptance=stats.acceptance,
+            overhead_us=stats.overhead_us,
         )
 
     # --- events -----------------------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class VerifierSession:
         tree, rows = self._drafters.tree_to_verify(event.max_nodes) if wanted else (DraftTree.empty(), ())
         if wanted:
             self._count_wait(event.now_us)
-        self._round = _Round(num_fed, tree, wanted, event.now_us)
+        self._round = _Round(num_fed, tree, wanted, max(0, event.now_us - self._ready_since_us), event.now_us)
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
 
     def _count_wait(self, now_us: int) -> None:
@@ -165,6 +167,8 @@ class VerifierSession:
         num_accepted = origins.count(TokenOrigin.ACCEPTED)
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
+        if verified.tree.num_nodes:
+            self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         self.statistics.count_round(verified.tree.num_nodes, depth, num_accepted, num_kept, corrected=corrected)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
@@ -194,6 +198,7 @@ class VerifierSession:
         """Extend the truth, tell every drafter, or end the answer."""
         begin = self.committed_len
         self.prefix.append(tokens)
+        self.statistics.count_commit()
         self._ready_since_us = now_us
         if tokens[-1] in self.spec.stop_token_ids:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)

@@ -40,6 +40,7 @@ class SessionView:
     follow; True also while it is not known yet whether the newest commit was guessed. waiting_since_us: when the session last became
     ready (its commit, or its prefill's end). draft_deadline_us: past this the session must not wait for drafts any longer.
     max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit. draft_us_per_token: measured, 0 when unknown.
+    overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     """
 
@@ -57,6 +58,7 @@ class SessionView:
     remaining: int
     draft_us_per_token: float
     acceptance: float
+    overhead_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ _ALMOST_ONE = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token."""
+    """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token, what else a round takes (us)."""
 
     cost: CostCurve
     draft_us_per_token: float
     acceptance: float
+    overhead_us: float = 0.0
 
 
 def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
@@ -33,8 +34,8 @@ def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
 
 
 def serial_tokens_per_us(rates: Rates, draft_len: int) -> float:
-    """Throughput of drafting draft_len tokens, then verifying them."""
-    round_us = draft_len * rates.draft_us_per_token + rates.cost.verify_us(draft_len + 1)
+    """Throughput of drafting draft_len tokens, then verifying them; what a round costs anyway makes longer drafts pay."""
+    round_us = draft_len * rates.draft_us_per_token + rates.cost.verify_us(draft_len + 1) + rates.overhead_us
     return tokens_per_serial_round(rates.acceptance, draft_len) / round_us
 
 
@@ -47,7 +48,8 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
     draft_us = draft_len * rates.draft_us_per_token
     post_us = max(draft_us, rates.cost.verify_us(draft_len))
     pre_us = max(draft_us, rates.cost.verify_us(1))
-    return ((1.0 - post_share) + post_share * emitted) / ((1.0 - post_share) * pre_us + post_share * post_us)
+    round_us = (1.0 - post_share) * pre_us + post_share * post_us + rates.overhead_us
+    return ((1.0 - post_share) + post_share * emitted) / round_us
 
 
 class DraftLength:
@@ -70,7 +72,8 @@ class DraftLength:
             return
         draft_us = sum(session.draft_us_per_token for session in known) / len(known)
         acceptance = sum(session.acceptance for session in known) / len(known)
-        rates = Rates(view.cost, draft_us, acceptance)
+        overhead_us = sum(session.overhead_us for session in known) / len(known)
+        rates = Rates(view.cost, draft_us, acceptance, overhead_us)
         best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
