@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers and against plain decoding, or identity of tokens.
+"""`outrider bench`: speed against transformers and against plain decoding, identity of tokens, or cost of steps.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -20,6 +20,7 @@ _EXAMPLES = """examples:
   outrider bench                              everything: about ten minutes on two cores
   outrider bench --quick                      two tasks, few prompts, no tuning: about two minutes
   outrider bench --tasks copying --repeats 5 --out copying.md
+  outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
 The last line is RESULT {json}."""
 
@@ -28,12 +29,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers, or identity of tokens",
+        help="speed against transformers, identity of tokens, or cost of steps",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("speed", "identity"), default="speed", help="what to measure (%(default)s)")
+    parser.add_argument("what", nargs="?", choices=("speed", "identity", "steps"), default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
