@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from outrider.cli.__main__ import main
+from outrider.cli.__main__ import INTERRUPTED, main
 
 TIMEOUT_S = 150.0
 RESULT_KEYS = {
@@ -23,8 +24,8 @@ RESULT_KEYS = {
 }
 
 
-def outrider(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def outrider(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
     return subprocess.Popen(
         [sys.executable, "-m", "outrider.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
@@ -43,6 +44,19 @@ def test_run_streams_compares_and_ends_with_a_result_line() -> None:
     assert result["mean_emitted_per_round"] > 1
     assert result["tokens_per_s"] > 0
     assert "accepted" in printed
+
+
+def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = outrider("run", TMPDIR=str(tmp_path))
+    began = time.monotonic()
+    while not list(tmp_path.glob("outrider-*/*.log")):  # its services are being started
+        assert process.poll() is None
+        assert time.monotonic() - began < TIMEOUT_S
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, complaints = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == INTERRUPTED, complaints
+    assert not list(tmp_path.iterdir())
 
 
 def test_up_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:

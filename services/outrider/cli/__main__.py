@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -57,6 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: services drained, temporary folders removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
+def console_script() -> int:
+    """What the installed `outrider` runs: `main` with this process's signals in its hands."""
+    end_on_signals()
+    return main()
+
+
 def _version() -> str:
     try:
         return importlib.metadata.version("outrider")
@@ -65,4 +78,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(console_script())

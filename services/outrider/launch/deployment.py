@@ -56,8 +56,8 @@ class Deployment:
                 self.processes[command.name] = ServiceProcess(command, self.folder / f"{command.name}.log")
             for name, process in self.processes.items():
                 self.ready[name] = process.wait_ready(started + deadline_s)
-        except BaseException:
-            self.stop(drain_s=1.0, keep_logs=True)
+        except BaseException as error:
+            self.stop(drain_s=1.0, keep_logs=not isinstance(error, KeyboardInterrupt))
             raise
         self.start_s = time.monotonic() - started
 
