@@ -7,13 +7,13 @@ models or sampling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outrider.engine.key_range import key_range
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider_kernels.invariant_attention import HIDDEN_SCORE, InvariantRows, InvariantShape, invariant_attention
@@ -32,12 +32,7 @@ class StepAttention(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyRange:
-    """Pool runs of the keys that any row of a segment sees, and the mask of the last ones."""
-
-    runs: tuple[tuple[int, int], ...]
-    tail_mask: Tensor | None
+_Keys = tuple[tuple[tuple[int, int], ...], Tensor | None]  # a KeyRange whose mask is a tensor of the rows' dtype
 
 
 class FastAttention:
@@ -50,47 +45,34 @@ class FastAttention:
         self._begin, self._end = int(batch.slots[0]), int(batch.slots[0]) + batch.num_rows
         neighbours = bool((np.diff(batch.slots) == 1).all())
         self._index = None if neighbours else torch.from_numpy(batch.slots).to(cache.pools[0].device)
-        self._ranges: dict[int | None, list[_KeyRange]] = {}
+        self._ranges: dict[int | None, list[_Keys]] = {}
 
     def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """See StepAttention."""
         self._cache.write(layer, self._begin, self._end, self._index, keys_values)
         ranges = self._ranges.get(window)
         if ranges is None:
-            ranges = self._ranges[window] = [self._key_range(segment, window, query) for segment in self._segments]
+            ranges = self._ranges[window] = [self._keys(segment, window, query) for segment in self._segments]
         pool_keys, pool_values = self._cache.keys[layer], self._cache.values[layer]
         if len(ranges) == 1:
             return _over_runs(query, pool_keys, pool_values, ranges[0], scaling, softcap)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        for segment, key_range in zip(self._segments, ranges, strict=True):
+        for segment, seen in zip(self._segments, ranges, strict=True):
             own = slice(segment.begin, segment.end)
-            out[own] = _over_runs(query[own], pool_keys, pool_values, key_range, scaling, softcap)
+            out[own] = _over_runs(query[own], pool_keys, pool_values, seen, scaling, softcap)
         return out
 
-    def _key_range(self, segment: Segment, window: int | None, like: Tensor) -> _KeyRange:
-        positions = self._positions[segment.begin : segment.end]
-        first_key = 0 if window is None else max(0, int(positions.min()) - window + 1)
-        first_key = min(first_key, segment.cached_before)
-        only_row = segment.num_keys == segment.cached_before + 1
-        cut = window is not None and int(positions.max()) >= window and not only_row
-        runs = segment.state.table.runs(first_key, segment.num_keys)
-        visible = segment.tail_visible()
-        if cut:
-            seen = np.ones((len(positions), segment.num_keys - first_key), np.bool_)
-            seen[:, segment.cached_before - first_key :] = visible
-            assert window is not None
-            seen &= segment.key_positions(first_key)[None, :] > positions[:, None] - window
-            visible = seen
-        if visible.all():
-            return _KeyRange(runs, None)
-        mask = np.where(visible, np.float32(0), np.float32(-np.inf))
-        return _KeyRange(runs, torch.from_numpy(mask).to(device=like.device, dtype=like.dtype))
+    def _keys(self, segment: Segment, window: int | None, like: Tensor) -> _Keys:
+        found = key_range(segment, self._positions[segment.begin : segment.end], window)
+        mask = None if found.tail_mask is None else torch.from_numpy(found.tail_mask).to(device=like.device, dtype=like.dtype)
+        return found.runs, mask
 
 
-def _over_runs(query: Tensor, keys: Tensor, values: Tensor, key_range: _KeyRange, scaling: float, softcap: float | None) -> Tensor:
-    key_runs = [keys[:, begin:end] for begin, end in key_range.runs]
-    value_runs = [values[:, begin:end] for begin, end in key_range.runs]
-    return tree_attention(query.contiguous(), key_runs, value_runs, key_range.tail_mask, scaling, softcap)
+def _over_runs(query: Tensor, keys: Tensor, values: Tensor, seen: _Keys, scaling: float, softcap: float | None) -> Tensor:
+    runs, tail_mask = seen
+    key_runs = [keys[:, begin:end] for begin, end in runs]
+    value_runs = [values[:, begin:end] for begin, end in runs]
+    return tree_attention(query.contiguous(), key_runs, value_runs, tail_mask, scaling, softcap)
 
 
 class InvariantAttention:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outrider.engine.attention import StepAttention
 from outrider.engine.paged_cache import LayerShape, PagedCache
+from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
 
 
@@ -25,11 +26,13 @@ class DecoderShape:
     max_positions: int
 
 
-class RowForward(Protocol):
-    """A cheaper way through the same model for exactly one row of a chain: `fast` numerics only."""
+class ArrayForward(Protocol):
+    """A cheaper way through the same model for few rows, without torch: `fast` numerics only. max_rows: of one call."""
 
-    def logits(self, token: int, position: int, slot: int, runs: tuple[tuple[int, int], ...]) -> FloatArray:
-        """Stores the row's keys and values at pool slot `slot`; float32 [num_logits]. runs: pool ranges of all keys that it sees."""
+    max_rows: int
+
+    def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
+        """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order. wanted: flat rows with results."""
         ...
 
 
@@ -41,8 +44,8 @@ class DecoderForward(Protocol):
         """Sizes, known once loaded."""
         ...
 
-    def row_forward(self, cache: PagedCache, num_threads: int) -> RowForward | None:
-        """The model's RowForward over a cache; None where it has none, or where it would not be faster."""
+    def array_forward(self, cache: PagedCache, num_threads: int) -> ArrayForward | None:
+        """The model's ArrayForward over a cache; None where it has none, or where it would not be faster."""
         ...
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.functional import rms_norm, silu
 
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
-from outrider.engine.lean_row import LeanRow, suits_single_rows
+from outrider.engine.lean_arrays import LeanArrays, suits_arrays
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import LayerShape, PagedCache
 
@@ -42,9 +42,9 @@ class LeanForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    def row_forward(self, cache: PagedCache, num_threads: int) -> LeanRow | None:
+    def array_forward(self, cache: PagedCache, num_threads: int) -> LeanArrays | None:
         """See DecoderForward."""
-        return LeanRow(self._weights, cache) if suits_single_rows(self._weights, num_threads) else None
+        return LeanArrays(self._weights, cache) if suits_arrays(self._weights, num_threads) else None
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""

@@ -47,7 +47,7 @@ class PagedEngine:
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
-        self._row_forward = None if self._invariant else forward.row_forward(self._cache, config.num_threads)
+        self._arrays = None if self._invariant else forward.array_forward(self._cache, config.num_threads)
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context)
         self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
@@ -115,14 +115,11 @@ class PagedEngine:
 
     def _logits(self, batch: StepBatch) -> Tensor:
         """float32 [wanted rows, num_logits], in plan order."""
-        if self._row_forward is not None and batch.is_chain_row:
-            segment = batch.segments[0]
-            runs = segment.state.table.runs(0, segment.num_keys)
-            row = self._row_forward.logits(int(batch.tokens[0]), int(batch.positions[0]), int(batch.slots[0]), runs)
-            return torch.from_numpy(row[None])
+        wanted = batch.wanted()
+        if self._arrays is not None and batch.num_rows <= self._arrays.max_rows:
+            return torch.from_numpy(self._arrays.logits(batch, wanted))
         tokens = torch.from_numpy(batch.tokens).to(self._device)
         positions = torch.from_numpy(batch.positions).to(self._device)
-        wanted = batch.wanted()
         if self._invariant:
             return self._chunked_logits(batch, tokens, positions, torch.from_numpy(wanted).to(self._device))
         hidden = self._forward.hidden(tokens, positions, FastAttention(self._cache, batch))

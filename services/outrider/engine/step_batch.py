@@ -88,14 +88,6 @@ class StepBatch:
         """Rows without padding."""
         return len(self.tokens)
 
-    @property
-    def is_chain_row(self) -> bool:
-        """Whether the step is one row with a result that sees every key of its sequence."""
-        if len(self.tokens) != 1 or not self.segments[0].rows.wanted:
-            return False
-        segment = self.segments[0]
-        return bool(segment.num_committed) or bool(segment.state.tree.ancestry[segment.live_before].all())
-
     def wanted(self) -> LongArray:
         """Flat rows with results, in order."""
         spans = [np.arange(segment.wanted_begin, segment.end, dtype=np.int64) for segment in self.segments if segment.num_wanted]

@@ -127,7 +127,7 @@ class TransformersForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    def row_forward(self, cache: PagedCache, num_threads: int) -> None:
+    def array_forward(self, cache: PagedCache, num_threads: int) -> None:
         """See DecoderForward: modules have only one way."""
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
