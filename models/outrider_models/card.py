@@ -25,8 +25,9 @@ This page is written by `python -m outrider_models.card` from `eval.json`; every
 `make models` (= `python -m outrider_models.build`, resumable) trains the tokenizer, writes the text, trains all three,
 evaluates them and writes this page. Text: arithmetic word problems (four operators, 0..999, three to six steps, one
 step a line, `Answer: N`), copying tasks (edit a list, fill a JSON, repeat with a change), high-entropy prose, and for
-training only drills (operations without a story) and echoes (short things to repeat). Sixteen names, and one or two
-sentences of every kind, never occur in training. Muon on the hidden matrices, AdamW elsewhere; the user's part
+training only drills (operations without a story), echoes (short things to repeat) and, first of all, repeats (random
+tokens that come again, from which a model learns to copy). Sixteen names, and one or two sentences of every kind,
+never occur in training. Muon on the hidden matrices, AdamW elsewhere; the user's part
 counts 0.15 in the loss; documents attend only to themselves. `python -m outrider_models.train NAME --help` explains
 every option; `--init-from models/NAME` continues from the committed weights.
 """
