@@ -10,8 +10,8 @@ import torch
 from outrider.engine.sampling.penalties import PenaltyState, apply_penalties
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.rows import RowSampling
-from outrider.noise.reference_pick import processed_logits, reference_pick
-from outrider.types.sampling import SamplingParams
+from outrider.noise.reference_pick import pick_processed, processed_logits, reference_pick
+from outrider.types.sampling import MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY, SamplingParams
 
 VOCAB = 60
 CASES = (
@@ -97,3 +97,24 @@ def test_a_state_holds_more_distinct_tokens_than_it_was_made_for() -> None:
     state = PenaltyState(range(500), [3, 700, 3])
     assert state.seen_ids.tolist() == [*range(500), 700]
     assert (state.output_count(3), state.output_count(700), state.output_count(4), state.output_count(9999)) == (2, 1, 0, 0)
+
+
+@pytest.mark.parametrize("repetition", [MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY])
+@pytest.mark.parametrize("scale", [-1e4, 1e4])
+def test_the_strongest_penalties_allowed_leave_finite_logits_to_pick_from(repetition: float, scale: float) -> None:
+    vocab = 40
+    params = SamplingParams(
+        temperature=0.8,
+        top_p=0.9,
+        repetition_penalty=repetition,
+        presence_penalty=2.0,
+        frequency_penalty=2.0,
+        logit_bias=tuple((token, 100.0) for token in range(vocab)),
+    )
+    params.check(vocab)
+    rows = [RowSampling(params, 12345, np.array([3, 4]), PenaltyState(range(vocab), [5] * 1000))]
+    logits = torch.linspace(0.5, 1.0, 2 * vocab).reshape(2, vocab) * scale
+    processed = apply_penalties(logits, rows)
+    assert bool(torch.isfinite(processed).all())
+    slow = [pick_processed(row.numpy(), params, 12345, position) for row, position in zip(processed, (3, 4), strict=True)]
+    assert pick(logits, rows).tolist() == slow

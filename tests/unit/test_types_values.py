@@ -40,6 +40,8 @@ IDENTITY = ModelIdentity(
         ("min_p", -0.1),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", float("inf")),
+        ("repetition_penalty", 1 / 129),
+        ("repetition_penalty", 129.0),
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("logit_bias", ((100, 1.0),)),

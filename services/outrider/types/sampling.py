@@ -13,6 +13,9 @@ from outrider.errors import InvalidRequest
 
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_TEMPERATURE = 10.0
+# Beyond these a penalised float32 logit may become infinite, and an infinite best logit leaves nothing to pick from.
+MIN_REPETITION_PENALTY = 1 / 128
+MAX_REPETITION_PENALTY = 128.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class SamplingParams:
 
     temperature: 0 is argmax (ties to the lowest token id), at most MAX_TEMPERATURE.
     top_k: 0 is off. top_p: in (0, 1], 1 is off. min_p: in [0, 1), 0 is off.
-    repetition_penalty: > 0, 1 is off; counts prompt and output (Hugging Face's rule).
+    repetition_penalty: in [MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY], 1 is off; counts prompt and output (Hugging Face's rule).
     presence_penalty, frequency_penalty: in [-2, 2], 0 is off; count output tokens only (OpenAI's rule).
     logit_bias: (token id, bias in [-100, 100]) pairs, ascending by id, at most MAX_LOGIT_BIAS_ENTRIES.
     """
@@ -49,8 +52,7 @@ class SamplingParams:
             raise InvalidRequest("sampling.top_p", f"must be in (0, 1], got {self.top_p}")
         if not 0.0 <= self.min_p < 1.0:
             raise InvalidRequest("sampling.min_p", f"must be in [0, 1), got {self.min_p}")
-        if not (self.repetition_penalty > 0.0 and math.isfinite(self.repetition_penalty)):
-            raise InvalidRequest("sampling.repetition_penalty", f"must be positive, got {self.repetition_penalty}")
+        _in_range("sampling.repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         _in_range("sampling.presence_penalty", self.presence_penalty, -2.0, 2.0)
         _in_range("sampling.frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
