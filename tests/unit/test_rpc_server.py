@@ -24,7 +24,7 @@ from outrider.errors import DoesNotFit, InvalidRequest, Overloaded, Unavailable
 from outrider.rpc.channel import open_channel, wait_ready
 from outrider.rpc.context import Context
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import MAX_DETAILS_LEN, error_from_rpc
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
 
@@ -91,6 +91,19 @@ async def test_an_error_of_ours_becomes_its_status_with_sentence_and_field() -> 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "😀"])
+async def test_a_sentence_that_quotes_a_huge_value_keeps_its_status_and_field(letter: str) -> None:
+    subject = Subject()
+    subject.error = InvalidRequest("model", f"{letter * 100_000!r} is not served here")
+    async with serve(subject) as (_, stub, _):
+        failure = await info_error(stub)
+    returned = error_from_rpc(failure)
+    assert (failure.code(), type(returned)) == (grpc.StatusCode.INVALID_ARGUMENT, InvalidRequest)
+    assert isinstance(returned, InvalidRequest)
+    assert returned.field == "model"
+    assert len(str(returned)) == MAX_DETAILS_LEN
 
 
 async def test_a_bug_is_internal_and_its_traceback_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

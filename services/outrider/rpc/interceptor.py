@@ -18,7 +18,7 @@ import grpc
 
 from outrider.errors import OutriderError, Unavailable
 from outrider.rpc.context import Context
-from outrider.rpc.status import error_metadata, status_of
+from outrider.rpc.status import error_metadata, status_details, status_of
 
 _LOG = logging.getLogger(__name__)
 _ALWAYS_SERVED = ("/grpc.health.", "/grpc.reflection.")
@@ -96,7 +96,7 @@ def _written_out(behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]) 
 
 async def _abort(context: Context, error: OutriderError, method: str) -> NoReturn:
     try:
-        await context.abort(status_of(error), str(error), error_metadata(error))
+        await context.abort(status_of(error), status_details(error), error_metadata(error))
     except grpc.aio.InternalError as failure:
         raise _caller_left(method) from failure
 

@@ -29,6 +29,9 @@ from outrider.errors import (
 ERROR_CLASS_KEY = "outrider-error"
 ERROR_FIELD_KEY = "outrider-field"
 MAX_FIELD_LEN = 128
+# Details travel as a percent-encoded header, up to 12 bytes a character, and a peer may refuse headers beyond 8 KiB with a status of
+# its own: a sentence that quotes what the caller sent must not cost the caller its status.
+MAX_DETAILS_LEN = 512
 
 
 class DeadlinePassed(Cancelled):
@@ -70,6 +73,12 @@ _DEFAULT_CLASSES: dict[grpc.StatusCode, type[OutriderError]] = {
 def status_of(error: OutriderError) -> grpc.StatusCode:
     """The code of the error's class, or of the nearest base that has one."""
     return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
+
+
+def status_details(error: OutriderError) -> str:
+    """The error's sentence, cut at MAX_DETAILS_LEN characters."""
+    text = str(error)
+    return text if len(text) <= MAX_DETAILS_LEN else f"{text[: MAX_DETAILS_LEN - 1]}…"
 
 
 def error_metadata(error: OutriderError) -> tuple[tuple[str, str], ...]:
