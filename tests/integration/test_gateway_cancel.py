@@ -58,6 +58,26 @@ async def test_abort_by_id_ends_the_stream_with_cancelled_at_every_state(hold: H
         await fake.wait_live(0)
 
 
+async def test_an_id_is_free_again_while_the_verifier_still_frees_the_session_before() -> None:
+    class Slow(FakeVerifier):
+        async def _count(self, session_id: str, change: int) -> None:
+            if change < 0:
+                await self.release.wait()
+            await super()._count(session_id, change)
+
+    fake = Slow(LETTERS)
+    async with gateway_over(fake) as under_test:
+        first = under_test.client.generate(REQUEST)
+        assert isinstance(await anext(first), Started)
+        await first.aclose()  # type: ignore[attr-defined]
+        await under_test.idle()
+        second = under_test.client.generate(REQUEST)
+        assert isinstance(await anext(second), Started)
+        fake.release.set()
+        async for _ in second:
+            pass
+
+
 @pytest.mark.parametrize("hold", Hold)
 async def test_a_deadline_that_passes_frees_everything_at_every_state(hold: Hold) -> None:
     fake = FakeVerifier(LETTERS, hold=hold)

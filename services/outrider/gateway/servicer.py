@@ -7,6 +7,7 @@ texts on the event loop.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Callable
@@ -45,7 +46,8 @@ class GenerationServicer(GenerationServiceServicer):
         self._model_name = model_name
         self._live = LiveRequests(limits)
         self._runs: set[RequestRun] = set()
-        self._session_prefix = f"gw-{secrets.token_hex(4)}"
+        self._gateway_id = f"gw-{secrets.token_hex(4)}"
+        self._serials = itertools.count()
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         """See generation.proto. Writes wait for the reader, and nothing reads ahead of the writes beyond the bounded queue."""
@@ -114,7 +116,9 @@ class GenerationServicer(GenerationServiceServicer):
         async with self._live.admit(message.request_id, checked.num_samples) as request_id:
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
-            run = RequestRun(resolved, self._session_prefix, self._model_name, self._limits.max_queued_events, arrived_s)
+            # An id may be used again while a verifier still frees the cancelled session of the request before it.
+            session_prefix = f"{self._gateway_id}-{next(self._serials)}"
+            run = RequestRun(resolved, session_prefix, self._model_name, self._limits.max_queued_events, arrived_s)
             self._runs.add(run)
             try:
                 await run.run(self._pool, self._tokenizer, remaining_s(context), propagated_metadata(context), emit)
