@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from fakes_verifier import MODEL_DIR, FakeVerifier, fake_identity, gateway_over
@@ -221,6 +222,17 @@ async def test_chat_and_tokenize_agree() -> None:
     assert tuple(fake.starts[0].prefix) == ids
     assert b"".join(response.token_bytes).decode() == "hi 😀"
     assert len(response.token_bytes) == len(response.token_ids)
+
+
+async def test_a_newer_clients_field_around_a_request_for_a_whole_answer_is_refused() -> None:
+    fake = FakeVerifier([EOS])
+    message = pb.GenerateOnceRequest(request=pb.GenerateRequest(prompt="hi"))
+    message.MergeFromString(bytes([0x98, 0x06, 0x01]))  # field number 99, varint 1
+    async with gateway_over(fake) as under_test:
+        with pytest.raises(grpc.aio.AioRpcError, match="field number 99") as caught:
+            await under_test.stub.GenerateOnce(message)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not fake.starts
 
 
 async def test_model_info_tells_what_is_served() -> None:

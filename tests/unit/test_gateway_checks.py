@@ -14,7 +14,7 @@ import pytest
 
 from fakes_verifier import fake_identity
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
-from outrider.gateway.checks import check_request
+from outrider.gateway.checks import check_input, check_request
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
 from outrider.gateway.tokenizer import load_tokenizer
@@ -24,7 +24,7 @@ from outrider.v1 import sampling_pb2
 
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "models" / "ref-small")
 SERVED = ServedModel("target", fake_identity(vocab_size=2048, max_context=100, eos=(3, 4)))
-LIMITS = GatewayLimits(max_prompt_bytes=300)
+LIMITS = GatewayLimits(max_prompt_bytes=300, max_live_samples=8)
 
 
 def resolved(limits: GatewayLimits = LIMITS, served: ServedModel = SERVED, **fields: Any) -> ResolvedRequest:
@@ -105,6 +105,8 @@ TOO_LARGE: list[tuple[dict[str, Any], str]] = [
     ({"prompt": None, "token_ids": pb.TokenIds(ids=[7] * 100)}, "token_ids"),
     ({"max_tokens": 100}, "max_tokens"),
     ({"max_tokens": 99}, "max_tokens"),
+    ({"n": 9}, "n"),
+    ({"resume_token_ids": [7] * 100}, "resume_token_ids"),
 ]
 
 
@@ -130,13 +132,36 @@ def test_what_can_never_fit_is_refused_by_its_name(fields: dict[str, Any], name:
     assert refused_field(fields, DoesNotFit) == name
 
 
+FIELD_99 = bytes([0x98, 0x06, 0x01])  # field number 99, varint 1
+
+
 @pytest.mark.parametrize(("part", "payload"), [("request", {}), ("sampling", sampling()), ("draft", draft(off=False))])
 def test_a_field_of_a_newer_client_is_refused(part: str, payload: dict[str, Any]) -> None:
     message = pb.GenerateRequest(prompt="hi", **payload)
     target = message if part == "request" else getattr(message, part)
-    target.MergeFromString(bytes([0x98, 0x06, 0x01]))  # field 99, varint 1
+    target.MergeFromString(FIELD_99)
     with pytest.raises(UnsupportedParameter, match=rf"^{part}: has field number 99"):
         check_request(message, SERVED, LIMITS)
+
+
+def test_a_field_of_a_newer_client_within_the_input_is_refused() -> None:
+    ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[5]))
+    ids.token_ids.MergeFromString(FIELD_99)
+    whole = pb.GenerateRequest(chat=chat("user")["chat"])
+    whole.chat.MergeFromString(FIELD_99)
+    turn = pb.TokenizeRequest(chat=chat("user")["chat"])
+    turn.chat.messages[0].MergeFromString(FIELD_99)
+    tokenize = pb.TokenizeRequest(text="hi")
+    tokenize.MergeFromString(FIELD_99)
+    messages: tuple[tuple[str, pb.GenerateRequest | pb.TokenizeRequest], ...] = (
+        ("token_ids", ids),
+        ("chat", whole),
+        (r"chat.messages\[0\]", turn),
+        ("request", tokenize),
+    )
+    for part, message in messages:
+        with pytest.raises(UnsupportedParameter, match=rf"^{part}: has field number 99"):
+            check_input(message, LIMITS)
 
 
 def test_what_is_unset_is_filled_in() -> None:

@@ -33,14 +33,13 @@ ROLES = ("system", "user", "assistant")
 
 def check_request(message: pb.GenerateRequest, served: ServedModel, limits: GatewayLimits) -> CheckedRequest:
     """Everything but the prompt's tokens."""
-    _no_unknown_fields(message)
     check_request_id(message.request_id)
     _check_model(message.model, served)
     check_input(message, limits)
     vocab_size = served.identity.vocab_size
     sampling = sampling_from_proto(message.sampling)
     sampling.check(vocab_size)
-    num_samples = bounded("n", message.n, 1, MAX_SAMPLES) if message.HasField("n") else 1
+    num_samples = _num_samples(message, limits)
     acceptance = acceptance_name(message.acceptance)
     if message.adapter != served.identity.adapter:
         serves = f"{served.identity.adapter!r}" if served.identity.adapter else "none"
@@ -57,7 +56,7 @@ def check_request(message: pb.GenerateRequest, served: ServedModel, limits: Gate
         draft=_draft(message),
         acceptance=acceptance,
         adapter=message.adapter,
-        resume_ids=_resume_ids(message, vocab_size, num_samples, acceptance),
+        resume_ids=_resume_ids(message, served, limits, num_samples, acceptance),
     )
 
 
@@ -70,39 +69,59 @@ def check_request_id(request_id: str) -> None:
 
 
 def check_input(message: pb.GenerateRequest | pb.TokenizeRequest, limits: GatewayLimits) -> None:
-    """Exactly one input, not larger than max_prompt_bytes; roles are known."""
+    """Exactly one input, not larger than max_prompt_bytes; roles are known, and so is every field of the message."""
     kind = message.WhichOneof("input")
     if kind is None:
         wanted = "prompt, token_ids, chat" if isinstance(message, pb.GenerateRequest) else "text, chat"
         raise InvalidRequest("input", f"one of {wanted} must be set")
-    if kind == "token_ids":
-        return
+    if kind == "chat":
+        bounded("len(chat.messages)", len(message.chat.messages), 1, MAX_MESSAGES)
+    if kind != "token_ids":
+        _check_size(kind, message, limits)
+    _check_all_known(message)
+    if kind == "chat":
+        _check_roles(message.chat)
+
+
+def check_known(part: Message, name: str) -> None:
+    """A newer client's field would change the answer if we knew it: refuse rather than ignore. Fields of inner messages are not seen."""
+    unknown = UnknownFieldSet(part)
+    if len(unknown):
+        raise UnsupportedParameter(name, f"has field number {unknown[0].field_number}, which this gateway does not know")
+
+
+def _check_all_known(message: pb.GenerateRequest | pb.TokenizeRequest) -> None:
+    """Of the message and of every message in it. Absent parts read as empty ones; entries of a map carry nothing but key and value."""
+    parts: list[tuple[str, Message]] = [("request", message), ("chat", message.chat)]
+    parts += [(f"chat.messages[{index}]", turn) for index, turn in enumerate(message.chat.messages)]
+    if isinstance(message, pb.GenerateRequest):
+        parts += [("sampling", message.sampling), ("draft", message.draft), ("token_ids", message.token_ids)]
+    for name, part in parts:
+        check_known(part, name)
+
+
+def _check_size(kind: str, message: pb.GenerateRequest | pb.TokenizeRequest, limits: GatewayLimits) -> None:
     size = sum(len(turn.content.encode()) for turn in message.chat.messages) if kind == "chat" else len(getattr(message, kind).encode())
     if size > limits.max_prompt_bytes:
         raise DoesNotFit(kind, f"has {size} bytes, at most {limits.max_prompt_bytes}")
-    if kind == "chat":
-        _check_chat(message.chat)
 
 
-def _check_chat(chat: pb.ChatMessages) -> None:
-    bounded("len(chat.messages)", len(chat.messages), 1, MAX_MESSAGES)
+def _check_roles(chat: pb.ChatMessages) -> None:
     for index, turn in enumerate(chat.messages):
         if turn.role not in ROLES:
             raise InvalidRequest(f"chat.messages[{index}].role", f"{turn.role!r} is none of {', '.join(ROLES)}")
 
 
-def _no_unknown_fields(message: pb.GenerateRequest) -> None:
-    """A newer client's field would change the answer if we knew it: refuse rather than ignore."""
-    parts: tuple[tuple[str, Message], ...] = (("request", message), ("sampling", message.sampling), ("draft", message.draft))
-    for name, part in parts:
-        unknown = UnknownFieldSet(part)
-        if len(unknown):
-            raise UnsupportedParameter(name, f"has field number {unknown[0].field_number}, which this gateway does not know")
-
-
 def _check_model(model: str, served: ServedModel) -> None:
     if model not in ("", served.name, served.identity.model):
         raise InvalidRequest("model", f"{model!r} is not served here; this gateway serves {served.name!r}")
+
+
+def _num_samples(message: pb.GenerateRequest, limits: GatewayLimits) -> int:
+    num_samples = bounded("n", message.n, 1, MAX_SAMPLES) if message.HasField("n") else 1
+    if num_samples > limits.max_live_samples:
+        raise DoesNotFit("n", f"is {num_samples}, at most {limits.max_live_samples} here")
+    return num_samples
 
 
 def _max_tokens(message: pb.GenerateRequest, served: ServedModel, limits: GatewayLimits) -> int | None:
@@ -148,11 +167,16 @@ def _draft(message: pb.GenerateRequest) -> pb.DraftOptions:
     return options
 
 
-def _resume_ids(message: pb.GenerateRequest, vocab_size: int, num_samples: int, acceptance: str) -> tuple[int, ...]:
+def _resume_ids(
+    message: pb.GenerateRequest, served: ServedModel, limits: GatewayLimits, num_samples: int, acceptance: str
+) -> tuple[int, ...]:
     if not message.resume_token_ids:
         return ()
+    most = limits.completion_tokens(served.identity)
+    if len(message.resume_token_ids) > most:
+        raise DoesNotFit("resume_token_ids", f"has {len(message.resume_token_ids)} ids, at most {most} here")
     if num_samples != 1:
         raise InvalidRequest("resume_token_ids", f"resumes one sample, but n is {num_samples}")
     if acceptance != COUPLED:
         raise UnsupportedParameter("resume_token_ids", f"needs coupled acceptance: {acceptance} does not promise the same tokens")
-    return tuple(token_ids("resume_token_ids", message.resume_token_ids, vocab_size).tolist())
+    return tuple(token_ids("resume_token_ids", message.resume_token_ids, served.identity.vocab_size).tolist())

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from outrider.errors import OutriderError, Unavailable
-from outrider.gateway.checks import check_input, check_request
+from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
@@ -62,6 +62,7 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def GenerateOnce(self, request: pb.GenerateOnceRequest, context: Context) -> pb.GenerateOnceResponse:
         """See generation.proto."""
+        check_known(request, "request")
         answer = WholeAnswer()
         await self._serve(request.request, context, answer.add)
         return answer.message()
@@ -88,8 +89,12 @@ class GenerationServicer(GenerationServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """See generation.proto."""
         check_input(request, self._limits)
-        ids = await self._tokenised(request.ByteSize(), lambda: prompt_ids(request, self._tokenizer))
-        return pb.TokenizeResponse(token_ids=ids, token_bytes=[self._tokenizer.token_bytes(token_id) for token_id in ids])
+
+        def tokenise() -> pb.TokenizeResponse:
+            ids = prompt_ids(request, self._tokenizer)
+            return pb.TokenizeResponse(token_ids=ids, token_bytes=[self._tokenizer.token_bytes(token_id) for token_id in ids])
+
+        return await self._tokenised(request.ByteSize(), tokenise)
 
     def live_counts(self) -> identity_pb2.LiveCounts:
         """What the gateway holds now: requests, verifier streams, messages waiting for readers."""
