@@ -107,9 +107,10 @@ class AnswerStream:
 
     def delivered(self, num_tokens: int) -> None:
         """Event loop: so many tokens were written."""
-        was_slow = self.is_slow
-        self._num_delivered += num_tokens
-        if was_slow and not self.is_slow:
+        before = self._num_delivered
+        self._num_delivered = before + num_tokens
+        # Read after the write: whatever the engine thread saw before it, which may have made it leave the session out, is no more than this.
+        if self._num_emitted - before > MAX_UNDELIVERED_TOKENS and not self.is_slow:
             self._on_room()
 
 

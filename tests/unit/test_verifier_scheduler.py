@@ -93,13 +93,42 @@ async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
     held = len(loop.tokens(slow))
     assert held == MAX_UNDELIVERED_TOKENS + 1
     num_delivered = 0
-    while not loop.of(slow, SessionEnded):
-        now = len(loop.tokens(slow))
-        slow.delivered(now - num_delivered)
-        num_delivered = now
-        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        while not loop.of(slow, SessionEnded):
+            now = len(loop.tokens(slow))
+            slow.delivered(now - num_delivered)
+            num_delivered = now
+            await asyncio.sleep(0)
     assert loop.tokens(slow) == TABLE.answer(PROMPT, 3 + 4 * MAX_UNDELIVERED_TOKENS, frozenset({0}))
     loop.stop()
+
+
+class RacedStream(AnswerStream):
+    """The engine thread emits, and looks whether the reader is slow, just after `delivered` has looked."""
+
+    engine_saw: bool | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        seen = super().is_slow
+        if self.engine_saw is None and self._num_emitted:
+            self.engine_saw = False
+            self.count_emitted(10)
+            self.engine_saw = super().is_slow
+        return seen
+
+
+async def test_a_session_left_out_while_its_reader_catches_up_is_planned_again() -> None:
+    rooms: list[bool] = []
+    request = SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None)
+    answer = RacedStream(request, lambda: rooms.append(True))
+    answer.count_emitted(MAX_UNDELIVERED_TOKENS - 1)
+    answer.delivered(MAX_UNDELIVERED_TOKENS - 1)
+    assert rooms or not answer.engine_saw, "the engine thread left the session out and nobody told it of the room"
+    slow = AnswerStream(request, lambda: rooms.append(True))
+    slow.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
+    slow.delivered(1)
+    assert rooms == [True]
 
 
 async def test_admission_is_bounded_and_frees() -> None:
