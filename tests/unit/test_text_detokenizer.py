@@ -152,6 +152,21 @@ def test_the_window_decoder_keeps_its_window_bounded() -> None:
     assert longest <= 32
 
 
+@pytest.mark.parametrize("letter", ["é", "語", "😀"])
+def test_the_window_decoder_keeps_characters_whole_where_every_token_ends_inside_one(letter: str) -> None:
+    text = letter * 100
+    spelled, size = text.encode(), len(letter.encode())
+    tokens = [spelled[:1], *(spelled[begin : begin + size] for begin in range(1, len(spelled) - size, size)), spelled[1 - size :]]
+    assert b"".join(tokens) == spelled
+
+    def decode(window: Sequence[int]) -> str:
+        return b"".join(tokens[token_id] for token_id in window).decode(errors="replace")
+
+    deltas = stream(WindowTextDecoder(decode, []), list(range(len(tokens))))
+    assert "".join(deltas) == text
+    assert all(len(delta) <= 1 for delta in deltas), "each leaves as soon as it is whole"
+
+
 def test_the_window_decoder_handles_a_decoder_that_joins_words_with_spaces() -> None:
     words = ["<s>", "the", "cat", "sat"]
     decoder = WindowTextDecoder(lambda window: " ".join(words[token_id] for token_id in window), [0])

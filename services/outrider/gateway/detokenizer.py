@@ -73,19 +73,17 @@ class WindowTextDecoder:
         self._ids.append(token_id)
         text = self._decode(self._ids)
         certain_len = max(len(text.rstrip(REPLACEMENT)), len(text) - MAX_HELD_CHARACTERS)
-        if len(self._ids) >= MAX_WINDOW_TOKENS:
-            certain_len = len(text)
         new = text[self._num_sent : certain_len]
         self._num_sent = max(self._num_sent, certain_len)
-        if certain_len == len(text):
-            self._restart()
+        if certain_len == len(text) or len(self._ids) >= MAX_WINDOW_TOKENS:
+            self._restart(num_held=max(0, len(text) - self._num_sent))
         return new
 
     def flush(self) -> str:
         """See TextDecoder."""
         return self._decode(self._ids)[self._num_sent :]
 
-    def _restart(self) -> None:
-        """Everything in the window has left: keep its end as context."""
+    def _restart(self, num_held: int = 0) -> None:
+        """Keep the window's end as context; all of its text but the last num_held characters has left."""
         self._ids = self._ids[-WINDOW_CONTEXT_TOKENS:]
-        self._num_sent = len(self._decode(self._ids))
+        self._num_sent = max(0, len(self._decode(self._ids)) - num_held)
