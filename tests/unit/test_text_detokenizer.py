@@ -42,15 +42,15 @@ def _sentencepiece() -> tokenizers.Tokenizer:
 
 
 SENTENCEPIECE = _sentencepiece()
-LLAMA_DECODER = {
-    "type": "Sequence",
-    "decoders": [
-        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ],
-}
+LLAMA_STEPS: list[dict[str, object]] = [
+    {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+LLAMA_DECODER: dict[str, object] = {"type": "Sequence", "decoders": LLAMA_STEPS}
+REPLACE_X: dict[str, object] = {"type": "Replace", "pattern": {"String": "x"}, "content": "y"}
+STRIP_THE_END: dict[str, object] = {"type": "Strip", "content": " ", "start": 0, "stop": 1}
 SENTENCEPIECE_TABLE = token_table(SENTENCEPIECE.get_vocab(), frozenset({0, 1, 2}), LLAMA_DECODER)
 WORDS = st.sampled_from(["\u2581", "a", "b", "\u2581a", "\u2581ab", "ab", "\u2581\u2581", "é", "汉", "😀", "</s>"])
 
@@ -182,7 +182,9 @@ def test_the_window_decoder_handles_a_decoder_that_joins_words_with_spaces() -> 
         ({"type": "Metaspace", "replacement": "\u2581"}, Spelling.SENTENCEPIECE),
         ({"type": "WordPiece", "prefix": "##"}, Spelling.OPAQUE),
         ({"type": "Sequence", "decoders": [{"type": "Fuse"}]}, Spelling.OPAQUE),
-        ({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "x"}, "content": "y"}]}, Spelling.OPAQUE),
+        ({"type": "Sequence", "decoders": [REPLACE_X]}, Spelling.OPAQUE),
+        ({"type": "Sequence", "decoders": [*LLAMA_STEPS, REPLACE_X]}, Spelling.OPAQUE),
+        ({"type": "Sequence", "decoders": [*LLAMA_STEPS, STRIP_THE_END]}, Spelling.OPAQUE),
         (None, Spelling.OPAQUE),
     ],
 )

@@ -47,7 +47,8 @@ def spelling_of(decoder: Mapping[str, Any] | None) -> Spelling:
         return Spelling.BYTE_LEVEL
     if kinds == ["Metaspace"] and steps[0].get("replacement", SPACE_MARK) == SPACE_MARK:
         return Spelling.SENTENCEPIECE
-    if kinds and set(kinds) <= _SENTENCEPIECE_STEPS and any(_is_space_replacement(step) for step in steps):
+    replacements = [step for step in steps if step.get("type") == "Replace"]
+    if set(kinds) <= _SENTENCEPIECE_STEPS and replacements and all(map(_is_understood, steps)):
         return Spelling.SENTENCEPIECE
     return Spelling.OPAQUE
 
@@ -92,8 +93,13 @@ def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     return [decoder]
 
 
-def _is_space_replacement(step: Mapping[str, Any]) -> bool:
-    return step.get("type") == "Replace" and step.get("pattern") == {"String": SPACE_MARK} and step.get("content") == " "
+def _is_understood(step: Mapping[str, Any]) -> bool:
+    """Whether a sentencepiece-style step does no more than the table can say: the space mark, and one space stripped at the start."""
+    if step.get("type") == "Replace":
+        return step.get("pattern") == {"String": SPACE_MARK} and step.get("content") == " "
+    if step.get("type") == "Strip":
+        return step.get("content") == " " and step.get("start", 0) <= 1 and step.get("stop", 0) == 0
+    return True
 
 
 def _strips_leading_space(decoder: Mapping[str, Any] | None) -> bool:
