@@ -109,7 +109,7 @@ class AnswerStream:
         """Event loop: so many tokens were written."""
         before = self._num_delivered
         self._num_delivered = before + num_tokens
-        # Read after the write: whatever the engine thread saw before it, which may have made it leave the session out, is no more than this.
+        # Read after the write: what the engine thread saw before it, and may have left the session out for, is no more than this.
         if self._num_emitted - before > MAX_UNDELIVERED_TOKENS and not self.is_slow:
             self._on_room()
 

@@ -41,11 +41,19 @@ class HostedSession:
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
         self._num_announced = session.committed_len
+        self._left_out = False
 
     def may_use(self, drafter: str) -> bool:
         """Whether the request allows this drafter."""
         wanted = self.answer.request.drafters
         return wanted is None or drafter in wanted
+
+    def is_left_out(self, now_us: int) -> bool:
+        """Whether this step goes without the session, because its reader is slow; the time until it caught up is no wait for drafts."""
+        was_left_out, self._left_out = self._left_out, self.answer.is_slow
+        if was_left_out and not self._left_out:
+            self.session.resume(now_us)
+        return self._left_out
 
     def step(self, event: VerifierEvent) -> list[VerifierEffect]:
         """The session's step; the time it takes to align tails and to move along commits is counted."""

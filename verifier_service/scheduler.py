@@ -31,7 +31,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.pacing.contract import PacingPlan, SessionPlan
+from outrider.session.pacing.contract import PacingPlan, SessionPlan, SessionView
 from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics
@@ -241,11 +241,13 @@ class Scheduler:
 
     def _plan(self) -> PacingPlan:
         now_us = monotonic_us()
-        views = [
-            (hosted.answer.request.pacing, hosted.session.view(now_us))
-            for hosted in self._sessions.values()
-            if hosted.session.is_ready and not hosted.answer.is_slow
-        ]
+        views: list[tuple[str, SessionView]] = []
+        for hosted in self._sessions.values():
+            if not hosted.session.is_ready:
+                continue
+            if hosted.is_left_out(now_us):
+                continue
+            views.append((hosted.answer.request.pacing, hosted.session.view(now_us)))
         if not views:
             return PacingPlan((), None, "idle")
         return self._planner.plan(views, self._cost.curve(), self._engine.limits.max_rows, now_us)

@@ -185,6 +185,14 @@ def test_what_a_round_costs_anyway_makes_longer_drafts_pay() -> None:
     assert best(0.0) < best(5_000.0) < best(50_000.0)
 
 
+def test_a_session_that_has_not_measured_its_overhead_does_not_count_as_one_without() -> None:
+    measured = replace(READY, draft_us_per_token=500.0, acceptance=0.9, overhead_us=50_000.0)
+    alone, beside = DraftLength(None, serial_tokens_per_us), DraftLength(None, serial_tokens_per_us)
+    alone.update(StepView((measured,), COST, 64, 0))
+    beside.update(StepView((measured, *(replace(measured, session=at, overhead_us=0.0) for at in range(2, 9))), COST, 64, 0))
+    assert beside.value == alone.value
+
+
 def test_a_slightly_better_length_does_not_change_it() -> None:
     length = DraftLength(None, serial_tokens_per_us)
     length.update(StepView((replace(READY, acceptance=0.80),), COST, 64, 0))

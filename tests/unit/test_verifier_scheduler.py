@@ -16,10 +16,12 @@ from outrider.rpc.convert.link import BadFrame, Ping
 from outrider.session.events import FinishReason
 from outrider.session.opening import OPEN_CHUNK_LEN
 from outrider.session.pacing.contract import CostCurve, SessionView
+from outrider.session.pacing.plain import PlainPacing
 from outrider.types.frames import Close, CloseReason, Commit, Open, Opened
 from outrider.types.step import StepPlan, StepResult
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.outbox import Outbox
 from verifier_service.outgoing import Outgoing
@@ -101,6 +103,20 @@ async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
             await asyncio.sleep(0)
     assert loop.tokens(slow) == TABLE.answer(PROMPT, 3 + 4 * MAX_UNDELIVERED_TOKENS, frozenset({0}))
     loop.stop()
+
+
+async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() -> None:
+    engine = TableEngine(TABLE)
+    answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
+    hosted = host(answer, 1, PlainPacing(), engine, 0.5, 0)
+    assert not hosted.is_left_out(10)
+    answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
+    assert hosted.is_left_out(20)
+    answer.delivered(1)
+    assert not hosted.is_left_out(5_000_000)
+    assert hosted.session.view(5_000_000).waiting_since_us == 5_000_000
+    assert not hosted.is_left_out(5_000_010)
+    assert hosted.session.view(5_000_010).waiting_since_us == 5_000_000
 
 
 class RacedStream(AnswerStream):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.session.events import DrafterFrameArrived, DrafterJoined, RoundPlanned, RoundVerified
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import DraftInterval, SessionStatistics
-from outrider.session.verifier import VerifierSession
+from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
+from outrider.types.frames import Tail, TailEnd
+from outrider.types.tree import Verdict, extend_hash
 
 
 def test_drafting_counts_as_overlapped_by_the_share_that_ran_during_a_step() -> None:
@@ -86,3 +90,43 @@ def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:
     assert stats.overhead_us == 1200
     stats.count_overhead(wait_us=1000, span_us=3000, step_us=3000)  # drafted while the step before ran: nothing was waited for
     assert stats.overhead_us == pytest.approx(1200 * 7 / 8)
+
+
+def drafted_session() -> VerifierSession:
+    """One token is committed (at 0 us) and two guesses follow it; no round is in flight."""
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(DrafterJoined("d", 0))
+    session.step(RoundPlanned(8, 8, 0))
+    session.step(RoundVerified(Verdict((), 4, bonus=True), 0, 0))
+    base_hash, parents = extend_hash(0, [1, 2, 3, 4]), np.array([-1, 0], np.int32)
+    tail = Tail(1, 1, 0, 0, 4, base_hash, np.array([5, 6], np.int32), parents, TailEnd.MORE, "lab", 0, 0, 0)
+    session.step(DrafterFrameArrived("d", tail, 0))
+    assert session.view(0).num_nodes == 2
+    return session
+
+
+def verify_at(session: VerifierSession, begin_us: int) -> None:
+    session.step(RoundPlanned(8, 8, begin_us))
+    session.step(RoundVerified(Verdict((), 7, bonus=False), 1000, begin_us + 1300))
+
+
+def test_a_round_in_time_measures_what_it_cost_beside_its_step() -> None:
+    session = drafted_session()
+    verify_at(session, 900)
+    assert session.statistics.overhead_us == 900 + 300
+    assert session.statistics.draft_wait_us == 900
+
+
+def test_a_round_past_its_deadline_says_nothing_about_overhead() -> None:
+    """Otherwise one stopped drafter would lengthen every session's drafts for a while."""
+    session = drafted_session()
+    verify_at(session, UNMEASURED_DEADLINE_US)
+    assert session.statistics.overhead_us == 0.0
+
+
+def test_time_with_a_slow_reader_is_no_wait_for_drafts() -> None:
+    session = drafted_session()
+    session.resume(10_000)
+    verify_at(session, 10_200)
+    assert session.statistics.overhead_us == 200 + 300
+    assert session.statistics.draft_wait_us == 200

@@ -43,13 +43,17 @@ UNMEASURED_DEADLINE_US = 250_000
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began."""
+    """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began.
+
+    overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else.
+    """
 
     num_fed: int
     tree: DraftTree
     wanted: bool
     wait_us: int
     begin_us: int
+    overdue: bool
 
 
 class VerifierSession:
@@ -107,6 +111,10 @@ class VerifierSession:
             overhead_us=stats.overhead_us,
         )
 
+    def resume(self, now_us: int) -> None:
+        """The service had left the session out of its steps (a slow reader): only from now on does it wait for drafts, if it does."""
+        self._ready_since_us = now_us
+
     # --- events -----------------------------------------------------------------------------------------------------------
 
     def step(self, event: VerifierEvent) -> list[VerifierEffect]:
@@ -139,7 +147,8 @@ class VerifierSession:
         tree, rows = self._drafters.tree_to_verify(event.max_nodes) if wanted else (DraftTree.empty(), ())
         if wanted:
             self._count_wait(event.now_us)
-        self._round = _Round(num_fed, tree, wanted, max(0, event.now_us - self._ready_since_us), event.now_us)
+        wait_us, overdue = max(0, event.now_us - self._ready_since_us), event.now_us >= self._deadline_us
+        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue)
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
 
     def _count_wait(self, now_us: int) -> None:
@@ -167,7 +176,7 @@ class VerifierSession:
         num_accepted = origins.count(TokenOrigin.ACCEPTED)
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
-        if verified.tree.num_nodes:
+        if verified.tree.num_nodes and not verified.overdue:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         self.statistics.count_round(verified.tree.num_nodes, depth, num_accepted, num_kept, corrected=corrected)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []

@@ -72,7 +72,8 @@ class DraftLength:
             return
         draft_us = sum(session.draft_us_per_token for session in known) / len(known)
         acceptance = sum(session.acceptance for session in known) / len(known)
-        overhead_us = sum(session.overhead_us for session in known) / len(known)
+        overheads = [session.overhead_us for session in known if session.overhead_us > 0.0]
+        overhead_us = sum(overheads) / len(overheads) if overheads else 0.0
         rates = Rates(view.cost, draft_us, acceptance, overhead_us)
         best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
