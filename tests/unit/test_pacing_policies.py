@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.draft_length import DraftLength, Rates, pearl_tokens_per_us, serial_tokens_per_us
+from outrider.session.pacing.draft_length import LOOK_EVERY_US, DraftLength, Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.pacing.registry import PACINGS, make_pacing
 from outrider.session.pacing.row_budget import Wanted, share_rows
@@ -197,10 +197,41 @@ def test_a_slightly_better_length_does_not_change_it() -> None:
     length = DraftLength(None, serial_tokens_per_us)
     length.update(StepView((replace(READY, acceptance=0.80),), COST, 64, 0))
     chosen = length.value
-    length.update(StepView((replace(READY, acceptance=0.81),), COST, 64, 0))
+    length.update(StepView((replace(READY, acceptance=0.81),), COST, 64, LOOK_EVERY_US))
     assert length.value == chosen
-    length.update(StepView((replace(READY, acceptance=0.97),), COST, 64, 0))
+    length.update(StepView((replace(READY, acceptance=0.97),), COST, 64, 2 * LOOK_EVERY_US))
     assert length.value > chosen
+
+
+def test_the_length_is_looked_for_now_and_then_not_in_every_plan() -> None:
+    num_asked = 0
+
+    def throughput(rates: Rates, draft_len: int) -> float:
+        nonlocal num_asked
+        num_asked += 1
+        return serial_tokens_per_us(rates, draft_len)
+
+    length = DraftLength(None, throughput)
+    length.update(StepView((replace(READY, draft_us_per_token=0.0),), COST, 64, 0))
+    assert num_asked == 0
+    length.update(StepView((READY,), COST, 64, 10))
+    once = num_asked
+    assert once > 0
+    for now_us in range(11, 10 + LOOK_EVERY_US, 1000):
+        length.update(StepView((READY,), COST, 64, now_us))
+    assert num_asked == once
+    length.update(StepView((READY,), COST, 64, 10 + LOOK_EVERY_US))
+    assert num_asked == 2 * once
+
+
+@pytest.mark.parametrize("draft_len", [1, 4, 9])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.99])
+def test_pearls_throughput_is_that_of_its_published_sums(alpha: float, draft_len: int) -> None:
+    emitted = sum(alpha**n * (1 - alpha) * (n + 1) for n in range(draft_len)) + draft_len * alpha**draft_len
+    post_share = alpha / (alpha + 1 - alpha**draft_len)
+    flat = CostCurve(((1, 1000.0),))
+    expected = ((1 - post_share) + post_share * emitted) / 1500.0
+    assert pearl_tokens_per_us(Rates(flat, 100.0, alpha, 500.0), draft_len) == pytest.approx(expected)
 
 
 def test_a_fixed_length_stays() -> None:

@@ -14,6 +14,8 @@ from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 MAX_DRAFT_LEN = 32
 DEFAULT_DRAFT_LEN = 4
 KEEP_WITHIN = 0.03
+# Rates change little within so short a time, and looking for the best length takes tens of microseconds of the engine thread.
+LOOK_EVERY_US = 20_000
 _ALMOST_ONE = 0.999
 
 
@@ -44,7 +46,7 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
     alpha = min(rates.acceptance, _ALMOST_ONE)
     whole: float = alpha**draft_len
     post_share = alpha / (alpha + 1.0 - whole)
-    emitted = sum(alpha**n * (1.0 - alpha) * (n + 1) for n in range(draft_len)) + draft_len * whole
+    emitted = (1.0 - whole) / (1.0 - alpha)  # A.1's sum of (n + 1) alpha^n (1 - alpha), and gamma * alpha^gamma
     draft_us = draft_len * rates.draft_us_per_token
     post_us = max(draft_us, rates.cost.verify_us(draft_len))
     pre_us = max(draft_us, rates.cost.verify_us(1))
@@ -55,21 +57,25 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
 class DraftLength:
     """The draft length of a policy. With a fixed length nothing is ever recomputed.
 
-    Otherwise the length with the best expected throughput under the mean rates of all sessions, changed only when it is more than
-    KEEP_WITHIN better than the present one (hysteresis).
+    Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US,
+    and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis).
     """
 
     def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float]) -> None:
         assert fixed is None or 1 <= fixed <= MAX_DRAFT_LEN
         self._fixed = fixed is not None
         self._throughput = throughput
+        self._look_at_us: int | None = None
         self.value = DEFAULT_DRAFT_LEN if fixed is None else fixed
 
     def update(self, view: StepView) -> None:
         """Look at what was measured since."""
-        known = [session for session in view.sessions if session.draft_us_per_token > 0.0]
-        if self._fixed or not known:
+        if self._fixed or (self._look_at_us is not None and view.now_us < self._look_at_us):
             return
+        known = [session for session in view.sessions if session.draft_us_per_token > 0.0]
+        if not known:
+            return
+        self._look_at_us = view.now_us + LOOK_EVERY_US
         draft_us = sum(session.draft_us_per_token for session in known) / len(known)
         acceptance = sum(session.acceptance for session in known) / len(known)
         overheads = [session.overhead_us for session in known if session.overhead_us > 0.0]
