@@ -41,7 +41,9 @@ class CostModel:
         nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
         expected = max(1.0, self._curve.verify_us(num_rows))
         surprise = min(MAX_SURPRISE, step_us / expected)
-        self._points[nearest] *= 1.0 + REFINE_RATE * (surprise - 1.0)
+        # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
+        target = self._curve.verify_us(nearest) * surprise
+        self._points[nearest] += REFINE_RATE * (target - self._points[nearest])
         self._curve = self._flattened()
 
     def curve(self) -> CostCurve:

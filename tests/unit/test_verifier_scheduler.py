@@ -336,6 +336,16 @@ def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
     assert model.curve().verify_us(1) < 1.1 * before
 
 
+def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
+    model = CostModel({2: 1_000.0, 4: 800.0})
+    for _ in range(1_000):
+        model.observe(4, 900)  # against the curve's 1,000 a pleasant surprise, each time
+    for _ in range(200):
+        model.observe(2, 700)
+    assert model.curve().verify_us(2) == pytest.approx(700, rel=0.02)
+    assert model.curve().verify_us(4) == pytest.approx(900, rel=0.02)
+
+
 def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
     assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
     assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))
