@@ -76,9 +76,8 @@ class RequestRun:
         except BaseException:
             for task in opening:
                 task.cancel()
-            for outcome in await asyncio.gather(*opening, return_exceptions=True):
-                if isinstance(outcome, DecodeStream):
-                    outcome.close()
+                task.add_done_callback(_close_opened)  # not after the gather: that may be cancelled in its turn
+            await asyncio.gather(*opening, return_exceptions=True)
             raise
 
     async def _merge(self, streams: Sequence[DecodeStream], answers: Sequence[Answer], emit: Emit) -> None:
@@ -116,3 +115,9 @@ class RequestRun:
             fingerprint=stream.started.fingerprint,
             exact=self._request.exact,
         )
+
+
+def _close_opened(opening: asyncio.Future[DecodeStream]) -> None:
+    """Close the stream of a finished opening, if it came to one."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
