@@ -100,6 +100,25 @@ def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path)
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", b"{"),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff"),
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", b'{"chat_template": [{}]}'),
+        ("chat_template.jinja", b"\xff"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_is_refused_with_a_sentence(file: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ModelRefused, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
 def test_a_tokenizer_that_is_only_python_code_streams_whole_characters(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
     tokenizer = load_tokenizer(tmp_path)

@@ -80,8 +80,7 @@ class SampleRun:
             if isinstance(message, verifier_pb2.DecodeFinished):
                 end = _VERIFIER_ENDS.get(int(message.finish_reason))
                 if end is None:
-                    reason = pb.FinishReason.Name(message.finish_reason)
-                    raise RemoteFailure(f"the verifier ended the answer with {reason}")
+                    raise RemoteFailure(f"the verifier ended the answer for reason {int(message.finish_reason)}, which is none to end one")
                 grown = self._answer.finish(end)
                 await self._emit_end(emit, grown, message.statistics)
                 return

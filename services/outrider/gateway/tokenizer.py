@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from outrider.errors import ModelRefused
+from outrider.errors import ModelRefused, OutriderError
 from outrider.gateway.chat_template import ChatTemplate, load_chat_template, special_token_texts
 from outrider.gateway.detokenizer import ByteTextDecoder, TextDecoder, WindowTextDecoder
 from outrider.gateway.token_bytes import Spelling, TokenTable, spelling_of, token_table
@@ -51,9 +51,14 @@ def load_tokenizer(model_dir: Path) -> ModelTokenizer:
     """The tokenizer of a model folder; raises ModelRefused when there is none to be had."""
     if not model_dir.is_dir():
         raise ModelRefused(f"{model_dir} is no folder; point --model-dir at the target model's folder (its tokenizer is enough)")
-    config = _config(model_dir)
-    if (model_dir / TOKENIZER_FILE).is_file():
-        return FastTokenizer(model_dir, config)
+    try:
+        config = _config(model_dir)
+        if (model_dir / TOKENIZER_FILE).is_file():
+            return FastTokenizer(model_dir, config)
+    except OutriderError:
+        raise
+    except Exception as error:  # the tokenizers package raises nothing more specific
+        raise ModelRefused(f"the tokenizer in {model_dir} cannot be read: {error!r}") from error
     from outrider.gateway.slow_tokenizer import load_slow_tokenizer  # imports transformers, and with it torch
 
     return load_slow_tokenizer(model_dir)
