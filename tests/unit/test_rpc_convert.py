@@ -6,6 +6,7 @@ pytest tests/unit/test_rpc_convert.py
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -280,6 +281,14 @@ def test_a_clients_request_sets_exactly_what_it_means_to() -> None:
         request_to_proto(replace(request, prompt="too"))
     with pytest.raises(InvalidRequest, match="input"):
         request_to_proto(GenerationRequest())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"seed": -1}, {"seed": 2**64}, {"max_tokens": -1}, {"num_samples": 2**32}, {"stop": ("\ud800",)}, {"stop_token_ids": (0.5,)}]
+)
+def test_a_clients_value_that_no_field_can_carry_is_an_error_of_ours(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^request: holds a value that cannot be sent"):
+        request_to_proto(GenerationRequest(prompt="hi", **fields))
 
 
 def plain(value: object) -> object:

@@ -39,10 +39,18 @@ _FINISH_REASONS: dict[int, FinishReason] = {
 
 
 def request_to_proto(request: GenerationRequest) -> pb.GenerateRequest:
-    """Raises InvalidRequest unless exactly one of prompt, token_ids and messages is set, or for an unknown acceptance rule."""
+    """Raises InvalidRequest unless exactly one of prompt, token_ids and messages is set, for an unknown acceptance rule, or for a value
+    that its field cannot carry."""
     given = [value is not None for value in (request.prompt, request.token_ids, request.messages)]
     if sum(given) != 1:
         raise InvalidRequest("input", "exactly one of prompt, token_ids and messages must be set")
+    try:
+        return _request(request)
+    except (ValueError, TypeError) as error:  # protobuf's own: it names no field
+        raise InvalidRequest("request", f"holds a value that cannot be sent: {error}") from error
+
+
+def _request(request: GenerationRequest) -> pb.GenerateRequest:
     return pb.GenerateRequest(
         request_id=request.request_id,
         model=request.model,
