@@ -9,11 +9,11 @@ import pytest
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
-from outrider.session.events import DrafterFrameArrived, DrafterJoined, RoundPlanned, RoundVerified
+from outrider.session.events import DrafterFrameArrived, DrafterJoined, DrafterLost, RoundPlanned, RoundVerified
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import DraftInterval, SessionStatistics
 from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
-from outrider.types.frames import Tail, TailEnd
+from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import Verdict, extend_hash
 
 
@@ -122,6 +122,24 @@ def test_a_round_past_its_deadline_says_nothing_about_overhead() -> None:
     session = drafted_session()
     verify_at(session, UNMEASURED_DEADLINE_US)
     assert session.statistics.overhead_us == 0.0
+
+
+@pytest.mark.parametrize(
+    ("frame", "num_losses"),
+    [
+        (Close(1, 1, CloseReason.DRAINING), 1),
+        (Close(1, 1, CloseReason.FAILED), 1),
+        (Close(1, 1, CloseReason.PROTOCOL), 0),  # opened again, under the next incarnation
+        (Refused(1, 1, "full"), 0),
+        (Opened(1, 2, 0), 1),  # an incarnation that never was: banned
+    ],
+)
+def test_a_drafter_that_leaves_or_is_given_up_is_a_loss(frame: DrafterFrame, num_losses: int) -> None:
+    session = drafted_session()
+    session.step(DrafterFrameArrived("d", frame, 0))
+    assert session.statistics.num_drafter_losses == num_losses
+    session.step(DrafterLost("d", "its stream ended too", 0))
+    assert session.statistics.num_drafter_losses == 1 or isinstance(frame, Refused), "each loss counts once"
 
 
 def test_time_with_a_slow_reader_is_no_wait_for_drafts() -> None:

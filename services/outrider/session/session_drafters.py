@@ -164,6 +164,7 @@ class SessionDrafters:
             case Close(reason=CloseReason.PROTOCOL):
                 return self._reopen(link, now_us)
             case Close() | Refused():
+                self._statistics.num_drafter_losses += isinstance(frame, Close)  # a refusal was never ours to lose
                 link.close(LinkState.CLOSED)
                 return []
 
@@ -208,5 +209,6 @@ class SessionDrafters:
         return self._open(link, now_us)
 
     def _ban(self, link: DrafterLink, detail: str) -> list[VerifierEffect]:
+        self._statistics.num_drafter_losses += 1
         link.close(LinkState.BANNED)
         return [SendToDrafter(link.name, Close(self._spec.session, link.incarnation, CloseReason.PROTOCOL, detail))]
