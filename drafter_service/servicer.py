@@ -27,8 +27,8 @@ from outrider.v1 import drafter_pb2, drafter_pb2_grpc, identity_pb2
 
 HELLO_DEADLINE_S = 10.0
 MAX_STREAMS = 64
-# A message of this many numbers is below the smallest message bound a peer may have set.
-MAX_NUMBERS_PER_MESSAGE = 1 << 19
+# So many numbers, and the one frame that may go beyond them, are below the smallest message bound that can be set (1 MiB).
+MAX_NUMBERS_PER_MESSAGE = 1 << 17
 # Frames beside the one tail and the closing frames of each session.
 SPARE_OUTBOX_FRAMES = 256
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from outrider.rpc.convert.link import Hello, Ping, ToDrafter
 from outrider.session.opening import OPEN_CHUNK_LEN
-from outrider.types.frames import Close, Commit, Feedback
+from outrider.types.frames import Close, Commit, Feedback, Open
 
 OUTBOX_CAPACITY = 8192
+# So many token ids, and the one frame that may go beyond them, are below the smallest message bound a drafter can set (1 MiB).
+MAX_TOKENS_PER_MESSAGE = 1 << 17
 
 
 class Outbox:
@@ -44,12 +46,18 @@ class Outbox:
         return self._append(frame)
 
     async def take(self, max_frames: int) -> list[ToDrafter]:
-        """The oldest frames, at least one."""
+        """The oldest frames, at least one, until they carry MAX_TOKENS_PER_MESSAGE: many long prefixes are opened at once after a loss."""
         while not self._frames:
             self._arrived.clear()
             await self._arrived.wait()
-        places = list(self._frames)[:max_frames]
-        taken = [self._frames.pop(place) for place in places]
+        taken: list[ToDrafter] = []
+        num_tokens = 0
+        for place in list(self._frames)[:max_frames]:
+            if num_tokens >= MAX_TOKENS_PER_MESSAGE:
+                break
+            frame = self._frames.pop(place)
+            taken.append(frame)
+            num_tokens += len(frame.tokens) if isinstance(frame, Open | Commit) else 0
         for frame in taken:
             if not isinstance(frame, Hello | Ping) and self._newest_of.get(frame.session, -1) not in self._frames:
                 self._newest_of.pop(frame.session, None)

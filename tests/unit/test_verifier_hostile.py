@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.errors import ProtocolViolation
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, Emit, Keep, RoundPlanned, RoundVerified, SendToDrafter, Verify
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.session_drafters import MAX_REOPENS
+from outrider.session.tail_check import MAX_ROW_SUPPORT, check_tail
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import ROOT, DraftRow, DraftTree, Verdict, extend_hash
@@ -126,3 +130,13 @@ def test_a_violation_bans_one_drafter_and_leaves_the_other() -> None:
     run_round(session, text)
     assert session.statistics.num_accepted == 1
     assert session.statistics.num_violations == 1
+
+
+@pytest.mark.parametrize(("support", "is_fine"), [(MAX_ROW_SUPPORT, True), (MAX_ROW_SUPPORT + 1, False)])
+def test_a_draft_row_has_a_bounded_support(support: int, is_fine: bool) -> None:
+    """A session keeps the rows of a whole tree: with the whole vocabulary in each they would fill the memory."""
+    row = DraftRow(ROOT, np.arange(support, dtype=np.int32), np.full(support, 1 / support, np.float32))
+    tokens, parents = np.array([5], np.int32), np.array([ROOT], np.int32)
+    tail = Tail(1, 1, 0, 0, 3, 0, tokens, parents, TailEnd.MORE, "m", 1, 0, 1, rows=(row,))
+    with contextlib.nullcontext() if is_fine else pytest.raises(ProtocolViolation, match="draft row has 1025"):
+        check_tail(tail, 4 * MAX_ROW_SUPPORT)

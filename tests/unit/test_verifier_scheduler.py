@@ -13,6 +13,7 @@ from fakes import TableEngine, TruthTable
 from fakes_simulation import spec_of
 from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame, Ping
+from outrider.rpc.convert.verifier_frames import draft_request
 from outrider.session.events import FinishReason
 from outrider.session.opening import OPEN_CHUNK_LEN
 from outrider.session.pacing.contract import CostCurve, SessionView
@@ -274,6 +275,18 @@ async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> No
     outbox.push(commit(2, OPEN_CHUNK_LEN))
     outbox.push(commit(2 + OPEN_CHUNK_LEN, 1))
     assert [len(frame.tokens) for frame in await outbox.take(9) if isinstance(frame, Commit)] == [OPEN_CHUNK_LEN, 1]
+
+
+async def test_a_message_of_many_long_prefixes_stays_below_any_drafters_bound() -> None:
+    outbox = Outbox()
+    for session in range(1, 101):
+        outbox.push(commit(0, OPEN_CHUNK_LEN, session=session))
+    frames: list[object] = []
+    while len(outbox):
+        batch = await outbox.take(999)
+        frames += batch
+        assert draft_request(batch).ByteSize() < 2**20
+    assert len(frames) == 100
 
 
 async def test_a_close_drops_what_waits_for_its_session() -> None:

@@ -15,6 +15,7 @@ from outrider.types.tree import MAX_TREE_NODES, DraftRow
 
 MAX_TREE_ID = 1 << 40
 MAX_SOURCE_LEN = 64
+MAX_ROW_SUPPORT = 1024
 ROW_MASS_TOLERANCE = 1e-3
 
 
@@ -53,6 +54,8 @@ def _check_ids(what: str, ids: np.ndarray[tuple[int, ...], np.dtype[np.int32]], 
 
 
 def _check_row(row: DraftRow, vocab_size: int) -> None:
+    if len(row.ids) > MAX_ROW_SUPPORT:
+        raise ProtocolViolation(f"a draft row has {len(row.ids)} tokens, at most {MAX_ROW_SUPPORT}")
     _check_ids("draft row", row.ids, vocab_size)
     if row.probs.shape != row.ids.shape or len(row.ids) == 0 or len(np.unique(row.ids)) != len(row.ids):
         raise ProtocolViolation("a draft row needs one probability for each of its distinct ids")
