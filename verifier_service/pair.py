@@ -34,6 +34,8 @@ from verifier_service.pair_clock import PairClock
 _LOG = logging.getLogger(__name__)
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
+# A stream that ended sooner than this is no reason to begin again with the shortest pause: every loss re-opens every session.
+STEADY_S = 5.0
 INCOMPATIBLE_BACKOFF_S = 10.0
 HANDSHAKE_TIMEOUT_S = 10.0
 NUM_FIRST_PINGS = 4
@@ -56,6 +58,7 @@ class Pair:
         self._up = False
         self._outbox = Outbox()
         self._last_heard_s = 0.0
+        self._up_since_s = 0.0
         self._room = asyncio.Event()
         self._overflow = asyncio.Event()
         self._decided = asyncio.Event()
@@ -104,8 +107,7 @@ class Pair:
             except Exception:  # noqa: BLE001 -- the task's edge: a bug costs this stream, and a new one is tried
                 _LOG.exception("the stream to drafter %s failed", self.endpoint)
                 self.problem = "the stream failed; the log has the details"
-            was_up = self._down()
-            backoff_s = MIN_BACKOFF_S if was_up else min(MAX_BACKOFF_S, backoff_s * 2)
+            backoff_s = next_backoff_s(backoff_s, self._down())
             await asyncio.sleep(max(pause_s, backoff_s * random.uniform(0.5, 1.0)))
 
     def _log_loss(self, problem: str) -> None:
@@ -151,17 +153,18 @@ class Pair:
         self.clock = PairClock()
         self.problem = ""
         self._up = True
-        self._last_heard_s = time.monotonic()
+        self._last_heard_s = self._up_since_s = time.monotonic()
         self._inbox.put(PairUp(self.endpoint, self._connection))
         self._decided.set()
         _LOG.info("drafter %s is up", self.endpoint)
 
-    def _down(self) -> bool:
+    def _down(self) -> float:
+        """Say that the stream is gone, if it was up; returns for how many seconds it was."""
         if not self._up:
-            return False
+            return 0.0
         self._up = False
         self._inbox.put(PairDown(self.endpoint, self._connection, self.problem or "the stream ended"))
-        return True
+        return time.monotonic() - self._up_since_s
 
     async def _read(self, responses: AsyncIterator[pb.DraftResponse]) -> None:
         while True:
@@ -214,6 +217,11 @@ class Pair:
     async def _watch_overflow(self) -> None:
         await self._overflow.wait()
         raise Unavailable("it does not read what it is sent")
+
+
+def next_backoff_s(backoff_s: float, up_s: float) -> float:
+    """The pause after a stream that was up for up_s seconds, when the one before it was backoff_s."""
+    return MIN_BACKOFF_S if up_s >= STEADY_S else min(MAX_BACKOFF_S, backoff_s * 2)
 
 
 async def _cause(call: Any, failure: BaseException) -> Exception:

@@ -30,6 +30,7 @@ from verifier_service.scheduler import Scheduler
 from verifier_service.settings import VerifierSettings
 
 FREE_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 10.0
 
 
 class VerifierServicer(VerifierServiceServicer):
@@ -94,7 +95,11 @@ class VerifierServicer(VerifierServiceServicer):
 
     async def _decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
         stream = aiter(requests)
-        first = await anext(stream, None)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                first = await anext(stream, None)
+        except TimeoutError:
+            raise InvalidRequest("message", f"no start came within {START_TIMEOUT_S:g} s") from None
         if first is None or not first.HasField("start"):
             raise InvalidRequest("message", "the first message of a Decode stream must be start")
         answer = await self._begin(first.start)

@@ -21,6 +21,7 @@ from outrider.types.step import StepPlan, StepResult
 from outrider.v1 import drafter_pb2, generation_pb2, sampling_pb2
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
+from verifier_service import servicer
 from verifier_service.service import VerifierServer
 from verifier_service.settings import DraftDefaults, VerifierSettings
 
@@ -259,6 +260,16 @@ async def test_clients_that_leave_free_everything(folder: Path) -> None:
         call = verifier.stub.Decode(timeout=0.05)
         await call.write(pb.DecodeRequest(start=start("deadline", 4000)))
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await verifier.until_idle()
+
+
+async def test_a_stream_that_never_starts_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer, "START_TIMEOUT_S", 0.05)
+    async with serving(folder) as verifier:
+        call = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
+        await call.wait_for_connection()
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "no start" in await call.details()
         await verifier.until_idle()
 
 

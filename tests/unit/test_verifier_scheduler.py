@@ -26,6 +26,7 @@ from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.outbox import Outbox
 from verifier_service.outgoing import Outgoing
+from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, next_backoff_s
 from verifier_service.pair_clock import PairClock
 from verifier_service.scheduler import Scheduler
 from verifier_service.step_planner import StepPlanner
@@ -316,6 +317,16 @@ async def test_waiting_commits_of_an_answer_merge() -> None:
     answer.push(TokensCommitted(4, (2, 3), (), None))
     assert isinstance(await answer.next(), SessionStarted)
     assert await answer.next() == TokensCommitted(3, (1, 2, 3), (), None)
+
+
+def test_a_drafter_that_leaves_at_once_each_time_is_asked_ever_more_rarely() -> None:
+    backoff_s, pauses = MIN_BACKOFF_S, []
+    for _ in range(8):
+        backoff_s = next_backoff_s(backoff_s, up_s=0.01)
+        pauses.append(backoff_s)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == MAX_BACKOFF_S
+    assert next_backoff_s(backoff_s, up_s=STEADY_S) == MIN_BACKOFF_S
 
 
 def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
