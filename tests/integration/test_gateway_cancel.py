@@ -131,8 +131,14 @@ async def test_a_verifier_process_that_dies_ends_its_requests_with_unavailable()
         assert isinstance(await anext(running), Delta)
         assert fake.server is not None
         await fake.server.stop(grace_s=0.0)
-        with pytest.raises((Unavailable, Cancelled)):
+        with pytest.raises(Unavailable):
             await anext(running)
+
+
+async def test_a_verifier_that_cancels_what_nobody_cancelled_makes_the_answer_unavailable() -> None:
+    async with gateway_over(FakeVerifier(LETTERS, fail=Cancelled("closing down"))) as under_test:
+        with pytest.raises(Unavailable, match="closing down"):
+            await consume(under_test, REQUEST)
 
 
 async def test_a_slow_reader_holds_the_verifier_back_and_can_still_be_aborted() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from outrider.errors import OutriderError, Unavailable
+from outrider.errors import Cancelled, OutriderError, Unavailable
 from outrider.gateway.verifiers import Verifier
 from outrider.rpc.status import RemoteFailure, error_from_rpc
 from outrider.v1 import generation_pb2
@@ -122,7 +122,7 @@ async def _write_start(call: Any, start: pb.DecodeStart, address: str) -> None:
     except asyncio.InvalidStateError as failure:
         raise Unavailable(f"verifier {address} ended the call before it began") from failure
     except grpc.aio.AioRpcError as failure:
-        error = error_from_rpc(failure)
+        error = _error_of(failure)
         raise Unavailable(f"verifier {address}: {error}") if isinstance(error, RemoteFailure) else error from failure
 
 
@@ -132,4 +132,10 @@ async def _read(responses: AsyncIterator[pb.DecodeResponse]) -> pb.DecodeRespons
     except StopAsyncIteration:
         raise RemoteFailure("the verifier ended the stream before the answer was complete") from None
     except grpc.aio.AioRpcError as failure:
-        raise error_from_rpc(failure) from failure
+        raise _error_of(failure) from failure
+
+
+def _error_of(failure: grpc.aio.AioRpcError) -> OutriderError:
+    """What we cancel ourselves never comes back as a status: a verifier that cancels closes down, and the request may be asked again."""
+    error = error_from_rpc(failure)
+    return Unavailable(f"the verifier gave the answer up: {error}") if type(error) is Cancelled else error
