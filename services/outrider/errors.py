@@ -1,4 +1,4 @@
-"""Every operating error Outrider raises on purpose, and nothing about how it travels.
+"""The operating errors Outrider raises on purpose, and nothing about how they travel.
 
     OutriderError
       InvalidRequest      a field of the caller's is wrong; retrying unchanged cannot help     -> INVALID_ARGUMENT
@@ -11,8 +11,10 @@
       ModelRefused        the load-time probe or the loader refuses this model                 -> FAILED_PRECONDITION
       ProtocolViolation   a peer sent a frame that cannot be; ends its own session only        -> INVALID_ARGUMENT
       Unavailable         the service drains or a needed peer is gone                          -> UNAVAILABLE
-      Cancelled           the caller or a deadline ended the request                           -> CANCELLED
+      Cancelled           the caller ended the request                                         -> CANCELLED
 
+Two more exist only where a call was made, in `outrider.rpc.status`: DeadlinePassed(Cancelled) -> DEADLINE_EXCEEDED, and
+RemoteFailure, a peer's own fault -> INTERNAL.
 Programmer errors are asserts, not these. Must not know grpc: `outrider.rpc` owns the mapping to status codes.
 """
 

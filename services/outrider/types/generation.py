@@ -16,7 +16,7 @@ from outrider.types.tree import TokenOrigin
 
 
 class FinishReason(Enum):
-    """Why a sample ended."""
+    """Why a sample ended. No gateway sends CANCELLED: an aborted request raises Cancelled."""
 
     STOP_TOKEN = 1
     STOP_STRING = 2
