@@ -76,6 +76,15 @@ def test_draft_time_per_token_follows_what_is_measured() -> None:
     assert stats.draft_us_per_token == pytest.approx(200, rel=0.01)
 
 
+def test_siblings_are_drafted_in_one_pass_and_make_no_level_cheaper() -> None:
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(DrafterJoined("d", 0))
+    tokens, parents = np.array([1, 2, 3, 4, 5, 6], np.int32), np.array([-1, -1, -1, 0, 0, 1], np.int32)
+    tail = Tail(1, 1, 0, 0, 3, extend_hash(0, [1, 2, 3]), tokens, parents, TailEnd.MORE, "lab", 6000, 0, 6_000_000)
+    session.step(DrafterFrameArrived("d", tail, 0))
+    assert session.view(0).draft_us_per_token == 3000
+
+
 def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
     spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), acceptance_prior=0.25)
     assert VerifierSession(spec, SerialPacing(4), 0).view(0).acceptance == 0.25

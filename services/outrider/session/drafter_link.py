@@ -44,6 +44,7 @@ class DrafterLink:
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
+    newest_levels: levels of the tree that the nodes of the newest joined tail lie on.
     """
 
     def __init__(self, name: str, incarnation: int) -> None:
@@ -61,6 +62,7 @@ class DrafterLink:
         self.rows: dict[int, DraftRow] = {}
         self.depth = 0
         self.num_live = 0
+        self.newest_levels = 0
         self._newest_tree = -1
         self._tree_hash = 0
         self._end = TailEnd.MORE
@@ -152,6 +154,7 @@ class DrafterLink:
     def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
         assert self.tree is not None
         self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
+        self.newest_levels = len({self.tree.depth(node) for node in range(tail.first_node, self.tree.num_nodes)})
         for row in tail.rows:
             if not ROOT <= row.parent < self.tree.num_nodes:
                 raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")

@@ -179,7 +179,7 @@ class SessionDrafters:
             stats.num_tails_repeated += fate is TailFate.REPEATED
             return []
         interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us)
-        stats.count_drafting(interval, len(tail.tokens), verifying=verifying)
+        stats.count_drafting(interval, link.newest_levels if fate is TailFate.JOINED else 0, verifying=verifying)
         if fate is TailFate.FOREIGN:
             return self._reopen(link, now_us)
         if fate is TailFate.GAP:

@@ -39,7 +39,10 @@ class DraftInterval:
 
 @dataclass(slots=True)
 class SessionStatistics:
-    """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted."""
+    """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted.
+
+    draft_us_per_token: per level of a tree, which is a token of the answer.
+    """
 
     num_rounds: int = 0
     num_drafted: int = 0
@@ -95,11 +98,14 @@ class SessionStatistics:
         """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
         return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
 
-    def count_drafting(self, interval: DraftInterval, num_tokens: int, *, verifying: bool) -> None:
-        """Add a tail's work. verifying: a round is in flight, so that the tail may still overlap with it when it ends."""
+    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool) -> None:
+        """Add a tail's work. num_levels: of the tree that it added to (a chain's tokens); siblings come in one pass.
+
+        verifying: a round is in flight, so that the tail may still overlap with it when it ends.
+        """
         self.draft_us += interval.draft_us
-        if num_tokens:
-            measured = interval.draft_us / num_tokens
+        if num_levels:
+            measured = interval.draft_us / num_levels
             known = self.draft_us_per_token
             self.draft_us_per_token = measured if known == 0.0 else known + DRAFT_TIME_RATE * (measured - known)
         self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)

@@ -39,7 +39,8 @@ class SessionView:
     start over at the newest commit (it contradicted the tree, or the session was just opened there), so that nothing sent before can
     follow; True also while it is not known yet whether the newest commit was guessed. waiting_since_us: when the session last became
     ready (its commit, or its prefill's end). draft_deadline_us: past this the session must not wait for drafts any longer.
-    max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit. draft_us_per_token: measured, 0 when unknown.
+    max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit.
+    draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     """
