@@ -5,6 +5,7 @@ pytest tests/integration/test_gateway_answers.py
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import grpc
@@ -293,6 +294,18 @@ async def test_a_verifier_that_contradicts_itself_fails_the_request_and_corrupts
     async with gateway_over(fake) as under_test:
         with pytest.raises(RemoteFailure):
             await stream(under_test, replace(REQUEST, top_logprobs=0))
+
+
+async def test_a_verifiers_reason_to_end_that_nobody_knows_fails_the_request_with_a_sentence() -> None:
+    class Newer(FakeVerifier):
+        def _finished(self, start: verifier_pb2.DecodeStart, end: int, stopped: asyncio.Event) -> verifier_pb2.DecodeFinished:
+            finished = super()._finished(start, end, stopped)
+            finished.finish_reason = 99  # type: ignore[assignment]
+            return finished
+
+    async with gateway_over(Newer(LETTERS)) as under_test:
+        with pytest.raises(RemoteFailure, match="for reason 99"):
+            await stream(under_test, REQUEST)
 
 
 async def test_a_live_id_and_a_full_gateway_are_refused_before_any_work() -> None:

@@ -60,6 +60,12 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
         ChatTemplate(source, {}).render([("user", "x")])
 
 
+@pytest.mark.parametrize("source", ["{{ 1 / (messages[0].content | length) }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"])
+def test_a_template_that_fails_over_a_message_refuses_the_message(source: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^chat: the model's chat template refuses"):
+        ChatTemplate(source, {}).render([("user", "")])
+
+
 def test_a_template_that_cannot_be_parsed_is_refused_at_load() -> None:
     with pytest.raises(InvalidRequest, match="chat_template"):
         ChatTemplate("{% if %}", {})

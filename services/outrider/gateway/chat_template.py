@@ -48,7 +48,7 @@ class ChatTemplate:
         turns = [{"role": role, "content": content} for role, content in messages]
         try:
             return self._template.render(messages=turns, add_generation_prompt=True, tools=None, documents=None, **self._special_tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InvalidRequest("chat", f"the model's chat template refuses these messages: {error}") from error
 
 
