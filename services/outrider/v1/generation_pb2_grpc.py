@@ -69,7 +69,8 @@ class GenerationServiceServicer:
     def Generate(self, request, context):
         """Streams one request's answer: Started, then Deltas of its samples in any interleaving, one Finished per sample, then Done.
         Status: INVALID_ARGUMENT (a named field), RESOURCE_EXHAUSTED (full; retry later), ALREADY_EXISTS (the id is live),
-        UNAVAILABLE (draining or no verifier), DEADLINE_EXCEEDED, CANCELLED. Retrying with the same seed gives the same tokens.
+        UNAVAILABLE (draining or no verifier), DEADLINE_EXCEEDED, CANCELLED, INTERNAL (a service's own fault). Retrying with the same seed
+        gives the same tokens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
