@@ -10,12 +10,13 @@ import random
 import numpy as np
 import pytest
 
-from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking
+from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.drafting.model_source import ModelSource
 from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import DraftLimits, TailEnd
 from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import ROOT
 
 SESSION = 7
@@ -239,6 +240,65 @@ def test_an_entropy_stop_still_sends_the_guess_that_fired() -> None:
     driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, svip_threshold=1e-3))
     assert driven.draft(90) is TailEnd.CONFIDENCE
     assert driven.tree.num_nodes == 1
+
+
+class Recorder(TableEngine):
+    """Keeps what every row that picks was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[tuple[int, bool, bool]] = set()
+
+    def step(self, plan: StepPlan) -> StepResult:
+        self.asked |= {(rows.num_choices, rows.pick_probs, rows.top_logprobs is not None) for rows in plan.sequences if rows.wanted}
+        return super().step(plan)
+
+
+@pytest.mark.parametrize(
+    ("limits", "with_rows", "asked"),
+    [
+        (DraftLimits(max_len=100), False, (0, False, False)),
+        (DraftLimits(max_len=100, stop_below=0.01), False, (0, True, False)),
+        (DraftLimits(max_len=100, svip_threshold=99.0), False, (1, False, False)),
+        (DraftLimits(max_len=100, stop_below=0.01, svip_threshold=99.0), False, (1, False, False)),
+        (DraftLimits(max_len=100, stop_below=0.01, tree_width=2), False, (2, False, False)),
+        (DraftLimits(max_len=100, stop_below=0.01), True, (0, False, True)),
+    ],
+)
+def test_the_engine_computes_no_more_than_the_stop_rules_and_the_tree_need(
+    limits: DraftLimits, with_rows: bool, asked: tuple[int, bool, bool]
+) -> None:
+    engine = Recorder()
+    driven = Driven(ModelSource(engine), SESSION, [1, 2], limits, with_rows=with_rows)
+    driven.source.propose([ProposeRequest(SESSION, 0, 9)])
+    driven.source.propose([ProposeRequest(SESSION, 0, 9)])
+    assert engine.asked == {asked}
+
+
+def test_a_chain_stops_and_scores_by_the_same_probabilities_as_a_tree() -> None:
+    def first_scores(width: int) -> list[float]:
+        limits = DraftLimits(max_len=100, stop_below=1e-6, tree_width=width, max_nodes=64)
+        driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], limits)
+        scores: list[float] = []
+        for _ in range(4):
+            (proposal,) = driven.source.propose([ProposeRequest(SESSION, 0, 90)])
+            assert proposal.scores is not None
+            assert len(proposal.scores) == len(proposal.tokens)
+            assert driven.tree.num_nodes == 0 or proposal.parents[0] >= 0
+            driven.take(proposal.tokens, proposal.parents)
+            scores.append(float(proposal.scores[0]))
+        return scores
+
+    def along_the_picks(num_tokens: int) -> list[float]:
+        context, scores = [1, 2], []
+        for _ in range(num_tokens):
+            row = np.array(table_scores(context, VOCAB_SIZE, 0))
+            scores.append(float(row.max() - np.log(np.exp(row).sum())))
+            context.append(table_ranking(context)[0])
+        return scores
+
+    assert first_scores(1) == pytest.approx(along_the_picks(4), rel=1e-4)
+    assert first_scores(2)[0] == pytest.approx(along_the_picks(1)[0], rel=1e-4)
 
 
 def test_a_full_tree_is_rooted_anew_without_losing_a_row() -> None:

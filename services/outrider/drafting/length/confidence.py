@@ -1,7 +1,8 @@
 """Pause when the best guess is improbable: Kangaroo's second exit (Liu et al. 2024; ALGORITHMS.md C), `max draft_probs < stop_below`.
 
-Kangaroo's own threshold is 0.6. The guess that fired is not sent: the target is expected to reject it. It loses when acceptance is high
-although probabilities are flat, as under a high temperature with shared noise.
+Kangaroo's own threshold is 0.6. The guess that fired is not sent, since the target is expected to reject it, unless it is the only one: a
+round with it costs little more than one without. It loses when acceptance is high although probabilities are flat, as under a high
+temperature with shared noise.
 """
 
 from __future__ import annotations
