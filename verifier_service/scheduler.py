@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -27,12 +27,14 @@ from outrider.session.events import (
     FinishReason,
     RoundPlanned,
     RoundVerified,
+    SendToDrafter,
     VerifierEffect,
     VerifierEvent,
     Verify,
 )
 from outrider.session.pacing.contract import PacingPlan, SessionPlan, SessionView
 from outrider.session.statistics import ACCEPTANCE_PRIOR
+from outrider.types.frames import Close
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
@@ -283,12 +285,14 @@ class Scheduler:
 
     def _apply(self, hosted: HostedSession, event: VerifierEvent) -> list[Verify]:
         """Run one event through a session and carry out what it wants, but for Verify, which is returned."""
+        effects: list[VerifierEffect] = []
         try:
             effects = hosted.step(event)
             return self._carry_out(hosted, effects)
         except Exception as error:  # noqa: BLE001 -- a bug in one session costs that session only
             _LOG.exception("session %s failed", hosted.answer.request.spec.request_id)
-            self._fail(hosted, f"the session failed: {error}")
+            # An answer that had just ended has told its drafters in the effects that were not reached; a second Close does no harm.
+            self._fail(hosted, f"the session failed: {error}", [effect for effect in effects if _is_close(effect)])
             return []
 
     def _carry_out(self, hosted: HostedSession, effects: list[VerifierEffect]) -> list[Verify]:
@@ -305,20 +309,20 @@ class Scheduler:
     # --- the end of a session ---------------------------------------------------------------------------------------------
 
     def _end(self, hosted: HostedSession, finish: Finish) -> None:
-        """Free everything of the session, then say so."""
+        """Free everything of the session, and say so at the end of this turn."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
-        self._engine.close(hosted.handle)
         if hosted.session.statistics.num_drafted >= MIN_DRAFTED_TO_LEARN:
             self._acceptance += ACCEPTANCE_MEMORY * (hosted.session.statistics.acceptance - self._acceptance)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)
         self._outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
+        self._engine.close(hosted.handle)  # last: whatever it raises, the client has its end
 
-    def _fail(self, hosted: HostedSession, detail: str) -> None:
-        """End one session after an error that is not its client's."""
-        for effect in hosted.session.fail(detail):
+    def _fail(self, hosted: HostedSession, detail: str, closing: Sequence[VerifierEffect] = ()) -> None:
+        """End one session after an error that is not its client's. closing: what its drafters are still to be told."""
+        for effect in (*closing, *hosted.session.fail(detail)):
             if not isinstance(effect, Finish | Verify):
                 hosted.carry_out(effect, self._engine, self._outgoing, self._connections)
         self._end(hosted, Finish(FinishReason.FAILED, detail))
@@ -329,3 +333,7 @@ class Scheduler:
             self._fail(hosted, detail)
         self._publish()
         self._flush()
+
+
+def _is_close(effect: VerifierEffect) -> bool:
+    return isinstance(effect, SendToDrafter) and isinstance(effect.frame, Close)

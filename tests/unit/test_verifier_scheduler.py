@@ -18,8 +18,9 @@ from outrider.session.events import FinishReason
 from outrider.session.opening import OPEN_CHUNK_LEN
 from outrider.session.pacing.contract import CostCurve, SessionView
 from outrider.session.pacing.plain import PlainPacing
-from outrider.types.frames import Close, CloseReason, Commit, Open, Opened
+from outrider.types.frames import Close, CloseReason, Commit, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
+from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.cost_model import CostModel, measure_cost
 from verifier_service.hosted import host
@@ -198,6 +199,46 @@ async def test_a_bug_in_one_session_costs_that_session_only() -> None:
     assert loop.tokens(second) == TABLE.answer(PROMPT, 33, frozenset({0}))
     loop.stop()
     assert engine.num_open == 0
+
+
+class NoKeep(TableEngine):
+    """A result cannot be applied."""
+
+    def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
+        if path:
+            raise RuntimeError("the cache is broken")
+        return super().keep(sequence, path, subtree=subtree)
+
+
+async def test_a_bug_in_an_answers_last_round_leaves_nothing_at_its_drafters() -> None:
+    engine = NoKeep(TABLE)
+    loop = Loop(engine)
+    inbox = loop.scheduler.inbox
+    tokens, parents = np.array(TABLE.answer(PROMPT, 5, frozenset()), np.int32), np.array([-1, 0], np.int32)
+    tail = Tail(1, 1, 0, 0, len(PROMPT), extend_hash(0, PROMPT), tokens, parents, TailEnd.CREDIT, "lab", 10, 0, 10_000)
+    with inbox._arrived:  # all of it in one turn
+        inbox.put(PairUp("d", 1))
+        answer = loop.open(max_tokens=3, pacing="serial")
+        inbox.offer(FramesArrived("d", 1, (tail,)))
+    assert ended(loop, answer).reason is FinishReason.FAILED
+    assert [type(frame) for frame in loop.frames] == [Open, Close]
+    loop.stop()
+    assert engine.num_open == 0
+
+
+class NoClose(TableEngine):
+    """Nothing can be freed any more."""
+
+    def close(self, sequence: int) -> None:
+        super().close(sequence)
+        if sequence:
+            raise RuntimeError("the cache is broken")
+
+
+async def test_a_client_hears_of_its_end_whatever_freeing_does() -> None:
+    loop = Loop(NoClose(TABLE))
+    assert ended(loop, loop.open()).reason is FinishReason.LENGTH
+    loop.stop()
 
 
 async def test_an_engine_that_cannot_load_says_why() -> None:
