@@ -14,7 +14,10 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes_verifier import fake_identity
 from outrider.errors import InvalidRequest, ProtocolViolation
+from outrider.gateway.checks import check_input, check_request
+from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.rpc import convert
 from outrider.rpc.convert.drafter_frames import drafter_frame_from_proto
 from outrider.rpc.convert.generation import answer_from_proto, event_from_proto
@@ -127,6 +130,15 @@ def test_any_answer_is_read_or_refused_by_field(
 ) -> None:
     _reads_or_refuses(lambda: event_from_proto(event))
     _reads_or_refuses(lambda: answer_from_proto(answer))
+
+
+@MANY
+@given(messages(generation_pb2.GenerateRequest), messages(generation_pb2.TokenizeRequest))
+def test_any_request_is_checked_or_refused_by_field(
+    request: generation_pb2.GenerateRequest, tokenize: generation_pb2.TokenizeRequest
+) -> None:
+    _reads_or_refuses(lambda: check_request(request, ServedModel("target", fake_identity()), GatewayLimits()))
+    _reads_or_refuses(lambda: check_input(tokenize, GatewayLimits()))
 
 
 def _reads_or_refuses(read: Any) -> None:
