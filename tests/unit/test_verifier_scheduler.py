@@ -1,4 +1,4 @@
-"""The engine thread and what feeds it, without grpc: admission, slow readers, per-session failures, queues, the cost curve."""
+"""The engine thread and what feeds it, without grpc: admission, slow readers, per-session failures."""
 
 from __future__ import annotations
 
@@ -12,25 +12,17 @@ import pytest
 from fakes import TableEngine, TruthTable
 from fakes_simulation import spec_of
 from outrider.errors import Overloaded, ProtocolViolation, Unavailable
-from outrider.rpc.convert.link import BadFrame, Ping
-from outrider.rpc.convert.verifier_frames import draft_request
+from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
-from outrider.session.opening import OPEN_CHUNK_LEN
-from outrider.session.pacing.contract import CostCurve, SessionView
 from outrider.session.pacing.plain import PlainPacing
-from outrider.types.frames import Close, CloseReason, Commit, Open, Opened, Tail, TailEnd
+from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
-from verifier_service.cost_model import CostModel, measure_cost
 from verifier_service.hosted import host
-from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, Nudge, OpenAsked, PairDown, PairUp, StopAsked
-from verifier_service.outbox import Outbox
+from verifier_service.inbox import CancelAsked, FramesArrived, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.outgoing import Outgoing
-from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, next_backoff_s
-from verifier_service.pair_clock import PairClock
 from verifier_service.scheduler import Scheduler
-from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7]
@@ -275,81 +267,6 @@ async def test_drafters_join_and_leave_and_old_connections_are_not_heard() -> No
     assert loop.scheduler.snapshot.num_drafter_sessions == 0
 
 
-def test_a_full_inbox_holds_readers_back_and_says_when_there_is_room() -> None:
-    rooms: list[bool] = []
-    inbox = Inbox(lambda: rooms.append(True), capacity=2)
-    message = FramesArrived("d", 1, ())
-    assert inbox.offer(message)
-    assert inbox.offer(message)
-    assert not inbox.offer(message)
-    inbox.put(Nudge())
-    assert len(inbox.take(0.0)) == 3
-    assert rooms == [True]
-    assert inbox.offer(message)
-    assert inbox.take(None) == [message]
-    assert inbox.take(0.0) == []
-    assert rooms == [True]
-
-
-def commit(begin: int, num: int, incarnation: int = 1, session: int = 1) -> Commit:
-    return Commit(session, incarnation, begin, np.arange(num, dtype=np.int32), begin + num, 1, 10, begin + num + 5)
-
-
-async def test_adjacent_commits_merge_while_they_wait() -> None:
-    outbox = Outbox()
-    for frame in (commit(0, 2), commit(2, 3), commit(9, 1), commit(0, 1, session=2), commit(10, 1), commit(11, 1, incarnation=2)):
-        assert outbox.push(frame)
-    first, second, other, newer = await outbox.take(99)
-    assert isinstance(first, Commit)
-    assert (first.begin, first.tokens.tolist(), first.prefix_hash, first.num_accepted) == (0, [0, 1, 0, 1, 2], 5, 2)
-    assert isinstance(second, Commit)
-    assert (second.begin, len(second.tokens), second.draft_until) == (9, 2, 16)
-    assert isinstance(other, Commit)
-    assert other.session == 2
-    assert isinstance(newer, Commit)
-    assert newer.incarnation == 2
-
-
-async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> None:
-    outbox = Outbox()
-    outbox.push(commit(0, 2))
-    assert len(await outbox.take(1)) == 1
-    outbox.push(commit(2, OPEN_CHUNK_LEN))
-    outbox.push(commit(2 + OPEN_CHUNK_LEN, 1))
-    assert [len(frame.tokens) for frame in await outbox.take(9) if isinstance(frame, Commit)] == [OPEN_CHUNK_LEN, 1]
-
-
-async def test_a_message_of_many_long_prefixes_stays_below_any_drafters_bound() -> None:
-    outbox = Outbox()
-    for session in range(1, 101):
-        outbox.push(commit(0, OPEN_CHUNK_LEN, session=session))
-    frames: list[object] = []
-    while len(outbox):
-        batch = await outbox.take(999)
-        frames += batch
-        assert draft_request(batch).ByteSize() < 2**20
-    assert len(frames) == 100
-
-
-async def test_a_close_drops_what_waits_for_its_session() -> None:
-    outbox = Outbox()
-    outbox.push(commit(0, 2))
-    outbox.push(commit(0, 2, session=2))
-    outbox.push(Ping(5))
-    outbox.push(Close(1, 1, CloseReason.FINISHED))
-    frames = await outbox.take(9)
-    assert [type(frame) for frame in frames] == [Commit, Ping, Close]
-
-
-async def test_a_full_outbox_refuses() -> None:
-    outbox = Outbox(capacity=2)
-    assert outbox.push(Ping(1))
-    assert outbox.push(commit(0, 1))
-    assert outbox.push(commit(1, 1)), "merging needs no room"
-    assert not outbox.push(Ping(2))
-    assert len(outbox) == 2
-
-
 async def test_waiting_commits_of_an_answer_merge() -> None:
     request = SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None)
     answer = AnswerStream(request, lambda: None)
@@ -358,95 +275,3 @@ async def test_waiting_commits_of_an_answer_merge() -> None:
     answer.push(TokensCommitted(4, (2, 3), (), None))
     assert isinstance(await answer.next(), SessionStarted)
     assert await answer.next() == TokensCommitted(3, (1, 2, 3), (), None)
-
-
-def test_a_drafter_that_leaves_at_once_each_time_is_asked_ever_more_rarely() -> None:
-    backoff_s, pauses = MIN_BACKOFF_S, []
-    for _ in range(8):
-        backoff_s = next_backoff_s(backoff_s, up_s=0.01)
-        pauses.append(backoff_s)
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == MAX_BACKOFF_S
-    assert next_backoff_s(backoff_s, up_s=STEADY_S) == MIN_BACKOFF_S
-
-
-def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
-    clock = PairClock()
-    assert clock.ours_ns(100) == 100
-    clock.sample(1_000, 5_000_900, 2_000)
-    clock.sample(10_000, 5_010_050, 10_100)
-    clock.sample(20_000, 5_029_000, 30_000)
-    clock.sample(50, -3, 60)
-    clock.sample(50, 5, 40)
-    assert clock.round_trip_ns == 100
-    assert clock.ahead_ns == 5_000_000
-    assert clock.ours_ns(5_020_000) == 20_000
-
-
-def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
-    engine = TableEngine(TABLE, step_us=700)
-    model = measure_cost(engine)
-    assert engine.num_open == 0
-    assert model.curve().verify_us(1) == 700
-    assert model.curve().verify_us(64) == 700
-    for _ in range(200):
-        model.observe(16, 2_000)
-        model.observe(30, 1_000)
-    curve = model.curve()
-    assert curve.verify_us(16) == pytest.approx(2_000, rel=0.02)
-    costs = [us for _, us in curve.points]
-    assert costs == sorted(costs)
-    before = curve.verify_us(1)
-    model.observe(1, 10_000_000)
-    assert model.curve().verify_us(1) < 1.1 * before
-
-
-def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
-    model = CostModel({2: 1_000.0, 4: 800.0})
-    for _ in range(1_000):
-        model.observe(4, 900)  # against the curve's 1,000 a pleasant surprise, each time
-    for _ in range(200):
-        model.observe(2, 700)
-    assert model.curve().verify_us(2) == pytest.approx(700, rel=0.02)
-    assert model.curve().verify_us(4) == pytest.approx(900, rel=0.02)
-
-
-def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
-    assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
-    assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))
-
-
-def view(session: int, **changes: object) -> SessionView:
-    fields: dict[str, object] = {
-        "session": session,
-        "committed_len": 9,
-        "num_uncached": 1,
-        "num_nodes": 0,
-        "depth": 0,
-        "tail_ended": False,
-        "has_drafter": True,
-        "following": True,
-        "waiting_since_us": 0,
-        "draft_deadline_us": 500,
-        "max_draft_len": 8,
-        "remaining": 50,
-        "draft_us_per_token": 0.0,
-        "acceptance": 0.7,
-    }
-    return SessionView(**(fields | changes))  # type: ignore[arg-type]
-
-
-def test_policies_share_a_step_and_its_rows() -> None:
-    planner = StepPlanner(4)
-    for name in ("plain", "serial", "pearl"):
-        planner.policy(name)
-    cost = CostCurve(((1, 100.0),))
-    views = [("plain", view(1)), ("serial", view(2)), ("pearl", view(3, following=False)), ("serial", view(4, draft_deadline_us=300))]
-    plan = planner.plan(views, cost, 64, 200)
-    assert {entry.session for entry in plan.take} == {1, 3}
-    assert plan.wake_us == 300
-    for _ in range(4):
-        plan = planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200)
-        assert len(plan.take) == 1
-    taken = [planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200).take[0].session for _ in range(4)]
-    assert set(taken) == {1, 3}, "no policy starves"

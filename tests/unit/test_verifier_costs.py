@@ -1,0 +1,81 @@
+"""What a step costs, measured and refined, and how several policies share one."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import TableEngine, TruthTable
+from outrider.session.pacing.contract import CostCurve, SessionView
+from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.step_planner import StepPlanner
+
+TABLE = TruthTable(vocab_size=40, seed=3)
+
+
+def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
+    engine = TableEngine(TABLE, step_us=700)
+    model = measure_cost(engine)
+    assert engine.num_open == 0
+    assert model.curve().verify_us(1) == 700
+    assert model.curve().verify_us(64) == 700
+    for _ in range(200):
+        model.observe(16, 2_000)
+        model.observe(30, 1_000)
+    curve = model.curve()
+    assert curve.verify_us(16) == pytest.approx(2_000, rel=0.02)
+    costs = [us for _, us in curve.points]
+    assert costs == sorted(costs)
+    before = curve.verify_us(1)
+    model.observe(1, 10_000_000)
+    assert model.curve().verify_us(1) < 1.1 * before
+
+
+def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
+    model = CostModel({2: 1_000.0, 4: 800.0})
+    for _ in range(1_000):
+        model.observe(4, 900)  # against the curve's 1,000 a pleasant surprise, each time
+    for _ in range(200):
+        model.observe(2, 700)
+    assert model.curve().verify_us(2) == pytest.approx(700, rel=0.02)
+    assert model.curve().verify_us(4) == pytest.approx(900, rel=0.02)
+
+
+def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
+    assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
+    assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))
+
+
+def view(session: int, **changes: object) -> SessionView:
+    fields: dict[str, object] = {
+        "session": session,
+        "committed_len": 9,
+        "num_uncached": 1,
+        "num_nodes": 0,
+        "depth": 0,
+        "tail_ended": False,
+        "has_drafter": True,
+        "following": True,
+        "waiting_since_us": 0,
+        "draft_deadline_us": 500,
+        "max_draft_len": 8,
+        "remaining": 50,
+        "draft_us_per_token": 0.0,
+        "acceptance": 0.7,
+    }
+    return SessionView(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_policies_share_a_step_and_its_rows() -> None:
+    planner = StepPlanner(4)
+    for name in ("plain", "serial", "pearl"):
+        planner.policy(name)
+    cost = CostCurve(((1, 100.0),))
+    views = [("plain", view(1)), ("serial", view(2)), ("pearl", view(3, following=False)), ("serial", view(4, draft_deadline_us=300))]
+    plan = planner.plan(views, cost, 64, 200)
+    assert {entry.session for entry in plan.take} == {1, 3}
+    assert plan.wake_us == 300
+    for _ in range(4):
+        plan = planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200)
+        assert len(plan.take) == 1
+    taken = [planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200).take[0].session for _ in range(4)]
+    assert set(taken) == {1, 3}, "no policy starves"

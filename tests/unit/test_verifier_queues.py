@@ -1,0 +1,112 @@
+"""What lies between the engine thread and a drafter: the bounded inbox and outbox, pauses between streams, the other clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.rpc.convert.link import Ping
+from outrider.rpc.convert.verifier_frames import draft_request
+from outrider.session.opening import OPEN_CHUNK_LEN
+from outrider.types.frames import Close, CloseReason, Commit
+from verifier_service.inbox import FramesArrived, Inbox, Nudge
+from verifier_service.outbox import Outbox
+from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, next_backoff_s
+from verifier_service.pair_clock import PairClock
+
+
+def test_a_full_inbox_holds_readers_back_and_says_when_there_is_room() -> None:
+    rooms: list[bool] = []
+    inbox = Inbox(lambda: rooms.append(True), capacity=2)
+    message = FramesArrived("d", 1, ())
+    assert inbox.offer(message)
+    assert inbox.offer(message)
+    assert not inbox.offer(message)
+    inbox.put(Nudge())
+    assert len(inbox.take(0.0)) == 3
+    assert rooms == [True]
+    assert inbox.offer(message)
+    assert inbox.take(None) == [message]
+    assert inbox.take(0.0) == []
+    assert rooms == [True]
+
+
+def commit(begin: int, num: int, incarnation: int = 1, session: int = 1) -> Commit:
+    return Commit(session, incarnation, begin, np.arange(num, dtype=np.int32), begin + num, 1, 10, begin + num + 5)
+
+
+async def test_adjacent_commits_merge_while_they_wait() -> None:
+    outbox = Outbox()
+    for frame in (commit(0, 2), commit(2, 3), commit(9, 1), commit(0, 1, session=2), commit(10, 1), commit(11, 1, incarnation=2)):
+        assert outbox.push(frame)
+    first, second, other, newer = await outbox.take(99)
+    assert isinstance(first, Commit)
+    assert (first.begin, first.tokens.tolist(), first.prefix_hash, first.num_accepted) == (0, [0, 1, 0, 1, 2], 5, 2)
+    assert isinstance(second, Commit)
+    assert (second.begin, len(second.tokens), second.draft_until) == (9, 2, 16)
+    assert isinstance(other, Commit)
+    assert other.session == 2
+    assert isinstance(newer, Commit)
+    assert newer.incarnation == 2
+
+
+async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> None:
+    outbox = Outbox()
+    outbox.push(commit(0, 2))
+    assert len(await outbox.take(1)) == 1
+    outbox.push(commit(2, OPEN_CHUNK_LEN))
+    outbox.push(commit(2 + OPEN_CHUNK_LEN, 1))
+    assert [len(frame.tokens) for frame in await outbox.take(9) if isinstance(frame, Commit)] == [OPEN_CHUNK_LEN, 1]
+
+
+async def test_a_message_of_many_long_prefixes_stays_below_any_drafters_bound() -> None:
+    outbox = Outbox()
+    for session in range(1, 101):
+        outbox.push(commit(0, OPEN_CHUNK_LEN, session=session))
+    frames: list[object] = []
+    while len(outbox):
+        batch = await outbox.take(999)
+        frames += batch
+        assert draft_request(batch).ByteSize() < 2**20
+    assert len(frames) == 100
+
+
+async def test_a_close_drops_what_waits_for_its_session() -> None:
+    outbox = Outbox()
+    outbox.push(commit(0, 2))
+    outbox.push(commit(0, 2, session=2))
+    outbox.push(Ping(5))
+    outbox.push(Close(1, 1, CloseReason.FINISHED))
+    frames = await outbox.take(9)
+    assert [type(frame) for frame in frames] == [Commit, Ping, Close]
+
+
+async def test_a_full_outbox_refuses() -> None:
+    outbox = Outbox(capacity=2)
+    assert outbox.push(Ping(1))
+    assert outbox.push(commit(0, 1))
+    assert outbox.push(commit(1, 1)), "merging needs no room"
+    assert not outbox.push(Ping(2))
+    assert len(outbox) == 2
+
+
+def test_a_drafter_that_leaves_at_once_each_time_is_asked_ever_more_rarely() -> None:
+    backoff_s, pauses = MIN_BACKOFF_S, []
+    for _ in range(8):
+        backoff_s = next_backoff_s(backoff_s, up_s=0.01)
+        pauses.append(backoff_s)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == MAX_BACKOFF_S
+    assert next_backoff_s(backoff_s, up_s=STEADY_S) == MIN_BACKOFF_S
+
+
+def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
+    clock = PairClock()
+    assert clock.ours_ns(100) == 100
+    clock.sample(1_000, 5_000_900, 2_000)
+    clock.sample(10_000, 5_010_050, 10_100)
+    clock.sample(20_000, 5_029_000, 30_000)
+    clock.sample(50, -3, 60)
+    clock.sample(50, 5, 40)
+    assert clock.round_trip_ns == 100
+    assert clock.ahead_ns == 5_000_000
+    assert clock.ours_ns(5_020_000) == 20_000
