@@ -78,7 +78,10 @@ class EngineConfig:
             size = getattr(self.invariant, name)
             if size <= 0 or size % 16:
                 raise InvalidRequest(f"engine.invariant.{name}", f"must be a positive multiple of 16, got {size}")
-        if self.invariant.group_blocks.bit_count() != 1:
+        if self.invariant.group_blocks <= 0 or self.invariant.group_blocks.bit_count() != 1:
             raise InvalidRequest("engine.invariant.group_blocks", f"must be a power of two, got {self.invariant.group_blocks}")
+        for name in ("num_threads", "max_context"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"engine.{name}", f"must be 0 or positive, got {getattr(self, name)}")
         if self.num_blocks < 0 or self.kv_budget_mib <= 0:
             raise InvalidRequest("engine.num_blocks", "the cache needs a size: num_blocks > 0 or kv_budget_mib > 0")

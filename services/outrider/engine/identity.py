@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from outrider.engine.admission import refusing
 from outrider.engine.config import EngineConfig
 from outrider.engine.model_files import ModelFiles, weights_hash
 from outrider.engine.vocabulary import Vocabulary, read_vocabulary, unnamed_vocabulary
@@ -24,7 +25,8 @@ KERNEL_REVISION = 1
 
 def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
     """The tokenizer's vocabulary, or numbered ids for a model without one. Raises ModelRefused when the head is too short for it."""
-    vocabulary = read_vocabulary(files.directory)
+    with refusing(f"the tokenizer.json of {str(files.directory)!r} cannot be read"):
+        vocabulary = read_vocabulary(files.directory)
     if vocabulary is None:
         return unnamed_vocabulary(num_logits)
     if vocabulary.size > num_logits:
@@ -68,11 +70,12 @@ def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> 
 
 
 def eos_token_ids(directory: Path, model_config: Any) -> tuple[int, ...]:
-    """Ids that end an answer: generation_config.json's, else the model configuration's, ascending."""
+    """Ids that end an answer: generation_config.json's, else the model configuration's, ascending. Raises ModelRefused."""
     path = directory / "generation_config.json"
-    ids = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
-    if ids is None:
-        ids = getattr(model_config, "eos_token_id", None)
-    if ids is None:
-        return ()
-    return tuple(sorted({int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}))
+    with refusing(f"the ids that end an answer of {str(directory)!r} cannot be read"):
+        ids = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
+        if ids is None:
+            ids = getattr(model_config, "eos_token_id", None)
+        if ids is None:
+            return ()
+        return tuple(sorted({int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig
 
+from outrider.engine.admission import refusing
 from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
@@ -15,7 +16,7 @@ from outrider.engine.lean_weights import lean_refusal, read_lean_weights
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches, probe_positions
-from outrider.engine.torch_settings import TORCH_DTYPES, invariant_shape, use_threads
+from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
 
 
@@ -27,6 +28,7 @@ def is_lean(config: EngineConfig) -> bool:
 def load_lean_engine(config: EngineConfig) -> PagedEngine:
     """Load, probe and wrap a model; the calling thread owns the engine from here on. Raises ModelRefused or InvalidRequest."""
     config.check()
+    check_device(config)
     use_threads(config)
     files = find_model(config.model, config.revision)
     model_config = _model_config(files)
@@ -34,7 +36,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     dtype = TORCH_DTYPES[config.dtype]
-    forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device, config.numerics))
+    with refusing(f"the weights of {config.model!r} cannot be read"):
+        forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device, config.numerics))
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         from outrider.engine.transformers_engine import load_model, own_logits
@@ -48,7 +51,6 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
 
 
 def _model_config(files: ModelFiles) -> object:
-    try:
-        return AutoConfig.from_pretrained(files.directory)
-    except (ValueError, KeyError, OSError) as error:
-        raise ModelRefused(f"transformers cannot read the configuration of {str(files.directory)!r}: {error}") from error
+    with refusing(f"transformers cannot read the configuration of {str(files.directory)!r}"):
+        # left out, it would ask on the terminal, and run the model's own code when told to
+        return AutoConfig.from_pretrained(files.directory, trust_remote_code=False)

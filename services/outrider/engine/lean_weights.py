@@ -111,6 +111,9 @@ def read_lean_weights(files: ModelFiles, model_config: Any, dtype: torch.dtype, 
     head = tensors.maybe("lm_head.weight")
     if head is None or tied:
         head = embedding
+    if head.shape != embedding.shape or embedding.shape[1] != sizes.hidden_len:
+        found = f"{tuple(embedding.shape)} and {tuple(head.shape)}"
+        raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
     return LeanWeights(sizes, embedding, layers, final_norm, Projection(head.float(), None, packed), rotations)
@@ -156,7 +159,7 @@ def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool) -> Le
     input_norm, qkv = _folded(tensors.take(f"{prefix}input_layernorm.weight"), qkv)
     mlp_norm, gate_up = _folded(tensors.take(f"{prefix}post_attention_layernorm.weight"), gate_up)
     gate_up_bias = _joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")])
-    return LeanLayer(
+    layer = LeanLayer(
         input_norm=input_norm,
         qkv=Projection(qkv, _joined([query_bias, key_bias, biases[2]]), packed),
         qk_norm=qk_norm,
@@ -165,6 +168,22 @@ def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool) -> Le
         gate_up=Projection(gate_up, gate_up_bias, packed),
         down=Projection(tensors.take(f"{mlp}down_proj.weight"), tensors.maybe(f"{mlp}down_proj.bias"), packed),
     )
+    _check_layer(layer, prefix, sizes)
+    return layer
+
+
+def _check_layer(layer: LeanLayer, prefix: str, sizes: LeanSizes) -> None:
+    attended = sizes.num_heads * sizes.head_dim
+    wanted = {
+        "qkv": (sizes.hidden_len, attended + 2 * sizes.num_kv_heads * sizes.head_dim),
+        "output": (attended, sizes.hidden_len),
+        "gate_up": (sizes.hidden_len, 2 * sizes.mlp_len),
+        "down": (sizes.mlp_len, sizes.hidden_len),
+    }
+    for name, shape in wanted.items():
+        found = tuple(getattr(layer, name).matrix.shape)
+        if found != shape:
+            raise ModelRefused(f"the {name} matrix of {prefix[:-1]} is {found}, the configuration says {shape}")
 
 
 def _folded(norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -8,10 +8,19 @@ from __future__ import annotations
 import torch
 
 from outrider.engine.config import DType, EngineConfig
+from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 from outrider_kernels.invariant_attention import InvariantShape
 
 TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
+
+
+def check_device(config: EngineConfig) -> None:
+    """Raise InvalidRequest when torch does not know the device or this machine lacks it."""
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidRequest("engine.device", f"{config.device!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
 def use_threads(config: EngineConfig) -> None:

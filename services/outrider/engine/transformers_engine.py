@@ -6,17 +6,20 @@ rows that do not influence one another. Everything else is refused with the reas
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from outrider.engine.admission import refusing
 from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
-from outrider.engine.torch_settings import TORCH_DTYPES, invariant_shape, use_threads
+from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.errors import ModelRefused
 
@@ -24,6 +27,7 @@ from outrider.errors import ModelRefused
 def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     """Load, probe and wrap a model; the calling thread owns the engine from here on. Raises ModelRefused or InvalidRequest."""
     config.check()
+    check_device(config)
     use_threads(config)
     files = find_model(config.model, config.revision)
     model = load_model(files, config)
@@ -43,21 +47,33 @@ def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
     """The model in evaluation mode with our attention. Raises ModelRefused for what is not a decoder-only causal model."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
+    with refusing(f"transformers cannot load {config.model!r} as a causal language model"):
         model_config = AutoConfig.from_pretrained(files.directory, trust_remote_code=config.trust_remote_code)
         if getattr(model_config, "is_encoder_decoder", False):
             family = model_config.model_type
             raise ModelRefused(f"{config.model!r} is an encoder-decoder ({family}); only decoder-only models are served")
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model, report = _from_pretrained(files, config, model_config.model_type)
+        if report["missing_keys"]:  # transformers would fill them with random numbers and a warning
+            raise ModelRefused(f"the weights of {config.model!r} lack {', '.join(sorted(report['missing_keys'])[:3])}")
+        return model.to(config.device).eval()
+
+
+def _from_pretrained(files: ModelFiles, config: EngineConfig, family: str) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model, and transformers' report about its tensors."""
+    try:
+        loaded: tuple[PreTrainedModel, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
             files.directory,
             dtype=TORCH_DTYPES[config.dtype],
             use_safetensors=True,
             attn_implementation=ATTENTION_NAME,
             trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
         )
-    except (ValueError, KeyError, OSError, ImportError) as error:
-        raise ModelRefused(f"transformers cannot load {config.model!r} as a causal language model: {error}") from error
-    return model.to(config.device).eval()
+    except KeyError as error:
+        if error.args != (ATTENTION_NAME,):
+            raise
+        raise ModelRefused(f"{family!r} does not attend through transformers' attention interface; not supported") from error
+    return loaded
 
 
 def own_logits(model: PreTrainedModel) -> OwnLogits:
@@ -66,7 +82,8 @@ def own_logits(model: PreTrainedModel) -> OwnLogits:
     def logits(tokens: list[int]) -> Tensor:
         model.set_attn_implementation("eager")
         try:
-            output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
+            with refusing(f"{type(model).__name__} cannot run on its own, so that there is nothing to check it by"):
+                output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
         finally:
             model.set_attn_implementation(ATTENTION_NAME)
         last: Tensor = output.logits[0, -1]

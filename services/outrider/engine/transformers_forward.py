@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from outrider.engine.admission import refusing
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
 from outrider.engine.paged_cache import LayerShape, PagedCache
@@ -109,18 +110,15 @@ class TransformersForward:
         self._base, self._head, self._given = _split(model)
         trace = LayerTrace()
         rows = torch.arange(_TRACE_ROWS, device=model.device)
-        try:
-            with torch.inference_mode():
-                hidden = self.hidden(rows, rows, trace)
-                num_logits = int(self.logits(hidden).shape[-1])
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ModelRefused(f"{type(model).__name__} cannot run with our attention and head: {reason}") from error
+        with refusing(f"{type(model).__name__} cannot run with our attention and head"), torch.inference_mode():
+            hidden = self.hidden(rows, rows, trace)
+            num_logits = int(self.logits(hidden).shape[-1])
         text_config = model.config.get_text_config()
-        check_layers(trace, text_config)
-        layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
-        self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
-        self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings))
+        with refusing(f"the configuration of {type(model).__name__} does not say what an engine must know"):
+            check_layers(trace, text_config)
+            layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
+            self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
+            self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings))
 
     @property
     def shape(self) -> DecoderShape:
