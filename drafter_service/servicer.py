@@ -123,8 +123,6 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
 
     async def _handshake(self, requests: AsyncIterator[drafter_pb2.DraftRequest]) -> list[FromVerifier]:
         """Check the Hello; returns the frames that came in the same message."""
-        if len(self._streams) >= MAX_STREAMS:
-            raise Overloaded(f"the drafter serves {MAX_STREAMS} streams already")
         try:
             async with asyncio.timeout(HELLO_DEADLINE_S):
                 message = await anext(requests, None)
@@ -142,7 +140,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         return frames[1:]
 
     def _attach(self) -> DraftStream:
+        """A place for a stream that has shaken hands; raises Overloaded (here, so that none slips in while others say hello)."""
         assert self._scheduler is not None
+        if len(self._streams) >= MAX_STREAMS:
+            raise Overloaded(f"the drafter serves {MAX_STREAMS} streams already")
         self._next_stream += 1
         stream = DraftStream(self._next_stream, Outbox(4 * self._limits.max_sessions_per_stream + SPARE_OUTBOX_FRAMES))
         self._streams[stream.outbox] = stream

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
+from drafter_service import servicer
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.scheduler import SchedulerLimits
 from drafter_service.servicer import DrafterServicer
@@ -238,6 +239,20 @@ async def test_garbage_ends_its_own_session_only(tmp_path: Path) -> None:
         assert await peer.tails({2}) == {2: continuation([2], 6)[4:]}
         peer.call.cancel()
         await service.until_live((0, 0, 0))
+
+
+async def test_a_stream_too_many_is_refused_even_if_it_was_opened_before_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "MAX_STREAMS", 1)
+    async with serving(tmp_path) as service:
+        late = Peer(service)
+        await late.call.wait_for_connection()
+        first = await greeted(service)
+        await late.send(HELLO)
+        assert (await late.status())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await first.send(opening(1, [1], 3))
+        assert await first.tails({1}) == {1: continuation([1], 2)}
 
 
 async def test_a_session_too_many_is_refused(tmp_path: Path) -> None:

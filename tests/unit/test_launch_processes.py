@@ -79,6 +79,21 @@ def test_a_service_that_ignores_sigterm_is_killed_at_the_bound(tmp_path: Path) -
     assert process.stop(0.05) == -signal.SIGKILL
 
 
+def test_a_child_that_outlives_its_service_holds_nobody_up(tmp_path: Path) -> None:
+    # the child has the service's stdout open until somebody writes to the fifo
+    fifo = tmp_path / "until"
+    os.mkfifo(fifo)
+    child = f'[sys.executable, "-c", "open({str(fifo)!r}).read()"]'
+    spawn = f"import subprocess, sys; subprocess.Popen({child}, start_new_session=True)\n"
+    process = service(spawn + READY + WAIT_FOR_TERM, tmp_path)
+    ready(process)
+    begin = time.monotonic()
+    process.stop(START_S)
+    assert time.monotonic() - begin < START_S
+    fifo.write_text("over")
+    process.stop(START_S)  # again, now that the pipe is free
+
+
 def test_a_stopped_service_can_still_be_ended(tmp_path: Path) -> None:
     process = service(BLOCK_TERM + READY + WAIT_FOR_TERM, tmp_path)
     ready(process)

@@ -21,6 +21,8 @@ from outrider.errors import OutriderError
 from outrider.launch.threads import thread_environment
 
 _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
+# Whoever else holds a service's stdout when it has ended (a child of its own) is not waited for.
+READER_DEADLINE_S = 2.0
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 16_384
 
@@ -100,8 +102,8 @@ class ServiceProcess:
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGKILL)
             code = self._process.wait()
-        self._reader.join()
-        if self._process.stdout is not None:
+        self._reader.join(READER_DEADLINE_S)
+        if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
         return code
 
