@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 
 from outrider.client import OutriderClient, connect
+from outrider.engine.vocabulary import read_vocabulary
 from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation
 from outrider.gateway.gateway import Gateway, GatewayConfig, start_gateway
 from outrider.gateway.limits import GatewayLimits
@@ -37,6 +38,9 @@ VERIFIER_SERVICE = "outrider.v1.VerifierService"
 IDLE_TIMEOUT_S = 5.0
 STALL_S = 0.3
 MODEL_DIR = Path(__file__).parents[1] / "models" / "ref-small"
+_VOCABULARY = read_vocabulary(MODEL_DIR)
+assert _VOCABULARY is not None
+VOCAB_HASH = _VOCABULARY.hash
 
 
 class Hold(Enum):
@@ -54,7 +58,7 @@ def fake_identity(vocab_size: int = 2048, max_context: int = 512, eos: tuple[int
         model=model,
         revision="r1",
         weights_hash="aa" * 16,
-        vocab_hash="bb" * 16,
+        vocab_hash=VOCAB_HASH,
         vocab_size=vocab_size,
         dtype="float32",
         numerics=Numerics.INVARIANT,

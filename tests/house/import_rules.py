@@ -69,6 +69,7 @@ VENDORS: dict[str, set[str]] = {
     "outrider.drafting": {"numpy"},
     "outrider.client": {"grpc"},
     "outrider.gateway": _GRPC | {"jinja2", "numpy", "tokenizers", "uvloop"},
+    "outrider.gateway.model_folder": {"huggingface_hub"},
     "outrider.gateway.slow_tokenizer": {"transformers"},
     "outrider.coordinator": _GRPC | {"ray"},
     "drafter_service": _GRPC | {"numpy", "uvloop"},

@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     ends.add_argument("--verifier", action="append", required=True, metavar="ADDR", help="a verifier; repeat for replicas of one model")
     ends.add_argument("--listen", action="append", metavar="ADDR", help=f"where clients connect; repeatable (default {DEFAULT_LISTEN})")
     model = parser.add_argument_group("model")
-    model.add_argument("--model-dir", type=Path, metavar="DIR", help="folder with the tokenizer (default: the folder the verifier loaded)")
+    model.add_argument(
+        "--model-dir", type=Path, metavar="DIR", help="folder with the tokenizer (default: the folder or hub name the verifier loaded)"
+    )
     model.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: last part of the verifier's name)")
     _add_limits(parser)
     _add_life_cycle(parser)

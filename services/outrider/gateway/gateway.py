@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outrider.errors import ModelRefused
 from outrider.gateway.limits import DRAIN_GRACE_S, GatewayLimits
+from outrider.gateway.model_folder import check_vocabulary, model_folder
 from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
@@ -25,8 +25,8 @@ VERIFIER_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier for
-    the folder it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
+    """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier
+    for the folder or hub name it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
     verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
     while none answers."""
 
@@ -72,7 +72,8 @@ class Gateway:
 
 
 async def start_gateway(config: GatewayConfig) -> Gateway:
-    """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer), InvalidRequest (an address)."""
+    """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's),
+    InvalidRequest (an address)."""
     pool = VerifierPool(config.verifiers)
     try:
         await pool.connect(config.verifier_timeout_s)
@@ -92,9 +93,7 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
 
 
 def _tokenizer(config: GatewayConfig, identity: ModelIdentity) -> ModelTokenizer:
-    if config.model_dir is not None:
-        return load_tokenizer(config.model_dir)
-    folder = Path(identity.model)
-    if not folder.is_dir():
-        raise ModelRefused(f"the verifier serves {identity.model!r}, which is no folder here; name its tokenizer's folder with --model-dir")
-    return load_tokenizer(folder)
+    folder = config.model_dir or model_folder(identity)
+    tokenizer = load_tokenizer(folder)
+    check_vocabulary(folder, identity)
+    return tokenizer
