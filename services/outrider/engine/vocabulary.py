@@ -8,6 +8,7 @@ ids. Must not know torch or a tokenizer library, so that every service can use i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -91,6 +92,7 @@ def _content(piece: str, byte_level: bool) -> bytes:
     return piece.replace(_SENTENCEPIECE_SPACE, " ").encode()
 
 
+@functools.cache
 def byte_letters() -> dict[str, int]:
     """The printable letter of each byte in byte-level vocabularies, inverted."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
