@@ -80,12 +80,12 @@ class Target:
 class Game:
     """One drafter session against its target."""
 
-    def __init__(self, engine: Engine, sampling: SamplingParams, width: int, seed: int) -> None:
+    def __init__(self, engine: Engine, sampling: SamplingParams, width: int, seed: int, stop_below: float = 0.0) -> None:
         self.choose = random.Random(seed)
         noise = NoiseAddress(seed=seed, sample_index=1)
         self.truth = tuple(self.choose.randrange(VOCAB) for _ in range(self.choose.randint(2, 30)))
         self.target = Target(engine, sampling, noise, len(self.truth))
-        limits = DraftLimits(MAX_LEN, 12, width)
+        limits = DraftLimits(MAX_LEN, 12, width, stop_below)
         self.source = ModelSource(engine, max_depth=32)
         prefix = np.array(self.truth, np.int32)
         self.source.open(SourceSession(1, prefix, len(prefix), sampling, noise, limits))
@@ -99,7 +99,9 @@ class Game:
             node = self.tree.parents[node]
         return tuple(tokens[::-1])
 
-    def draft(self, num_calls: int) -> None:
+    def draft(self, num_calls: int) -> set[TailEnd]:
+        """The ends of so many calls, or of those up to a pause."""
+        ends: set[TailEnd] = set()
         for _ in range(num_calls):
             (proposal,) = self.source.propose([ProposeRequest(1, self.tree.tree_id, len(self.truth) + 9)])
             first = self.tree.num_nodes
@@ -109,8 +111,10 @@ class Game:
                 if parent not in self.tree.parents[:node]:
                     self.num_checked += 1
                     assert self.tree.tokens[node] == self.target.pick(self.truth + self.path(parent))
+            ends.add(proposal.end)
             if proposal.end is not TailEnd.MORE:
-                return
+                break
+        return ends
 
     def close(self) -> None:
         self.source.close(1)
@@ -148,6 +152,18 @@ def test_a_drafter_that_is_the_target_is_always_right(engine: Engine, sampling: 
                 game.commit()
             assert game.num_checked > 25
     assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+def test_a_chain_that_stops_when_unsure_guesses_the_same(engine: Engine, sampling: str) -> None:
+    """With a stop rule the engine gives each pick's probability along, by another way than the pick alone."""
+    with closing(Game(engine, SAMPLINGS[sampling], 1, 3, stop_below=0.05)) as game:
+        ends: set[TailEnd] = set()
+        while len(game.truth) < MAX_LEN - 20:
+            ends |= game.draft(game.choose.randint(1, 12))
+            game.commit()
+        assert game.num_checked > 15
+        assert TailEnd.CONFIDENCE in ends
 
 
 def test_whole_acceptance_for_ever_never_loses_a_token(engine: Engine) -> None:

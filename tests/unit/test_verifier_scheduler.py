@@ -15,6 +15,7 @@ from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
 from outrider.session.pacing.plain import PlainPacing
+from outrider.session.statistics import ACCEPTANCE_PRIOR, ACCEPTANCE_RATE
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
@@ -22,7 +23,7 @@ from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, Sessio
 from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.outgoing import Outgoing
-from verifier_service.scheduler import Scheduler
+from verifier_service.scheduler import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN, Scheduler
 
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7]
@@ -242,6 +243,28 @@ async def test_an_engine_that_cannot_load_says_why() -> None:
     with pytest.raises(Unavailable, match="no such weights"):
         scheduler.engine_ready.result(WAIT_S)
     assert scheduler.join(WAIT_S)
+
+
+@pytest.mark.parametrize(("num_guesses", "learns"), [(MIN_DRAFTED_TO_LEARN, True), (MIN_DRAFTED_TO_LEARN - 1, False)])
+async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_guesses: int, learns: bool) -> None:
+    loop = Loop(TableEngine(TABLE))
+    inbox = loop.scheduler.inbox
+    answer_len = num_guesses + 1
+    guesses = np.array(TABLE.answer(PROMPT, len(PROMPT) + num_guesses, frozenset()), np.int32)
+    parents = np.arange(-1, num_guesses - 1, dtype=np.int32)
+    tail = Tail(1, 1, 0, 0, len(PROMPT), extend_hash(0, PROMPT), guesses, parents, TailEnd.CREDIT, "lab", 10, 0, 10_000)
+    with inbox._arrived:  # all of it in one turn
+        inbox.put(PairUp("d", 1))
+        first = loop.open(max_tokens=answer_len, pacing="serial")
+        inbox.offer(FramesArrived("d", 1, (tail,)))
+    statistics = ended(loop, first).statistics
+    assert (statistics.num_drafted, statistics.num_accepted) == (num_guesses, num_guesses)
+    expected = ACCEPTANCE_PRIOR
+    if learns:
+        own = 1.0 - (1.0 - ACCEPTANCE_PRIOR) * (1.0 - ACCEPTANCE_RATE) ** num_guesses
+        expected += ACCEPTANCE_MEMORY * (own - ACCEPTANCE_PRIOR)
+    assert loop.scheduler._acceptance == pytest.approx(expected)
+    loop.stop()
 
 
 async def test_drafters_join_and_leave_and_old_connections_are_not_heard() -> None:
