@@ -11,11 +11,14 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fakes_verifier import MODEL_DIR, FakeVerifier, fake_identity, gateway_over
-from outrider.errors import AlreadyExists, InvalidRequest, OutriderError, Overloaded, Unavailable, UnknownSession
+from fakes_verifier import MODEL_DIR, FakeVerifier, fake_identity, gateway_over, serving
+from outrider.client import connect
+from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, OutriderError, Overloaded, Unavailable, UnknownSession
+from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.gateway.limits import GatewayLimits
 from outrider.gateway.tokenizer import load_tokenizer
 from outrider.rpc.convert import noise_from_proto, sampling_from_proto
+from outrider.rpc.server import ServerLimits
 from outrider.rpc.status import RemoteFailure
 from outrider.types.generation import (
     Answer,
@@ -187,6 +190,21 @@ async def test_an_answer_in_one_message_says_the_same() -> None:
     assert len(sample.logprobs) == len(sample.origins) == len(sample.token_ids)
     assert sample.logprobs[0].top == ((0, -1.0), (1, -1.0))
     assert (sample.finished.reason, sample.finished.usage) == (finished(events).reason, finished(events).usage)
+
+
+async def test_an_answer_that_outgrows_one_message_ends_at_once_and_can_be_streamed() -> None:
+    fake = FakeVerifier([40] * 400, logprob_rows=1500)  # some 12 kB a token
+    request = replace(REQUEST, top_logprobs=1, max_tokens=400)
+    async with serving(fake) as address:
+        gateway = await start_gateway(GatewayConfig(("127.0.0.1:0",), (address,), MODEL_DIR, server=ServerLimits(max_message_bytes=2**18)))
+        async with await connect(gateway.address) as client:
+            with pytest.raises(DoesNotFit, match=r"^max_tokens: this answer is larger than one message of 262144 bytes"):
+                await client.generate_once(request, timeout_s=10.0)
+            await fake.wait_live(0)
+            assert fake.num_commits < 400, "nobody decoded what could not be sent"
+            events = [event async for event in client.generate(request, timeout_s=10.0)]
+        await gateway.stop(0.0)
+    assert isinstance(events[-1], Done)
 
 
 @pytest.mark.parametrize("num_done", range(1, 9))

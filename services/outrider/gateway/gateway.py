@@ -79,7 +79,7 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
         await pool.connect(config.verifier_timeout_s)
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
-        servicer = GenerationServicer(pool, tokenizer, config.limits, name)
+        servicer = GenerationServicer(pool, tokenizer, config.limits, name, config.server.max_message_bytes)
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()

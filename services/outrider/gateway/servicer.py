@@ -39,11 +39,14 @@ _T = TypeVar("_T")
 class GenerationServicer(GenerationServiceServicer):
     """One gateway. pool must be connected; construct inside a running event loop."""
 
-    def __init__(self, pool: VerifierPool, tokenizer: ModelTokenizer, limits: GatewayLimits, model_name: str) -> None:
+    def __init__(
+        self, pool: VerifierPool, tokenizer: ModelTokenizer, limits: GatewayLimits, model_name: str, max_message_bytes: int
+    ) -> None:
         self._pool = pool
         self._tokenizer = tokenizer
         self._limits = limits
         self._model_name = model_name
+        self._max_message_bytes = max_message_bytes
         self._live = LiveRequests(limits)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
@@ -63,7 +66,7 @@ class GenerationServicer(GenerationServiceServicer):
     async def GenerateOnce(self, request: pb.GenerateOnceRequest, context: Context) -> pb.GenerateOnceResponse:
         """See generation.proto."""
         check_known(request, "request")
-        answer = WholeAnswer()
+        answer = WholeAnswer(self._max_message_bytes)
         await self._serve(request.request, context, answer.add)
         return answer.message()
 

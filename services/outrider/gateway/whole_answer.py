@@ -1,25 +1,32 @@
 """A streamed answer gathered into one message, for GenerateOnce.
 
-Knows GenerateResponse and GenerateOnceResponse; bounded by max_tokens and n, which were checked before. Must not know how the
-messages come about.
+Knows GenerateResponse and GenerateOnceResponse, and that one message must hold them all: an answer that outgrows it is ended at once,
+not when it is complete. Must not know how the messages come about.
 """
 
 from __future__ import annotations
 
+from outrider.errors import DoesNotFit
 from outrider.v1 import generation_pb2 as pb
 
 
 class WholeAnswer:
-    """`add` every message of the stream, then take `message`."""
+    """`add` every message of the stream, then take `message`. max_bytes: most that one message may hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
         self._started = pb.Started()
         self._usage = pb.Usage()
         self._samples: dict[int, pb.Sample] = {}
         self._texts: dict[int, list[str]] = {}
 
     async def add(self, response: pb.GenerateResponse) -> None:
-        """A coroutine only so that it can stand where a stream's write does."""
+        """A coroutine only so that it can stand where a stream's write does. Raises DoesNotFit; a stream's messages are never smaller
+        than what they add to the whole."""
+        self._num_bytes += response.ByteSize()
+        if self._num_bytes > self._max_bytes:
+            raise DoesNotFit("max_tokens", f"this answer is larger than one message of {self._max_bytes} bytes; stream it with Generate")
         match response.WhichOneof("event"):
             case "started":
                 self._started = response.started

@@ -77,7 +77,8 @@ class GenerationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOnce(self, request, context):
-        """The same request answered in one message. Same statuses and retry rule as Generate.
+        """The same request answered in one message. Same statuses and retry rule as Generate; INVALID_ARGUMENT also ends an answer that
+        outgrows the gateway's message limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
