@@ -22,6 +22,7 @@ from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.pick_probs import pick_probs
 from outrider.engine.sampling.probs import processed_probs
 from outrider.engine.sampling.rows import RowSampling
+from outrider.engine.sampling.sanity import check_best_logits
 from outrider.engine.sampling.single_pick import pick_single
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
@@ -55,7 +56,7 @@ class RowPicker:
                 acceptance_rule(rows.acceptance)
 
     def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
-        """One result per segment, in order. logits: float32 [wanted rows, num_logits]."""
+        """One result per segment, in order. logits: float32 [wanted rows, num_logits]. Raises ModelRefused where they are no numbers."""
         if logits.shape[1] != self._num_ids:
             logits = logits[:, : self._num_ids]
         if self._missing is not None:
@@ -133,7 +134,9 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
         elif entry.end > entry.begin:
             rest.append(entry)
     if rest and all(_is_plain_argmax(entry.segment.state.spec.sampling) for entry in rest):
-        own = _rows_of(logits, rest).max(dim=1).indices.cpu().numpy()  # the first index among ties, as the pick defines it
+        best = _rows_of(logits, rest).max(dim=1)
+        check_best_logits(best.values.cpu().numpy())
+        own = best.indices.cpu().numpy()  # the first index among ties, as the pick defines it
     elif rest:
         own = pick(_rows_of(logits, rest), [entry.sampling for entry in rest]).numpy()
     begin = 0

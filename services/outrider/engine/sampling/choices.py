@@ -22,6 +22,7 @@ from outrider.engine.sampling.nucleus import approximate_exponents
 from outrider.engine.sampling.penalties import apply_penalties
 from outrider.engine.sampling.pick import approximate_gumbel, rows_at, score_margin
 from outrider.engine.sampling.rows import RowSampling, RowTable
+from outrider.engine.sampling.sanity import check_best_logits
 from outrider.engine.sampling.survivors import surviving_tokens
 from outrider.noise.field import token_bits
 from outrider.noise.reference_pick import perturbed, support
@@ -49,8 +50,9 @@ class TopChoices:
 
 
 def top_choices(logits: Tensor, rows: Sequence[RowSampling], k: int) -> TopChoices:  # logits: [num_rows, vocab] float32
-    """The k (at most vocab) first draws of each row."""
+    """The k (at most vocab) first draws of each row. Raises ModelRefused where a row's largest logit is no number."""
     processed = apply_penalties(logits, rows)
+    check_best_logits(processed.amax(dim=1).cpu().numpy())
     table = RowTable.of(rows)
     k = min(k, processed.shape[1])
     kept = _filter(processed, table)

@@ -19,6 +19,7 @@ from outrider.engine.sampling.head import fetch_head, head_weights, kept_lens
 from outrider.engine.sampling.nucleus import NucleusMass
 from outrider.engine.sampling.penalties import apply_penalties
 from outrider.engine.sampling.rows import RowSampling, RowTable
+from outrider.engine.sampling.sanity import check_best_logits
 from outrider.engine.sampling.survivors import surviving_tokens
 from outrider.noise.field import MAX_GUMBEL, BitsArray, token_bits, uniform_of
 from outrider.noise.reference_pick import pick_processed
@@ -52,18 +53,24 @@ class _Survivors:
 
 
 def pick(logits: Tensor, rows: Sequence[RowSampling]) -> Tensor:  # logits: [num_rows, vocab] float32
-    """int64 [num_rows] on the CPU: each row's token. Rows of the entries follow one another in `logits`."""
+    """int64 [num_rows] on the CPU: each row's token. Rows of the entries follow one another in `logits`.
+
+    Raises ModelRefused where a row's largest logit is no number.
+    """
     assert logits.dtype == torch.float32, "the pick is defined on float32 logits"
     return pick_from_processed(apply_penalties(logits, rows), RowTable.of(rows))
 
 
 def pick_from_processed(processed: Tensor, table: RowTable) -> Tensor:  # processed: [num_rows, vocab] float32
     """int64 [num_rows] on the CPU, from logits that bias and penalties are already in."""
+    if not len(processed):
+        return torch.empty(0, dtype=torch.int64)
     picks = _argmax(processed)
+    best_logits = processed.gather(1, torch.from_numpy(picks).to(processed.device)[:, None])[:, 0].cpu().numpy()
+    check_best_logits(best_logits)
     sampled = table.temperatures > 0.0
     if not sampled.any():
         return torch.from_numpy(picks)
-    best_logits = processed.amax(dim=1).cpu().numpy()
     whole = np.flatnonzero(sampled & (table.top_ks == 0))
     if len(whole):
         picks[whole] = _pick_whole(rows_at(processed, whole), table, whole, best_logits[whole], picks[whole])

@@ -7,7 +7,7 @@ pick's probability falls out of the bulk stage's exponentials. Must not know tre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log, nan
+from math import isfinite, log, nan
 
 import numpy as np
 
@@ -35,9 +35,14 @@ class SinglePick:
 
 
 def pick_single(logits: Float32Array, params: SamplingParams, key: int, position: int, with_prob: bool) -> SinglePick | None:
-    """The token that `pick` gives for processed logits [vocab], or None when `pick` must decide (top-k, near ties, edges of filters)."""
+    """The token that `pick` gives for processed logits [vocab], or None when `pick` must decide.
+
+    That is for top-k, near ties, edges of filters, and logits that are no numbers.
+    """
     best_id = int(logits.argmax())
     best = float(logits[best_id])
+    if not isfinite(best):
+        return None
     if params.temperature == 0.0:
         return SinglePick(best_id, 1.0 / float(np.exp(logits - np.float32(best)).sum()) if with_prob else nan)
     if params.top_k > 0 or params.temperature < _MIN_TEMPERATURE:
