@@ -44,9 +44,12 @@ def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
 def _replay_options(settings: ReplaySettings, vocab_size: int) -> ReplayOptions | None:
     if not settings.path:
         return None
-    content: Any = json.loads(Path(settings.path).read_text())
+    try:
+        content: Any = json.loads(Path(settings.path).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("--replay-texts", f"{settings.path} cannot be read: {error}") from error
     texts = content.get("texts") if isinstance(content, dict) else None
-    if not isinstance(texts, list) or not all(isinstance(text, list) for text in texts):
+    if not isinstance(texts, list) or not all(isinstance(text, list) and all(type(token) is int for token in text) for text in texts):
         raise InvalidRequest("--replay-texts", f'{settings.path} is not {{"texts": [[token, ...], ...]}}')
-    known = tuple(tuple(int(token) for token in text) for text in texts)
+    known = tuple(tuple(text) for text in texts)
     return ReplayOptions(known, settings.acceptance, vocab_size, settings.seed, settings.step_us)

@@ -15,6 +15,8 @@ from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
 MAX_SESSIONS = 4096
+MAX_LEN = 1 << 30
+MAX_GRACE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,13 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
         revision=given.revision,
         probe=not given.no_probe,
     )
-    _positive("--max-sessions", given.max_sessions, MAX_SESSIONS)
-    _positive("--max-message-mib", given.max_message_mib, 1024)
-    _positive("--threads", given.threads, 1024)
+    _within("--max-sessions", given.max_sessions, 1, MAX_SESSIONS)
+    _within("--max-sessions-per-stream", given.max_sessions_per_stream, 0, MAX_SESSIONS)
+    _within("--max-message-mib", given.max_message_mib, 1, 1024)
+    _within("--threads", given.threads, 1, 1024)
+    _within("--max-len", given.max_len, 0, MAX_LEN)
+    _within("--max-prefix-len", given.max_prefix_len, 0, MAX_LEN)
+    _within("--drain-grace-s", given.drain_grace_s, 0, MAX_GRACE_S)
     engine.check()
     return DrafterSettings(
         engine=engine,
@@ -76,9 +82,9 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
     )
 
 
-def _positive(flag: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise InvalidRequest(flag, f"must be in [1, {most}], got {value}")
+def _within(flag: str, value: float, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidRequest(flag, f"must be in [{least}, {most}], got {value}")
 
 
 def _parser() -> argparse.ArgumentParser:

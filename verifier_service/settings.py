@@ -16,6 +16,7 @@ from outrider.types.identity import Numerics
 
 AUTO = "auto"
 DEFAULT_GRACE_S = 10.0
+MAX_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class VerifierSettings:
         self.draft.check()
         if self.max_sessions < 1:
             raise InvalidRequest("--max-sessions", f"must be positive, got {self.max_sessions}")
+        if self.max_prompt_len < 0:
+            raise InvalidRequest("--max-prompt-len", f"must be 0 or positive, got {self.max_prompt_len}")
+        for flag, seconds in (("--grace-s", self.grace_s), ("--wait-drafters-s", self.wait_drafters_s)):
+            if not 0.0 <= seconds <= MAX_SECONDS:
+                raise InvalidRequest(flag, f"must be in [0, {MAX_SECONDS:g}], got {seconds}")
 
 
 def parse_settings(arguments: list[str]) -> VerifierSettings:

@@ -47,18 +47,26 @@ def test_replayed_texts_come_from_a_file(model: Path, tmp_path: Path) -> None:
     assert tokens == [(token,) for token in range(40, 48)]
 
 
-@pytest.mark.parametrize("content", ['{"texts": 3}', "[[1, 2]]", '{"texts": [[1, 100000]]}'])
+@pytest.mark.parametrize("content", ['{"texts": 3}', "[[1, 2]]", '{"texts": [[1, 100000]]}', '{"texts": [["one"]]}', "no JSON"])
 def test_a_file_of_something_else_is_refused(model: Path, tmp_path: Path, content: str) -> None:
     texts = tmp_path / "texts.json"
     texts.write_text(content)
     with pytest.raises(InvalidRequest, match="texts"):
         loaded(model, "--source", "replay", "--replay-texts", str(texts))
+    with pytest.raises(InvalidRequest, match="texts"):
+        loaded(model, "--source", "replay", "--replay-texts", str(tmp_path / "nowhere.json"))
 
 
 @pytest.mark.parametrize("flag", ["--threads", "--max-sessions", "--max-message-mib"])
 def test_a_number_out_of_range_names_its_flag(model: Path, flag: str) -> None:
     with pytest.raises(InvalidRequest, match=flag):
         loaded(model, flag, "0")
+
+
+@pytest.mark.parametrize("flag", ["--max-len", "--max-prefix-len", "--max-sessions-per-stream", "--drain-grace-s"])
+def test_a_bound_below_zero_would_refuse_everything_and_is_refused_itself(model: Path, flag: str) -> None:
+    with pytest.raises(InvalidRequest, match=flag):
+        loaded(model, f"{flag}=-1")
 
 
 def test_an_unknown_source_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""The verifier's command line: what it means, and that a wrong value is refused by the name of its flag before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.errors import InvalidRequest
+from verifier_service.settings import DraftDefaults, VerifierSettings, parse_settings
+
+
+def parsed(*extra: str) -> VerifierSettings:
+    return parse_settings(["--model", "somewhere", *extra])
+
+
+def test_what_is_not_said_is_what_the_values_default_to() -> None:
+    settings = parsed()
+    assert settings.draft == DraftDefaults()
+    assert settings == VerifierSettings(settings.engine, settings.listen, (), settings.draft)
+
+
+def test_the_draft_length_is_a_number_or_found_by_measuring() -> None:
+    assert parsed("--draft-len", "auto").draft.draft_len is None
+    assert parsed("--draft-len", "7").draft.draft_len == 7
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--pacing", "magic"),
+        ("--draft-len", "0"),
+        ("--draft-len", "some"),
+        ("--max-draft-len", "33"),
+        ("--max-nodes", "0"),
+        ("--tree-width", "9"),
+        ("--stop-below", "1"),
+        ("--stop-below", "nan"),
+        ("--max-sessions", "0"),
+        ("--max-prompt-len", "-1"),
+        ("--grace-s", "-1"),
+        ("--grace-s", "nan"),
+        ("--wait-drafters-s", "inf"),
+    ],
+)
+def test_a_wrong_value_names_its_flag(flag: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match=flag):
+        parsed(f"{flag}={value}")
