@@ -126,6 +126,12 @@ def test_a_round_in_time_measures_what_it_cost_beside_its_step() -> None:
     assert session.statistics.draft_wait_us == 900
 
 
+def test_without_a_drafter_nobody_waits_for_drafts() -> None:
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(RoundPlanned(8, 8, 700))
+    assert session.statistics.draft_wait_us == 0
+
+
 def test_a_round_past_its_deadline_says_nothing_about_overhead() -> None:
     """Otherwise one stopped drafter would lengthen every session's drafts for a while."""
     session = drafted_session()

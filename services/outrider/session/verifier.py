@@ -152,7 +152,8 @@ class VerifierSession:
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
 
     def _count_wait(self, now_us: int) -> None:
-        self.statistics.draft_wait_us += max(0, now_us - self._ready_since_us)
+        if self._drafters.worth_waiting():  # else it waited for its turn
+            self.statistics.draft_wait_us += max(0, now_us - self._ready_since_us)
         if now_us >= self._deadline_us:
             self._drafters.miss_deadline()
 
