@@ -218,3 +218,12 @@ def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> Non
         engine.open(1, SequenceSpec(SamplingParams(temperature=temperature), NoiseAddress(4), 0, 60, 8))
         with pytest.raises(ModelRefused, match="largest logit"):
             engine.step(StepPlan((SequenceRows(1, np.arange(5, dtype=np.int32), np.array([3], np.int32), np.array([-1], np.int32)),)))
+
+
+def test_the_load_time_probe_checks_the_numpy_way_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    load(tmp_path, arrays=True, probe=True)
+    original = lean_arrays._gated
+    monkeypatch.setattr(lean_arrays, "_gated", lambda gate, up: original(gate, up) * np.float32(1.1))
+    with pytest.raises(ModelRefused, match="one by one"):
+        load(tmp_path, arrays=True, probe=True)

@@ -15,7 +15,7 @@ from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import lean_refusal, read_lean_weights
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import probe_batches, probe_positions
+from outrider.engine.probe import probe_batches
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
 
@@ -42,9 +42,9 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if config.probe:
         from outrider.engine.transformers_engine import load_model, own_logits
 
-        probe_positions(forward, config.device)
+        # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
         reference = own_logits(load_model(files, config))
-        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config))
+        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config), config.num_threads)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
     return PagedEngine(forward, model_identity(files, config, "lean", vocabulary, max_context, eos), config, dtype, vocabulary.missing_ids)

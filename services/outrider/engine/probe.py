@@ -1,8 +1,9 @@
 """The load-time check that a model may be served: ragged batches and trees must give what one-by-one decoding gives.
 
 Three questions. Does a row's output depend on the position of its neighbours (RoPE variants that choose frequencies from the longest
-row)? Do a chunked prefill, a decode row and a tree in one flat batch give the logits of the model's own forward over each path alone?
-In `invariant`: do the bits stay when rows are scheduled otherwise? A model that fails is refused with the reason.
+row)? Do a chunked prefill, a decode row and a tree in one flat batch give the logits of the model's own forward over each path alone,
+in every way that the engine will run them? In `invariant`: do the bits stay when rows are scheduled otherwise? A model that fails is
+refused with the reason.
 Must not know sequences beyond its own two, nor sampling.
 """
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from outrider.engine.attention import FastAttention, InvariantAttention
 from outrider.engine.block_table import BlockTable
 from outrider.engine.contract import EngineLimits
-from outrider.engine.decoder_forward import DecoderForward
+from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.live_tree import LiveTree
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.sequence_state import SequenceState
@@ -60,7 +61,7 @@ def probe_positions(forward: DecoderForward, device: str) -> None:
         except IndexError:
             return  # a table of positions: rows cannot influence one another through it
     error = float((far[:4] - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
-    if error > _TOLERANCE[alone.dtype]:
+    if not error <= _TOLERANCE[alone.dtype]:
         raise ModelRefused(
             f"a neighbour at position {far_position} changes a row's output by {error:.2g} (RoPE frequencies chosen by the longest row, "
             "as in dynamic or longrope scaling); such a model cannot be batched exactly"
@@ -76,10 +77,15 @@ class _Bench:
     sequences: dict[int, SequenceState]
     limits: EngineLimits
     invariant: InvariantShape | None
+    arrays: ArrayForward | None = None
 
     def step(self, *rows: SequenceRows) -> Tensor:
         """float32 [wanted rows, num_logits]."""
         batch = build_batch(StepPlan(rows), self.sequences, self.limits, self.forward.shape.num_logits, 8)
+        if self.arrays is not None:
+            logits = torch.from_numpy(self.arrays.logits(batch, batch.wanted()))
+            batch.apply()
+            return logits
         device = self.cache.pools[0].device
         tokens, positions = torch.from_numpy(batch.tokens).to(device), torch.from_numpy(batch.positions).to(device)
         if self.invariant is None:
@@ -104,24 +110,42 @@ class _Bench:
 
 
 def probe_batches(
-    forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str, num_ids: int, invariant: InvariantShape | None
+    forward: DecoderForward,
+    own_logits: OwnLogits,
+    dtype: torch.dtype,
+    device: str,
+    num_ids: int,
+    invariant: InvariantShape | None,
+    num_threads: int = 0,
 ) -> None:
-    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
+    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves.
+
+    num_threads: the engine's setting, which decides whether it will use the forward's ArrayForward.
+    """
     generator = np.random.default_rng(7)
     first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
     nodes = generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
     with torch.inference_mode():
         got = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=5)
-        for name, tokens, logits in got:
-            own = own_logits(tokens).float()
-            error = float((logits - own).abs().max() / own.abs().max().clamp_min(1.0))
-            if not error <= _TOLERANCE[dtype]:
-                raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
-        if invariant is not None:
+        own = [own_logits(tokens).float() for _, tokens, _ in got]
+        _compare(got, own, _TOLERANCE[dtype])
+        if invariant is None:
+            bench = _bench(forward, dtype, device, None)
+            bench.arrays = forward.array_forward(bench.cache, num_threads)
+            if bench.arrays is not None:
+                _compare(_schedule(bench, first, second, nodes, cut=5), own, _TOLERANCE[dtype])
+        else:
             again = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=18)
             changed = [name for (name, _, left), (_, _, right) in zip(got, again, strict=True) if not torch.equal(left, right)]
             if changed:
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
+
+
+def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolerance: float) -> None:
+    for (name, _, logits), expected in zip(got, own, strict=True):
+        error = float((logits - expected).abs().max() / expected.abs().max().clamp_min(1.0))
+        if not error <= tolerance:
+            raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
 
 def _bench(forward: DecoderForward, dtype: torch.dtype, device: str, invariant: InvariantShape | None) -> _Bench:
