@@ -139,9 +139,15 @@ def build_batch(
         begin += total
     batch = StepBatch(np.concatenate(tokens).astype(np.int64), np.concatenate(positions), np.concatenate(slots), segments)
     for segment in segments:
-        if len(segment.rows.tokens) and int(segment.state.tree.depths.max()) >= max_tree_depth:
+        if not len(segment.rows.tokens):
+            continue
+        num_levels = int(segment.state.tree.depths.max()) + 1
+        if num_levels > min(max_tree_depth, limits.max_context - segment.base):
             batch.revert()
-            raise InvalidRequest("plan.parents", f"sequence {segment.rows.sequence}: trees may have at most {max_tree_depth} levels")
+            name = f"sequence {segment.rows.sequence}"
+            if num_levels > max_tree_depth:
+                raise InvalidRequest("plan.parents", f"{name}: trees may have at most {max_tree_depth} levels")
+            raise InvalidRequest("plan.parents", f"{name}: the tree reaches beyond the context of {limits.max_context}")
     return batch
 
 
