@@ -28,6 +28,7 @@ MANY_PARAMS = (
     SamplingParams(temperature=0.8, top_p=0.5, min_p=0.1),
     SamplingParams(temperature=3.0, top_p=0.99),
     SamplingParams(temperature=0.1),
+    SamplingParams(temperature=1e-10),
 )
 
 
@@ -88,6 +89,15 @@ def test_near_ties_of_draws_are_decided_by_the_canonical_noise(monkeypatch: pyte
     canonical = top_choices(torch.from_numpy(logits), rows, 4)
     assert torch.equal(quick.ids, canonical.ids)
     assert torch.allclose(quick.scores, canonical.scores, atol=1e-5)
+
+
+def test_scores_that_only_rounding_makes_equal_go_to_the_lowest_id() -> None:
+    """So cold that the noise drops out of the sum: equal logits tie, and topk fetches any of them."""
+    generator = np.random.default_rng(9)
+    logits = np.round(generator.standard_normal((400, 10))).astype(np.float32) + np.float32(3.0)
+    params, positions = SamplingParams(temperature=1e-25), np.arange(400)
+    found = top_choices(torch.from_numpy(logits), [RowSampling(params, 77, positions)], 1).ids.tolist()
+    assert found == [slow_choices(row, params, 77, position)[:1].tolist() for position, row in enumerate(logits)]
 
 
 def test_choices_follow_the_path() -> None:

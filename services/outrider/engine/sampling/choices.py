@@ -120,15 +120,20 @@ def _draw(kept: Tensor, table: RowTable, index: IdArray, k: int) -> tuple[IdArra
     head_logits = head.logits.astype(np.float64)
     best = head_logits[:, 0]
     head_gumbel = approximate_gumbel(token_bits(subkeys[:, None], head.ids))
-    bounds = ((head_logits - best[:, None]) / np.maximum(temperatures, _MIN_TEMPERATURE)[:, None] + head_gumbel).min(axis=1)
+    divisors, margins = np.maximum(temperatures, _MIN_TEMPERATURE), score_margin(temperatures, best)
+    bounds = ((head_logits - best[:, None]) / divisors[:, None] + head_gumbel).min(axis=1)
+    bounds -= margins / divisors  # what ties with the head once scores are rounded must be seen, for the tie goes by the id
     rows, tokens = surviving_tokens(kept, best, temperatures, bounds, subkeys)
     device = kept.device
     values = kept[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)].cpu().numpy().astype(np.float64)
     scores = values + temperatures[rows] * approximate_gumbel(token_bits(subkeys[rows], tokens))
     order = np.lexsort((-scores, rows))
     ids, ranked = _first_of_rows(rows[order], tokens[order], scores[order], len(index), k + 1)
-    close = _close(ranked, score_margin(temperatures, best))
-    return ids[:, :k], ranked[:, :k], close
+    unsure = _close(ranked, margins)
+    for row in np.flatnonzero(ids[:, k - 1] < 0):  # few are left by the filters, or the bulk stage saw none of them in a row that cold
+        num_found, num_left = np.count_nonzero(ids[row] >= 0), int(torch.isfinite(kept[row]).sum())
+        unsure[row] |= num_found < min(k, num_left)
+    return ids[:, :k], ranked[:, :k], unsure
 
 
 def _first_of_rows(rows: IdArray, tokens: IdArray, scores: FloatArray64, num_rows: int, width: int) -> tuple[IdArray, FloatArray64]:
