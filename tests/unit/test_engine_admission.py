@@ -8,7 +8,9 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from transformers import FalconConfig
 import fakes_models
 from outrider.engine.config import EngineConfig, EngineKind, InvariantSizes
 from outrider.engine.load import load_engine
+from outrider.engine.paged_cache import LayerShape
+from outrider.engine.transformers_forward import LayerTrace, check_layers
 from outrider.errors import InvalidRequest, ModelRefused
 
 LEAN_FAMILY, OTHER_FAMILY = "llama", "gemma2"
@@ -118,6 +122,16 @@ def test_attention_outside_the_interface_is_refused_in_words(tmp_path: Path) -> 
     fakes_models.write_model(FalconConfig(**sizes, bos_token_id=None, eos_token_id=None), tmp_path)
     with pytest.raises(ModelRefused, match="'falcon' does not attend through transformers' attention interface"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(("told", "refused"), [((None, 12), False), ((None, None), True), ((None, 13), True), ((12, 12), True)], ids=str)
+def test_layers_must_slide_as_the_configuration_says(told: tuple[int | None, int | None], refused: bool) -> None:
+    kinds = ["full_attention", "sliding_attention"]
+    config = SimpleNamespace(model_type="some", num_hidden_layers=2, layer_types=kinds, sliding_window=12)
+    trace = LayerTrace()
+    trace.windows, trace.shapes = dict(enumerate(told)), dict.fromkeys(range(2), LayerShape(1, 8))
+    with pytest.raises(ModelRefused, match="the configuration names") if refused else nullcontext():
+        check_layers(trace, config)
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,10 @@ def check_layers(trace: LayerTrace, text_config: Any) -> None:
     for layer, kind in enumerate(getattr(text_config, "layer_types", None) or ()):
         if kind not in ("full_attention", "sliding_attention"):
             raise ModelRefused(f"layer {layer} of {family!r} is of type {kind!r}; only full and sliding attention are supported")
-        if kind == "sliding_attention" and trace.windows[layer] is None:
-            raise ModelRefused(f"layer {layer} of {family!r} slides but does not tell its attention the window; not supported")
+        named = text_config.sliding_window if kind == "sliding_attention" else None
+        if trace.windows[layer] != named:
+            windows = f"the window {trace.windows[layer]} to its attention, the configuration names {named}"
+            raise ModelRefused(f"layer {layer} of {family!r} tells {windows}; not supported")
 
 
 def _split(model: PreTrainedModel) -> tuple[nn.Module, nn.Module, _GivenHidden]:
