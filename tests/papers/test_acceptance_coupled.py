@@ -17,10 +17,12 @@ from scipy import stats
 
 from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
 from outrider.engine.acceptance.coupled import CoupledAcceptance
+from outrider.engine.sampling import single_pick
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.penalties import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.rows import RowSampling
+from outrider.engine.sampling.single_pick import pick_single
 from outrider.noise.keys import Purpose, derive_key
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import DraftTree
@@ -87,6 +89,35 @@ def test_picks_follow_the_exact_distribution(params: SamplingParams) -> None:
 @pytest.mark.parametrize("params", PARAMS)
 def test_noise_that_forgets_the_position_is_caught(params: SamplingParams) -> None:
     assert chi_square(picks_of(params, np.zeros(NUM_DRAWS, np.int64)), enumerated(params)) < FALSE_ALARM
+
+
+def one_row_picks_of(params: SamplingParams) -> npt.NDArray[np.int64]:
+    """The one-row way, as an engine uses it: what it leaves undecided goes to the general pick."""
+    singles = [pick_single(LOGITS, params, KEY, position, with_prob=False) for position in range(NUM_DRAWS)]
+    picks = np.array([-1 if single is None else single.token for single in singles], np.int64)
+    undecided = np.flatnonzero(picks < 0)
+    picks[undecided] = picks_of(params, undecided)
+    return picks
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(temperature=0.6), SamplingParams(top_p=0.8), SamplingParams(min_p=0.12)]
+)
+def test_one_row_picks_follow_the_exact_distribution(params: SamplingParams) -> None:
+    assert chi_square(one_row_picks_of(params), enumerated(params)) > FALSE_ALARM
+
+
+def test_one_row_picks_with_a_bound_too_tight_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_pick, "SLACK", -0.5)
+    monkeypatch.setattr(single_pick, "score_margin", lambda temperatures, best: np.zeros(1))
+    original = np.flatnonzero
+
+    def never_empty(found: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        tokens = original(found)
+        return np.array([int(LOGITS.argmax())]) if not len(tokens) and len(found) == len(LOGITS) else tokens
+
+    monkeypatch.setattr(single_pick.np, "flatnonzero", never_empty)  # type: ignore[attr-defined]
+    assert chi_square(one_row_picks_of(SamplingParams()), enumerated(SamplingParams())) < FALSE_ALARM
 
 
 def test_forgotten_penalties_are_caught() -> None:
