@@ -61,7 +61,7 @@ VENDORS: dict[str, set[str]] = {
     "outrider.session": {"numpy"},
     "outrider.v1": {"grpc", "google"},
     "outrider.rpc": _GRPC | {"grpc_reflection", "numpy", "uvloop"},
-    "outrider.engine": _TORCH | {"numpy"},
+    "outrider.engine": _TORCH | {"numpy", "threadpoolctl"},
     "outrider.engine.acceptance": {"numpy"},
     "outrider.engine.config": set(),
     "outrider.engine.contract": {"numpy"},

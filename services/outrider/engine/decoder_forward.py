@@ -44,7 +44,7 @@ class DecoderForward(Protocol):
         """Sizes, known once loaded."""
         ...
 
-    def array_forward(self, cache: PagedCache, num_threads: int) -> ArrayForward | None:
+    def array_forward(self, cache: PagedCache) -> ArrayForward | None:
         """The model's ArrayForward over a cache; None where it has none, or where it would not be faster."""
         ...
 

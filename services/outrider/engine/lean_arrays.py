@@ -23,8 +23,8 @@ from outrider.types.tree import FloatArray
 
 # Above, long products dominate and torch's fused attention needs less memory.
 MAX_ROWS = 64
-# With several threads a matrix of a larger model is better split than called cheaply.
-MAX_BYTES_WITH_THREADS = 8 << 20
+# OpenBLAS works on this many rows at a time: 5 to 7 rows cost more than 8.
+ROW_MULTIPLE = 4
 
 _Complex64Array = npt.NDArray[np.complex64]
 
@@ -54,18 +54,21 @@ class LeanArrays:
 
     def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         attention = ArrayAttention(self._pools, batch)
+        num_rows, sizes = batch.num_rows, self._sizes
         rotations = self._rotations[batch.positions][:, None]  # [rows, 1, dim / 2]
-        states = self._embedding[batch.tokens]
-        mlp_len = self._sizes.mlp_len
+        states = _padded(self._embedding[batch.tokens])
+        attended = np.zeros((len(states), sizes.num_heads * sizes.head_dim), np.float32)
+        mlp_len = sizes.mlp_len
         for index, layer in enumerate(self._layers):
-            heads = layer.qkv(self._normed(states)).reshape(len(states), -1, self._sizes.head_dim)
+            heads = layer.qkv(self._normed(states))[:num_rows].reshape(num_rows, -1, sizes.head_dim)
             self._rotate(heads, layer, rotations)
-            states += layer.output(attention.attend(index, heads, self._sizes.num_heads, self._sizes.windows[index]))
+            attended[:num_rows] = attention.attend(index, heads, sizes.num_heads, sizes.windows[index])
+            states += layer.output(attended)
             gate_up = layer.gate_up(self._normed(states))
             states += layer.down(_gated(gate_up[:, :mlp_len], gate_up[:, mlp_len:]))
-        if len(wanted) < len(states):
-            states = states[wanted]
-        return self._head(self._normed(states) * self._final_scale)
+        if len(wanted) < num_rows:
+            states = _padded(states[wanted])
+        return self._head(self._normed(states) * self._final_scale)[: len(wanted)]
 
     def _normed(self, states: FloatArray) -> FloatArray:
         """RMSNorm without its weight and sqrt(hidden), which are in the matrix that follows."""
@@ -112,19 +115,21 @@ class _ArrayLayer:
         self.qk_scale = None if layer.qk_norm is None else cast(FloatArray, (layer.qk_norm * head_dim**0.5).numpy())
 
 
-def suits_arrays(weights: LeanWeights, num_threads: int) -> bool:
-    """Whether LeanArrays can run these weights and is the faster way. num_threads: torch's, 0 for its own choice."""
+def suits_arrays(weights: LeanWeights) -> bool:
+    """Whether LeanArrays can run these weights."""
     tensors = [weights.embedding, weights.head.matrix]
-    if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
-        return False
-    return num_threads == 1 or _num_bytes(weights) <= MAX_BYTES_WITH_THREADS
+    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
-def _num_bytes(weights: LeanWeights) -> int:
-    matrices = [weights.head.matrix]
-    for layer in weights.layers:
-        matrices += [part.matrix for part in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    return sum(matrix.nbytes for matrix in matrices)
+def _padded(rows: FloatArray) -> FloatArray:
+    """The rows, and rows of zeros up to a multiple of ROW_MULTIPLE; a single row stays one, which is a product of its own kind."""
+    num_rows = len(rows)
+    missing = -num_rows % ROW_MULTIPLE
+    if num_rows <= 1 or not missing:
+        return rows
+    padded = np.zeros((num_rows + missing, rows.shape[1]), np.float32)
+    padded[:num_rows] = rows
+    return padded
 
 
 def _gated(gate: FloatArray, up: FloatArray) -> FloatArray:

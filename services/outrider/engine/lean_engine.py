@@ -44,7 +44,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
 
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
         reference = own_logits(load_model(files, config))
-        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config), config.num_threads)
+        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config))
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
     return PagedEngine(forward, model_identity(files, config, "lean", vocabulary, max_context, eos), config, dtype, vocabulary.missing_ids)

@@ -42,9 +42,9 @@ class LeanForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    def array_forward(self, cache: PagedCache, num_threads: int) -> LeanArrays | None:
+    def array_forward(self, cache: PagedCache) -> LeanArrays | None:
         """See DecoderForward."""
-        return LeanArrays(self._weights, cache) if suits_arrays(self._weights, num_threads) else None
+        return LeanArrays(self._weights, cache) if suits_arrays(self._weights) else None
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""

@@ -47,7 +47,7 @@ class PagedEngine:
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
-        self._arrays = None if self._invariant else forward.array_forward(self._cache, config.num_threads)
+        self._arrays = None if self._invariant else forward.array_forward(self._cache)
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context)
         self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)

@@ -116,12 +116,8 @@ def probe_batches(
     device: str,
     num_ids: int,
     invariant: InvariantShape | None,
-    num_threads: int = 0,
 ) -> None:
-    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves.
-
-    num_threads: the engine's setting, which decides whether it will use the forward's ArrayForward.
-    """
+    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
     generator = np.random.default_rng(7)
     first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
     nodes = generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
@@ -131,7 +127,7 @@ def probe_batches(
         _compare(got, own, _TOLERANCE[dtype])
         if invariant is None:
             bench = _bench(forward, dtype, device, None)
-            bench.arrays = forward.array_forward(bench.cache, num_threads)
+            bench.arrays = forward.array_forward(bench.cache)
             if bench.arrays is not None:
                 _compare(_schedule(bench, first, second, nodes, cut=5), own, _TOLERANCE[dtype])
         else:

@@ -31,6 +31,9 @@ from outrider.types.sampling import SamplingParams
 from outrider.types.step import Choices, SequenceResult, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
 
+# Rows of a sequence that are picked one by one; for more the general pick's bookkeeping is the smaller part.
+MAX_SINGLE_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class _WantedRows:
@@ -121,17 +124,13 @@ def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
 
 def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices]) -> tuple[IntArray, FloatArray]:
     """int32 [wanted rows], where candidates were drawn the first of them; and float32 [wanted rows] probabilities, NaN if not asked for."""
-    if len(logits) == 1 and len(wanted) == 1 and not choices:
-        single = _single_pick(logits, wanted[0])
-        if single is not None:
-            return single
     picks, probs = np.empty(len(logits), np.int32), np.full(len(logits), np.nan, np.float32)
     rest = []
     for entry in wanted:
         drawn = choices.get(entry.segment.rows.sequence)
         if drawn is not None:
             picks[entry.begin : entry.end] = drawn.ids[:, 0]
-        elif entry.end > entry.begin:
+        elif entry.end > entry.begin and not _pick_singly(logits, entry, picks, probs):
             rest.append(entry)
     if rest and all(_is_plain_argmax(entry.segment.state.spec.sampling) for entry in rest):
         best = _rows_of(logits, rest).max(dim=1)
@@ -144,7 +143,7 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
         end = begin + entry.end - entry.begin
         picks[entry.begin : entry.end] = own[begin:end]
         begin = end
-    asking = [entry for entry in wanted if entry.segment.rows.pick_probs and entry.end > entry.begin]
+    asking = [entry for entry in wanted if entry.segment.rows.pick_probs and np.isnan(probs[entry.begin : entry.end]).any()]
     if asking:
         rows = np.concatenate([np.arange(entry.begin, entry.end) for entry in asking])
         temperatures = [entry.sampling.params.temperature for entry in asking for _ in range(entry.begin, entry.end)]
@@ -152,17 +151,24 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
     return picks, probs
 
 
-def _single_pick(logits: Tensor, entry: _WantedRows) -> tuple[IntArray, FloatArray] | None:
-    """The only row of a step on the CPU, where nothing but temperature, top-p and min-p bears on the pick."""
+def _pick_singly(logits: Tensor, entry: _WantedRows, picks: IntArray, probs: FloatArray) -> bool:
+    """Pick an entry's rows one by one, where they are few, on the CPU, and nothing but temperature, top-p and min-p bears on them.
+
+    False when the general pick must decide, whatever was written.
+    """
     sampling = entry.sampling
-    if sampling.params.has_penalties or sampling.params.logit_bias or logits.device.type != "cpu":
-        return None
-    single = pick_single(
-        logits[0].numpy(), sampling.params, sampling.key, int(sampling.positions[0]), with_prob=entry.segment.rows.pick_probs
-    )
-    if single is None:
-        return None
-    return np.array([single.token], np.int32), np.array([single.prob], np.float32)
+    params, num_rows = sampling.params, entry.end - entry.begin
+    if num_rows > MAX_SINGLE_ROWS or params.has_penalties or params.logit_bias or logits.device.type != "cpu":
+        return False
+    if params.temperature == 0.0 and num_rows > 1:
+        return False  # one argmax over all rows is cheaper
+    rows = logits[entry.begin : entry.end].numpy()
+    for place, (row, position) in enumerate(zip(rows, sampling.positions.tolist(), strict=True), entry.begin):
+        single = pick_single(row, params, sampling.key, position, with_prob=entry.segment.rows.pick_probs)
+        if single is None:
+            return False
+        picks[place], probs[place] = single.token, single.prob
+    return True
 
 
 def _is_plain_argmax(params: SamplingParams) -> bool:

@@ -1,4 +1,4 @@
-"""Torch's view of an EngineConfig: dtype, threads of the calling thread's team, the fixed sizes of `invariant`.
+"""The numeric libraries' view of an EngineConfig: dtype, threads, the fixed sizes of `invariant`.
 
 Must not know models.
 """
@@ -6,6 +6,7 @@ Must not know models.
 from __future__ import annotations
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from outrider.engine.config import DType, EngineConfig
 from outrider.errors import InvalidRequest
@@ -24,9 +25,10 @@ def check_device(config: EngineConfig) -> None:
 
 
 def use_threads(config: EngineConfig) -> None:
-    """Set torch's intra-op threads; the thread that calls this must be the one that steps (each has its own OpenMP team)."""
+    """Set torch's and numpy's threads; the thread that calls this must be the one that steps (each has its own OpenMP team)."""
     if config.num_threads and config.device == "cpu":
         torch.set_num_threads(config.num_threads)
+        threadpool_limits(config.num_threads, user_api="blas")
 
 
 def invariant_shape(config: EngineConfig) -> InvariantShape | None:

@@ -125,7 +125,7 @@ class TransformersForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    def array_forward(self, cache: PagedCache, num_threads: int) -> None:
+    def array_forward(self, cache: PagedCache) -> None:
         """See DecoderForward: modules have only one way."""
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -70,8 +70,17 @@ def gumbel(keys: npt.ArrayLike, positions: npt.ArrayLike, tokens: npt.ArrayLike)
 
 def uniform(key: int, position: int, ordinal: int = 0) -> float:
     """One uniform in (0, 1) for a test at a position; ordinal tells tests of one position apart (it takes the token's place)."""
-    subkey = _mix_scalar(key + (position + 1) * POSITION_STEP)
-    noise_bits = _mix_scalar(subkey + (ordinal + 1) * TOKEN_STEP)
+    return uniform_at(position_subkey(key, position), ordinal)
+
+
+def position_subkey(key: int, position: int) -> int:
+    """`position_subkeys` of one position, in plain integers: for a few values cheaper than arrays."""
+    return _mix_scalar(key + (position + 1) * POSITION_STEP)
+
+
+def uniform_at(subkey: int, token: int) -> float:
+    """`uniform_of(token_bits(...))` of one token, in plain integers."""
+    noise_bits = _mix_scalar(subkey + (token + 1) * TOKEN_STEP)
     return ((noise_bits >> UNIFORM_SHIFT) + 0.5) * UNIFORM_UNIT
 
 

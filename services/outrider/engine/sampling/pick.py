@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from outrider.noise.reference_pick import pick_processed
 IdArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray64 = npt.NDArray[np.float64]
+Real = TypeVar("Real", float, FloatArray64)
 
 # |float32 gumbel - float64 library gumbel| <= half a float32 ulp below 64 (1.91e-6) + a few float64 ulps; twice that for two tokens.
 GUMBEL_MARGIN = 4e-6
@@ -85,9 +87,9 @@ def approximate_gumbel(noise_bits: BitsArray) -> FloatArray64:
     return -np.log(-np.log(uniform_of(noise_bits)))
 
 
-def score_margin(temperatures: FloatArray64, best_logits: FloatArray64) -> FloatArray64:
+def score_margin(temperatures: Real, best_logits: Real) -> Real:
     """How far apart two approximate scores must be to order the canonical ones."""
-    return GUMBEL_MARGIN * temperatures + SCORE_MARGIN * (np.abs(best_logits) + MAX_GUMBEL * temperatures)
+    return GUMBEL_MARGIN * temperatures + SCORE_MARGIN * (abs(best_logits) + MAX_GUMBEL * temperatures)
 
 
 def rows_at(processed: Tensor, index: IdArray) -> Tensor:

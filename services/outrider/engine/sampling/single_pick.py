@@ -11,9 +11,9 @@ from math import isfinite, log, nan
 
 import numpy as np
 
-from outrider.engine.sampling.pick import approximate_gumbel, score_margin
-from outrider.engine.sampling.survivors import LOWEST_EXPONENT, SLACK, TWO_32, high_words
-from outrider.noise.field import Float32Array, position_subkeys, token_bits, uniform
+from outrider.engine.sampling.pick import score_margin
+from outrider.engine.sampling.survivors import LOWEST_EXPONENT, SLACK, high_words
+from outrider.noise.field import Float32Array, position_subkey, uniform_at
 from outrider.noise.reference_pick import min_p_gap
 from outrider.types.sampling import SamplingParams
 
@@ -21,6 +21,7 @@ from outrider.types.sampling import SamplingParams
 _MIN_TEMPERATURE = 1e-6
 # Far above the rounding of a float32 mass (nucleus.MASS_MARGIN): within it the general pick decides.
 _CLEAR_MARGIN = 1e-3
+_LOG_TWO_32 = 32.0 * log(2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +48,40 @@ def pick_single(logits: Float32Array, params: SamplingParams, key: int, position
         return SinglePick(best_id, 1.0 / float(np.exp(logits - np.float32(best)).sum()) if with_prob else nan)
     if params.top_k > 0 or params.temperature < _MIN_TEMPERATURE:
         return None
-    inverse = np.float32(1.0 / params.temperature)
-    bound = -log(-log(uniform(key, position, best_id))) - SLACK
-    limits = logits - np.float32(best)
-    limits *= inverse
-    limits -= np.float32(bound)
-    np.maximum(limits, np.float32(LOWEST_EXPONENT), out=limits)
-    np.exp(limits, out=limits)
-    limits *= np.float32(TWO_32)
-    subkeys = position_subkeys(key, position)
-    high = high_words(subkeys, len(logits))[0]
-    tokens = np.flatnonzero(np.invert(high, out=high).astype(np.float32) <= limits)
-    values = logits[tokens].astype(np.float64)
-    near = best - values <= min_p_gap(params)
-    tokens, values = tokens[near], values[near]
-    scores = values + params.temperature * approximate_gumbel(token_bits(subkeys, tokens))
-    order = np.argsort(-scores)
-    winner = int(order[0])
-    if len(order) > 1:
-        margin = score_margin(np.array([params.temperature]), np.array([best]))[0]
-        if scores[winner] - scores[order[1]] <= margin:
-            return None
-    token, value = int(tokens[winner]), float(values[winner])
+    subkey = position_subkey(key, position)
+    bound = -log(-log(uniform_at(subkey, best_id))) - SLACK
+    limits = _limits(logits, best, params.temperature, bound)
+    high = high_words(np.array([subkey], np.uint64), len(logits))[0]
+    tokens = np.flatnonzero(np.invert(high, out=high).astype(np.float32) <= limits).tolist()
+    ranked = _ranked(logits, tokens, best, params, subkey)
+    score, value, token = ranked[0]
+    if len(ranked) > 1 and score - ranked[1][0] <= score_margin(params.temperature, best):
+        return None
     if params.top_p < 1.0 and not _is_clearly_inside(logits, limits, value, best, params.top_p):
         return None
     return SinglePick(token, float(limits[token] / limits.sum()) if with_prob else nan)
+
+
+def _limits(logits: Float32Array, best: float, temperature: float, bound: float) -> Float32Array:
+    """float32 2^32 * exp((logit - best) / T - bound), as in `survivors`, and proportional to the probabilities."""
+    limits: Float32Array = logits - np.float32(best)
+    limits *= np.float32(1.0 / temperature)
+    limits -= np.float32(bound - _LOG_TWO_32)
+    np.maximum(limits, np.float32(LOWEST_EXPONENT), out=limits)
+    np.exp(limits, out=limits)
+    return limits
+
+
+def _ranked(logits: Float32Array, tokens: list[int], best: float, params: SamplingParams, subkey: int) -> list[tuple[float, float, int]]:
+    """(score, logit, token) of the survivors within min-p, best score first. A few plain numbers: arrays would cost more."""
+    gap = min_p_gap(params)
+    scored = []
+    for token in tokens:
+        value = float(logits[token])
+        if best - value <= gap:
+            scored.append((value - params.temperature * log(-log(uniform_at(subkey, token))), value, token))
+    scored.sort(reverse=True)
+    return scored
 
 
 def _is_clearly_inside(logits: Float32Array, limits: Float32Array, value: float, best: float, top_p: float) -> bool:
