@@ -29,7 +29,6 @@ from outrider_bench.oracle import NEAR_TIE_GAP, Disagreement, Oracle
 FULL_CASES = 200
 QUICK_CASES = 30
 MAX_TOKENS = 64
-DTYPES = ("float32", "bfloat16")
 SHAPES = ({"max_len": 4}, {"max_len": 16, "stop_below": 0.3}, {"max_len": 6, "tree_width": 3})
 LISTED = 20
 
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     max_tokens = args.max_tokens or MAX_TOKENS
     console = make_console()
     reports = []
-    for dtype in DTYPES:
+    for dtype in args.dtypes:
         oracle = Oracle(model_path(args.target), dtype)
         for numerics in ("invariant", "fast"):
             report = check_numerics(args.target, args.draft, dtype, numerics, num_cases, max_tokens, oracle)

@@ -38,6 +38,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"], metavar="DTYPE",
+        help="identity: which dtypes (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed: which tasks (%(default)s)")
     parser.add_argument("--repeats", type=int, metavar="N", help="speed: repetitions of each cell, for medians")
     parser.add_argument("--prompts", type=int, metavar="N", help="speed: prompts of each task; identity: requests")
