@@ -31,6 +31,7 @@ QUICK_CASES = 30
 MAX_TOKENS = 64
 SHAPES = ({"max_len": 4}, {"max_len": 16, "stop_below": 0.3}, {"max_len": 6, "tree_width": 3})
 LISTED = 20
+DRAFT_LEN = 6  # fixed: a length that follows the clock may settle on drafting nothing, and a cell without drafts proves nothing
 
 
 @dataclass(slots=True)
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
 def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases: int, max_tokens: int, oracle: Oracle) -> NumericsReport:
     """Every cell of one deployment."""
     threads = plan_threads(len(usable_cores()), "serial")
-    spec = DeploymentSpec(model_path(target), model_path(draft), "serial", threads, dtype=dtype, numerics=numerics)
+    fixed = ("--draft-len", str(DRAFT_LEN))
+    spec = DeploymentSpec(model_path(target), model_path(draft), "serial", threads, dtype=dtype, numerics=numerics, verifier_extra=fixed)
     progress = make_console(stderr=True)
     with start(spec, progress) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
         cases = make_cases(gateway, num_cases, max_tokens)

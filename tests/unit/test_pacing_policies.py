@@ -187,10 +187,32 @@ def test_what_a_round_costs_anyway_makes_longer_drafts_pay() -> None:
 
 def test_a_session_that_has_not_measured_its_overhead_does_not_count_as_one_without() -> None:
     measured = replace(READY, draft_us_per_token=500.0, acceptance=0.9, overhead_us=50_000.0)
-    alone, beside = DraftLength(None, serial_tokens_per_us), DraftLength(None, serial_tokens_per_us)
-    alone.update(StepView((measured,), COST, 64, 0))
-    beside.update(StepView((measured, *(replace(measured, session=at, overhead_us=0.0) for at in range(2, 9))), COST, 64, 0))
-    assert beside.value == alone.value
+    everybody, one = DraftLength(None, serial_tokens_per_us), DraftLength(None, serial_tokens_per_us)
+    others = [replace(measured, session=at) for at in range(2, 9)]
+    everybody.update(StepView((measured, *others), COST, 64, 0))
+    one.update(StepView((measured, *(replace(other, overhead_us=0.0) for other in others)), COST, 64, 0))
+    assert one.value == everybody.value
+
+
+def test_sessions_that_share_a_step_are_counted_with_their_rows() -> None:
+    cost = CostCurve(((1, 2_000.0), (8, 4_000.0), (64, 20_000.0)))
+
+    def chosen(num_sessions: int) -> int:
+        length = DraftLength(None, pearl_tokens_per_us)
+        sessions = tuple(replace(READY, session=at, draft_us_per_token=1_500.0, acceptance=0.9) for at in range(num_sessions))
+        length.update(StepView(sessions, cost, 64, 0))
+        return length.value
+
+    assert chosen(1) < chosen(6)  # a step of six takes longer, so more is drafted meanwhile
+
+
+def test_one_slow_first_draft_does_not_shorten_everybodys() -> None:
+    flat = CostCurve(((1, 10_000.0), (64, 10_000.0)))
+    length = DraftLength(None, pearl_tokens_per_us)
+    length.update(StepView((replace(READY, draft_us_per_token=1_000.0, acceptance=0.95),), flat, 64, 0))
+    before = length.value
+    length.update(StepView((replace(READY, draft_us_per_token=9_000.0, acceptance=0.95),), flat, 64, 1_000_000))
+    assert length.value > before // 3
 
 
 def test_a_slightly_better_length_does_not_change_it() -> None:

@@ -14,6 +14,7 @@ from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 MAX_DRAFT_LEN = 32
 DEFAULT_DRAFT_LEN = 4
 KEEP_WITHIN = 0.03
+DRAFT_TIME_RATE = 1 / 8
 # Rates change little within so short a time, and looking for the best length takes tens of microseconds of the engine thread.
 LOOK_EVERY_US = 20_000
 _ALMOST_ONE = 0.999
@@ -21,12 +22,20 @@ _ALMOST_ONE = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token, what else a round takes (us)."""
+    """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token, what else a round takes (us).
+
+    num_sessions: that share a step and a draft step; the drafting time is theirs together.
+    """
 
     cost: CostCurve
     draft_us_per_token: float
     acceptance: float
     overhead_us: float = 0.0
+    num_sessions: int = 1
+
+    def verify_us(self, rows_each: int) -> float:
+        """Time of a step in which every session has this many rows."""
+        return self.cost.verify_us(rows_each * self.num_sessions)
 
 
 def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
@@ -37,7 +46,7 @@ def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
 
 def serial_tokens_per_us(rates: Rates, draft_len: int) -> float:
     """Throughput of drafting draft_len tokens, then verifying them; what a round costs anyway makes longer drafts pay."""
-    round_us = draft_len * rates.draft_us_per_token + rates.cost.verify_us(draft_len + 1) + rates.overhead_us
+    round_us = draft_len * rates.draft_us_per_token + rates.verify_us(draft_len + 1) + rates.overhead_us
     return tokens_per_serial_round(rates.acceptance, draft_len) / round_us
 
 
@@ -48,8 +57,8 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
     post_share = alpha / (alpha + 1.0 - whole)
     emitted = (1.0 - whole) / (1.0 - alpha)  # A.1's sum of (n + 1) alpha^n (1 - alpha), and gamma * alpha^gamma
     draft_us = draft_len * rates.draft_us_per_token
-    post_us = max(draft_us, rates.cost.verify_us(draft_len))
-    pre_us = max(draft_us, rates.cost.verify_us(1))
+    post_us = max(draft_us, rates.verify_us(draft_len))
+    pre_us = max(draft_us, rates.verify_us(1))
     round_us = (1.0 - post_share) * pre_us + post_share * post_us + rates.overhead_us
     return ((1.0 - post_share) + post_share * emitted) / round_us
 
@@ -66,6 +75,7 @@ class DraftLength:
         self._fixed = fixed is not None
         self._throughput = throughput
         self._look_at_us: int | None = None
+        self._draft_us = 0.0
         self.value = DEFAULT_DRAFT_LEN if fixed is None else fixed
 
     def update(self, view: StepView) -> None:
@@ -80,7 +90,9 @@ class DraftLength:
         acceptance = sum(session.acceptance for session in known) / len(known)
         overheads = [session.overhead_us for session in known if session.overhead_us > 0.0]
         overhead_us = sum(overheads) / len(overheads) if overheads else 0.0
-        rates = Rates(view.cost, draft_us, acceptance, overhead_us)
+        # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
+        self._draft_us += (DRAFT_TIME_RATE if self._draft_us else 1.0) * (draft_us - self._draft_us)
+        rates = Rates(view.cost, self._draft_us, acceptance, overhead_us, len(view.sessions))
         best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
