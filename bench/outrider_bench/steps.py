@@ -23,7 +23,6 @@ from outrider.cli.deployment_options import model_path
 from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
-from outrider.launch.threads import usable_cores
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
@@ -35,6 +34,7 @@ ROW_COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 1900)
 REPEATS = 15
 QUICK_REPEATS = 5
+NUM_THREADS = 1  # with more, the thread pools of torch and numpy, side by side in one process, wait on each other
 BLOCK_LEN = 32
 MAX_RUNS = 4
 CHAIN_LEN = 16  # levels that `invariant` takes
@@ -59,7 +59,7 @@ class Cell:
 def run(args: argparse.Namespace) -> int:
     """Measure and show; nothing can fail but the machine."""
     console, repeats = make_console(), args.repeats or (QUICK_REPEATS if args.quick else REPEATS)
-    num_threads = len(usable_cores())
+    num_threads = NUM_THREADS
     path = model_path(args.target)
     cells = [
         cell
