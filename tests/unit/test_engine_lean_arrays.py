@@ -57,14 +57,15 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     return seen
 
 
-def load(directory: Path, arrays: bool, probe: bool = False) -> PagedEngine:
-    """arrays: False keeps the engine on torch."""
-    settings = EngineConfig(str(directory), kind=EngineKind.LEAN, num_blocks=40, block_len=16, max_rows=256, num_threads=1, probe=probe)
+def load(directory: Path, arrays: bool, probe: bool = False, array_rows: int = 64) -> PagedEngine:
+    """arrays: False keeps the engine on torch. array_rows: longer steps go to torch."""
+    settings = EngineConfig(
+        str(directory), EngineKind.LEAN, num_blocks=40, block_len=16, max_rows=256,
+        array_rows=array_rows if arrays else 0, num_threads=1, probe=probe
+    )  # fmt: skip
     engine = load_engine(settings)
     assert isinstance(engine, PagedEngine)
-    assert engine._arrays is not None
-    if not arrays:
-        engine._arrays = None
+    assert (engine._arrays is not None) == arrays
     return engine
 
 
@@ -144,14 +145,12 @@ def test_biases_everywhere_and_mixed_windows(tmp_path: Path, captured: Captured)
     assert compare(tmp_path, captured, 7) < TOLERANCE
 
 
-def test_both_ways_may_take_turns_on_one_cache(tmp_path: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_may_take_turns_on_one_cache(tmp_path: Path, captured: Captured) -> None:
     fakes_models.make_model("mistral", tmp_path)
     run_schedule(load(tmp_path, arrays=False), 5)
     torch_logits = captured.copy()
     captured.clear()
-    mixed = load(tmp_path, arrays=True)
-    monkeypatch.setattr(lean_arrays.LeanArrays, "max_rows", 8)  # the longer steps go to torch
-    run_schedule(mixed, 5)
+    run_schedule(load(tmp_path, arrays=True, array_rows=8), 5)
     assert largest_difference(torch_logits, captured) < TOLERANCE
 
 

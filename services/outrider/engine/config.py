@@ -47,6 +47,7 @@ class EngineConfig:
     """model: a path or a hub name. kv_budget_mib: bytes for the cache when num_blocks is 0 (derived), else num_blocks rules.
 
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
+    array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. probe: check the model at load time.
     """
 
@@ -59,6 +60,7 @@ class EngineConfig:
     kv_budget_mib: int = 256
     block_len: int = 32
     max_rows: int = 512
+    array_rows: int = 64
     max_context: int = 0
     device: str = "cpu"
     trust_remote_code: bool = False
@@ -80,7 +82,7 @@ class EngineConfig:
                 raise InvalidRequest(f"engine.invariant.{name}", f"must be a positive multiple of 16, got {size}")
         if self.invariant.group_blocks <= 0 or self.invariant.group_blocks.bit_count() != 1:
             raise InvalidRequest("engine.invariant.group_blocks", f"must be a power of two, got {self.invariant.group_blocks}")
-        for name in ("num_threads", "max_context"):
+        for name in ("num_threads", "max_context", "array_rows"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"engine.{name}", f"must be 0 or positive, got {getattr(self, name)}")
         if self.num_blocks < 0 or self.kv_budget_mib <= 0:

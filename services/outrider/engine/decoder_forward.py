@@ -27,9 +27,7 @@ class DecoderShape:
 
 
 class ArrayForward(Protocol):
-    """A cheaper way through the same model for few rows, without torch: `fast` numerics only. max_rows: of one call."""
-
-    max_rows: int
+    """A cheaper way through the same model for few rows, without torch: `fast` numerics only."""
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order. wanted: flat rows with results."""

@@ -21,8 +21,6 @@ from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
 
-# Above, long products dominate and torch's fused attention needs less memory.
-MAX_ROWS = 64
 # OpenBLAS works on this many rows at a time: 5 to 7 rows cost more than 8.
 ROW_MULTIPLE = 4
 
@@ -30,9 +28,7 @@ _Complex64Array = npt.NDArray[np.complex64]
 
 
 class LeanArrays:
-    """At most MAX_ROWS rows at a time through LeanWeights, their keys and values stored in `cache`."""
-
-    max_rows = MAX_ROWS
+    """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes

@@ -47,7 +47,8 @@ class PagedEngine:
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
-        self._arrays = None if self._invariant else forward.array_forward(self._cache)
+        self._arrays = None if self._invariant or not config.array_rows else forward.array_forward(self._cache)
+        self._array_rows = config.array_rows
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context)
         self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
@@ -116,7 +117,7 @@ class PagedEngine:
     def _logits(self, batch: StepBatch) -> Tensor:
         """float32 [wanted rows, num_logits], in plan order."""
         wanted = batch.wanted()
-        if self._arrays is not None and batch.num_rows <= self._arrays.max_rows:
+        if self._arrays is not None and batch.num_rows <= self._array_rows:
             return torch.from_numpy(self._arrays.logits(batch, wanted))
         tokens = torch.from_numpy(batch.tokens).to(self._device)
         positions = torch.from_numpy(batch.positions).to(self._device)
