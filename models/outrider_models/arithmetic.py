@@ -11,14 +11,26 @@ from random import Random
 
 from outrider_models.decomposition import MAX_VALUE, apply_operator, work_out
 from outrider_models.lexicon import DAYS, THEMES, draw_people
-from outrider_models.stories import LEAD_INS, OPENINGS, PATTERNS, QUESTIONS, Framing, Operator, Pattern, Shape
+from outrider_models.stories import (
+    LEAD_INS,
+    OPENING_LEAD_INS,
+    OPENINGS,
+    PATTERNS,
+    QUESTIONS,
+    Framing,
+    Operator,
+    Pattern,
+    Shape,
+    choose_wording,
+    lead,
+)
 
 MIN_STEPS, MAX_STEPS = 3, 6
 _STEP_COUNTS, _STEP_COUNT_WEIGHTS = (3, 4, 5, 6), (30, 30, 25, 15)
 _OPERATOR_WEIGHTS = {Operator.ADD: 30, Operator.SUB: 30, Operator.MUL: 25, Operator.DIV: 40}
 _HELD_OUT_SHARE = 0.35  # of the sentences of a held-out problem
 _GROUPED_SHARE = 0.15
-_LEAD_IN_SHARE = 0.25  # of the sentences that begin with the person
+_LEAD_IN_SHARE = 0.45  # of the sentences that tell an amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,8 @@ def write_problem(random: Random, held_out: bool) -> Problem:
 
 def write_solution(problem: Problem, random: Random) -> str:
     """The worked solution: one step a line, then `Answer: N`. The line style is the only free choice."""
-    style = random.choices(("{label}", "{number}) {label}", "Step {number}, {label}"), (8, 1, 1))[0]
+    # The label follows a space, as its verb does in the story: the same token there and here, so it can be copied.
+    style = random.choices(("- {label}", "{number}) {label}", "Step {number}, {label}"), (8, 1, 1))[0]
     lines = [
         style.format(label=step.label, number=index + 1) + ": " + work_out(step.operator, step.left, step.right)
         for index, step in enumerate(problem.steps)
@@ -125,9 +138,9 @@ def _pattern(draft: _Draft, operator: Operator, shape: Shape) -> Pattern:
 def _note(draft: _Draft, key: str, tell: str, held_out: bool, values: dict[str, int]) -> None:
     """Append a sentence (with a fresh day) and remember which pattern it came from."""
     numbers = {name: str(value) for name, value in values.items()}
-    subject = next((word for word in ("{she} ", "{name} ") if tell.startswith(word)), None)
-    if subject and not held_out and draft.sentences and draft.random.random() < _LEAD_IN_SHARE:
-        tell = draft.random.choice(LEAD_INS) + "{name} " + tell.removeprefix(subject)
+    tell = choose_wording(tell, draft.random)
+    if values and not held_out and draft.random.random() < _LEAD_IN_SHARE:
+        tell = lead(draft.random.choice(LEAD_INS if draft.sentences else OPENING_LEAD_INS), tell)
     draft.sentences.append(tell.format(**draft.fields, day=draft.random.choice(DAYS), **numbers))
     draft.patterns.append(key)
     draft.any_held_out |= held_out

@@ -19,7 +19,7 @@ from outrider_models.paths import MODEL_NAMES, MODELS_ROOT, corpus_dir, model_di
 from outrider_models.tokenizer import save_tokenizer, train_tokenizer
 
 STAGES = ("tokenizer", "corpus", "train", "evaluate")
-_NUM_DOCUMENTS = {"arithmetic": 70_000, "drill": 20_000, "echo": 20_000, "copying": 12_000, "prose": 9_000}
+_NUM_DOCUMENTS = {"arithmetic": 90_000, "drill": 20_000, "echo": 20_000, "copying": 12_000, "prose": 9_000}
 _TOKENIZER_DOCUMENTS = {"arithmetic": 15_000, "drill": 200, "copying": 6_000, "prose": 6_000}
 _TOKENIZER_SEED = 1
 _DEFAULT_MINUTES = {"ref-large": 84.0, "ref-medium": 30.0, "ref-small": 12.0}

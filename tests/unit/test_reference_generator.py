@@ -11,7 +11,7 @@ from outrider_models.arithmetic import MAX_STEPS, MIN_STEPS
 from outrider_models.chat import CHAT_TEMPLATE, END, render_prompt
 from outrider_models.corpus import DOCUMENT_KINDS, write_documents
 from outrider_models.lexicon import HELD_OUT_PEOPLE, PEOPLE
-from outrider_models.stories import OPENINGS, PATTERNS, QUESTIONS, Operator
+from outrider_models.stories import LEAD_INS, OPENING_LEAD_INS, OPENINGS, PATTERNS, QUESTIONS, Operator, all_wordings, lead
 from outrider_models.tasks import TASK_KINDS, make_tasks
 
 
@@ -69,6 +69,28 @@ def test_held_out_tasks_use_the_held_out_names_and_every_held_out_sentence() -> 
     held_out = {pattern.key for pattern in PATTERNS if pattern.held_out}
     held_out |= {framing.key for framing in (*OPENINGS, *QUESTIONS) if framing.held_out}
     assert held_out <= seen
+
+
+def test_no_wording_of_a_training_sentence_is_a_held_out_sentence() -> None:
+    sentences = [(each.held_out, wording) for each in (*PATTERNS, *OPENINGS, *QUESTIONS) for wording in all_wordings(each.tell)]
+    held_out = {_bare(wording) for kept, wording in sentences if kept}
+    known = {_bare(wording) for kept, wording in sentences if not kept}
+    assert len(known) > 200
+    assert not known & held_out
+
+
+def _bare(sentence: str) -> str:
+    """Without a lead-in and whichever way the person is named: what is left must differ."""
+    for lead_in in (*LEAD_INS, *OPENING_LEAD_INS):
+        sentence = sentence.removeprefix(lead_in)
+    return sentence.replace("{she}", "{name}").lower()
+
+
+def test_a_lead_in_names_the_person_and_lowers_an_ordinary_word() -> None:
+    assert lead("Then ", "{she} sells {n}.") == "Then {name} sells {n}."
+    assert lead("Then ", "{friend} gives {n}.") == "Then {friend} gives {n}."
+    assert lead("Then ", "A thief steals {n}.") == "Then a thief steals {n}."
+    assert lead("Then ", "{n} break.") == "Then {n} break."
 
 
 def test_copying_answers_are_mostly_taken_from_the_request() -> None:
