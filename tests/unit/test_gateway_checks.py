@@ -18,6 +18,7 @@ from outrider.gateway.checks import check_input, check_request
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
 from outrider.gateway.tokenizer import load_tokenizer
+from outrider.types.identity import Numerics
 from outrider.types.sampling import SamplingParams
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import sampling_pb2
@@ -171,7 +172,7 @@ def test_what_is_unset_is_filled_in() -> None:
     assert (checked.num_samples, checked.top_logprobs, checked.acceptance, checked.stops) == (1, None, "coupled", ())
     assert checked.stop_token_ids == {3, 4}
     assert request.max_tokens == 100 - len(request.prompt_ids)
-    assert request.exact
+    assert request.exact(Numerics.INVARIANT)
     assert checked.draft == pb.DraftOptions()
 
 
@@ -193,11 +194,15 @@ def test_both_names_of_the_model_are_known() -> None:
 def test_target_only_is_plain_decoding() -> None:
     request = resolved(mode=pb.GENERATION_MODE_TARGET_ONLY, **draft(max_len=5))
     assert request.checked.draft == pb.DraftOptions(off=True, max_len=5)
-    assert request.exact
+    assert request.exact(Numerics.INVARIANT)
 
 
 def test_rejection_is_served_and_labelled() -> None:
-    assert not resolved(acceptance=sampling_pb2.ACCEPTANCE_REJECTION).exact
+    assert not resolved(acceptance=sampling_pb2.ACCEPTANCE_REJECTION).exact(Numerics.INVARIANT)
+
+
+def test_fast_numerics_promise_no_exact_text() -> None:
+    assert not resolved().exact(Numerics.FAST)
 
 
 def test_token_ids_are_used_as_they_are() -> None:

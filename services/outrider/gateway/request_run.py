@@ -16,6 +16,7 @@ from outrider.gateway.resolved import ResolvedRequest
 from outrider.gateway.sample_run import Emit, SampleRun, begin_answer, decode_start, usage
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
+from outrider.types.identity import ModelIdentity
 from outrider.v1 import generation_pb2 as pb
 
 Metadata = tuple[tuple[str, str], ...]
@@ -41,9 +42,9 @@ class RequestRun:
         """Decode and emit the whole answer; raises InvalidRequest before any work, or what the verifier raised."""
         num_samples = self._request.checked.num_samples
         answers = [begin_answer(self._request, tokenizer.decoder(self._request.prompt_ids)) for _ in range(num_samples)]
-        streams = await self._open(pool, timeout_s, metadata)
+        streams, identity = await self._open(pool, timeout_s, metadata)
         try:
-            await emit(pb.GenerateResponse(started=self._started(streams[0])))
+            await emit(pb.GenerateResponse(started=self._started(identity)))
             await self._merge(streams, answers, emit)
         except OutriderError as error:
             pool.report_failure(streams[0].verifier, error)
@@ -54,12 +55,16 @@ class RequestRun:
         num_completion = sum(answer.num_tokens for answer in answers)
         await emit(pb.GenerateResponse(done=pb.Done(usage=usage(len(self._request.prompt_ids), num_completion))))
 
-    async def _open(self, pool: VerifierPool, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
-        """All samples at the first verifier that has room; raises what the last one said."""
+    async def _open(self, pool: VerifierPool, timeout_s: float | None, metadata: Metadata) -> tuple[list[DecodeStream], ModelIdentity]:
+        """All samples at the first verifier that has room, and who it is; raises what the last one said."""
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
-        for verifier in await pool.candidates():
+        candidates = await pool.candidates()
+        identity = pool.identity  # its fingerprint is that of all candidates
+        for verifier in candidates:
             try:
-                return await self._open_at(verifier, timeout_s, metadata)
+                streams = await self._open_at(verifier, timeout_s, metadata)
+                _check_fingerprint(streams, identity)
+                return streams, identity
             except (Unavailable, Overloaded) as error:
                 pool.report_failure(verifier, error)
                 refusal = error
@@ -106,15 +111,24 @@ class RequestRun:
         except Exception as error:  # noqa: BLE001 -- handed to the reader's side, which raises it
             await self._queue.put(error)
 
-    def _started(self, stream: DecodeStream) -> pb.Started:
+    def _started(self, identity: ModelIdentity) -> pb.Started:
         return pb.Started(
             request_id=self._request.request_id,
             model=self._model_name,
             seed=self._request.seed,
             num_prompt_tokens=len(self._request.prompt_ids),
-            fingerprint=stream.started.fingerprint,
-            exact=self._request.exact,
+            fingerprint=identity.fingerprint,
+            exact=self._request.exact(identity.numerics),
         )
+
+
+def _check_fingerprint(streams: Sequence[DecodeStream], identity: ModelIdentity) -> None:
+    """Raises Unavailable, with the streams closed, when another engine answers at the verifier's address than when it was last asked."""
+    if all(stream.started.fingerprint == identity.fingerprint for stream in streams):
+        return
+    for stream in streams:
+        stream.close()
+    raise Unavailable(f"verifier {streams[0].verifier.address} has changed since it was last asked; it will be asked anew who it is")
 
 
 def _close_opened(opening: asyncio.Future[DecodeStream]) -> None:

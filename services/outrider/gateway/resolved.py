@@ -14,6 +14,7 @@ from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.rpc.convert import token_ids
 from outrider.rpc.convert.sampling import COUPLED
+from outrider.types.identity import Numerics
 from outrider.types.sampling import SamplingParams
 from outrider.v1 import generation_pb2 as pb
 
@@ -47,10 +48,13 @@ class ResolvedRequest:
     seed: int
     max_tokens: int
 
-    @property
-    def exact(self) -> bool:
-        """Whether the text is exactly the target's for this seed."""
-        return self.checked.acceptance == COUPLED
+    def exact(self, numerics: Numerics) -> bool:
+        """Whether a verifier of these numerics answers exactly the target's text for this seed.
+
+        Otherwise the answer is some sample of the target's distribution: which one depends on the drafts that arrived (rejection),
+        or on what shared the batches (fast: a near tie may flip).
+        """
+        return self.checked.acceptance == COUPLED and numerics is Numerics.INVARIANT
 
 
 def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: ModelTokenizer) -> list[int]:

@@ -1,8 +1,9 @@
 """The verifiers behind a gateway: who they are, which of them answer, and which one takes the next request.
 
 Knows their GetInfo. All of them must serve the same weights and vocabulary, since the gateway has one tokenizer and one model name; one
-that does not is left out with a sentence in the log. All are asked every REFRESH_S seconds who they are; when none is left, at once by
-the next request. Must not know requests.
+that does not is left out with a sentence in the log. Requests go to verifiers of one fingerprint only, whose picks are the same bits;
+others are a reserve that takes over as a whole when none of that fingerprint answers (docs/architecture.md section 1). All are asked
+every REFRESH_S seconds who they are; when none is left, at once by the next request. Must not know requests.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class Verifier:
         self.channel = open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of its numerics; None while it does not answer."""
+        return self.identity.fingerprint if self.identity else None
+
     async def get_info(self, timeout_s: float = INFO_TIMEOUT_S) -> pb.VerifierServiceGetInfoResponse:
         """Ask who it is; raises what its status says."""
         try:
@@ -65,7 +71,7 @@ class VerifierPool:
 
     @property
     def identity(self) -> ModelIdentity:
-        """The target served; only after `connect`."""
+        """The target served, with the fingerprint that requests go to now; only after `connect`."""
         assert self._identity is not None, "connect first"
         return self._identity
 
@@ -77,21 +83,27 @@ class VerifierPool:
                 raise error
         if self._identity is None:
             raise Unavailable("no verifier answers: " + "; ".join(str(error) for error in errors if error is not None))
+        # Not whoever answered first: gateways with the same list of addresses should begin with the same fingerprint.
+        self._identity = next(verifier.identity for verifier in self._verifiers if verifier.identity)
+        for verifier in self._verifiers:
+            self._note_reserve(verifier)
 
     def watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float = REFRESH_S) -> None:
         """Ask all of them every refresh_s from now on, and report after each time whether any answers."""
         self._watcher = asyncio.create_task(self._watch(on_readiness, refresh_s))
 
     async def candidates(self) -> list[Verifier]:
-        """Those that answer, fewest live samples first, taking turns among equals; raises Unavailable when none does."""
+        """Those of `identity`'s fingerprint that answer, fewest live samples first, taking turns among equals; raises Unavailable when
+        none answers. When only others do, `identity` becomes theirs first."""
         if not any(verifier.identity for verifier in self._verifiers):
             await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
         turn = next(self._turn) % len(self._verifiers)
         rotated = self._verifiers[turn:] + self._verifiers[:turn]
-        answering = sorted((verifier for verifier in rotated if verifier.identity), key=lambda verifier: verifier.num_live)
+        self._settle()
+        answering = [verifier for verifier in rotated if verifier.fingerprint == self.identity.fingerprint]
         if not answering:
             raise Unavailable("no verifier answers; retry later")
-        return answering
+        return sorted(answering, key=lambda verifier: verifier.num_live)
 
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
@@ -105,6 +117,22 @@ class VerifierPool:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         await asyncio.gather(*(verifier.channel.close(None) for verifier in self._verifiers))
+
+    def _settle(self) -> None:
+        """Keep to one fingerprint while any verifier of it answers, else move over to that of the first one that does."""
+        answering = [verifier.identity for verifier in self._verifiers if verifier.identity]
+        if answering and all(identity.fingerprint != self.identity.fingerprint for identity in answering):
+            _LOG.warning("no verifier of fingerprint %s answers: moving over to %s", self.identity.fingerprint, answering[0].fingerprint)
+            self._identity = answering[0]
+
+    def _note_reserve(self, verifier: Verifier) -> None:
+        if verifier.identity and verifier.fingerprint != self.identity.fingerprint:
+            _LOG.warning(
+                "verifier %s is a reserve: its numerics have fingerprint %s, requests go to %s; its picks could differ at near ties",
+                verifier.address,
+                verifier.fingerprint,
+                self.identity.fingerprint,
+            )
 
     async def _watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float) -> None:
         while True:
@@ -147,5 +175,8 @@ class VerifierPool:
                     f"{what} differ: verifier {verifier.address} serves {identity.model!r} ({theirs[:12]}), "
                     f"this gateway serves {first.model!r} ({ours[:12]})"
                 )
+        is_news = self._identity is not None and verifier.fingerprint != identity.fingerprint
         self._identity = first
         verifier.identity = identity
+        if is_news:
+            self._note_reserve(verifier)
