@@ -179,7 +179,10 @@ class SessionDrafters:
             stats.num_tails_repeated += fate is TailFate.REPEATED
             return []
         interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us)
-        stats.count_drafting(interval, link.newest_levels if fate is TailFate.JOINED else 0, verifying=verifying)
+        num_levels = link.newest_levels if fate is TailFate.JOINED else 0
+        stats.count_drafting(interval, num_levels, verifying=verifying)
+        if fate is TailFate.JOINED and tail.draft_us:
+            stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE)
         if fate is TailFate.FOREIGN:
             return self._reopen(link, now_us)
         if fate is TailFate.GAP:

@@ -13,6 +13,9 @@ from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_PRIOR = 0.7
 ACCEPTANCE_RATE = 1 / 32
+PRIOR_TESTS = 8  # guesses that the prior counts for: the first outcomes move the estimate faster
+PAUSE_RATE = 1 / 32
+LINK_RATE = 1 / 8
 DRAFT_TIME_RATE = 1 / 8
 OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
@@ -41,7 +44,9 @@ class DraftInterval:
 class SessionStatistics:
     """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted.
 
-    draft_us_per_token: per level of a tree, which is a token of the answer.
+    draft_us_per_token: per level of a tree, which is a token of the answer. num_tested: guesses found right or wrong. continue_prob: chance
+    that a drafter that guessed one more token goes on without a pause for confidence. link_us: from the end of drafting to the arrival.
+    step_overhead_us: what this side spends on a round beside the target's step.
     """
 
     num_rounds: int = 0
@@ -65,6 +70,10 @@ class SessionStatistics:
     acceptance: float = ACCEPTANCE_PRIOR
     draft_us_per_token: float = 0.0
     overhead_us: float = 0.0
+    num_tested: int = 0
+    continue_prob: float = 1.0
+    link_us: float = 0.0
+    step_overhead_us: float = 0.0
     _draft_us_before_round: int = 0
     _overlapped_us: float = 0.0
     _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
@@ -106,11 +115,18 @@ class SessionStatistics:
         self.draft_us += interval.draft_us
         if num_levels:
             measured = interval.draft_us / num_levels
-            known = self.draft_us_per_token
-            self.draft_us_per_token = measured if known == 0.0 else known + DRAFT_TIME_RATE * (measured - known)
+            self.draft_us_per_token = _followed(self.draft_us_per_token, measured, DRAFT_TIME_RATE)
         self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)
         if verifying:
             self._pending_tails.append(interval)
+
+    def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:
+        """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
+        self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
+        for _ in range(num_levels):
+            self.continue_prob += PAUSE_RATE * (1.0 - self.continue_prob)
+        if paused:
+            self.continue_prob -= PAUSE_RATE * self.continue_prob
 
     def count_verifying(self, begin_us: int, end_us: int) -> None:
         """A step that held this session ran in [begin_us, end_us)."""
@@ -126,7 +142,11 @@ class SessionStatistics:
         """
         drafted_us = self.draft_us - self._draft_us_before_round
         measured = float(max(0, wait_us - drafted_us) + max(0, span_us - step_us))
-        self.overhead_us = measured if self.overhead_us == 0.0 else self.overhead_us + OVERHEAD_RATE * (measured - self.overhead_us)
+        self.overhead_us = _followed(self.overhead_us, measured, OVERHEAD_RATE)
+
+    def count_step(self, span_us: int, step_us: int) -> None:
+        """A round took span_us from its plan to its commit, of which the target's step was step_us."""
+        self.step_overhead_us = _followed(self.step_overhead_us, float(max(0, span_us - step_us)), OVERHEAD_RATE)
 
     def count_commit(self) -> None:
         """The truth grew: drafting from now on belongs to the next round."""
@@ -144,12 +164,21 @@ class SessionStatistics:
         _count_depths(self.drafted_by_depth, depth)
         _count_depths(self.accepted_by_depth, num_accepted)
         for _ in range(num_accepted):
-            self.acceptance += ACCEPTANCE_RATE * (1.0 - self.acceptance)
+            self._count_test(1.0)
         if corrected:
-            self.acceptance -= ACCEPTANCE_RATE * self.acceptance
+            self._count_test(0.0)
+
+    def _count_test(self, outcome: float) -> None:
+        self.num_tested += 1
+        self.acceptance += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + self.num_tested)) * (outcome - self.acceptance)
 
 
 def _count_depths(counts: list[int], depth: int) -> None:
     counts.extend([0] * (depth - len(counts)))
     for level in range(depth):
         counts[level] += 1
+
+
+def _followed(known: float, measured: float, rate: float) -> float:
+    """A running mean that begins at the first value; 0 = nothing known yet."""
+    return measured if known == 0.0 else known + rate * (measured - known)

@@ -109,6 +109,10 @@ class VerifierSession:
             draft_us_per_token=stats.draft_us_per_token,
             acceptance=stats.acceptance,
             overhead_us=stats.overhead_us,
+            num_tested=stats.num_tested,
+            continue_prob=stats.continue_prob,
+            link_us=stats.link_us,
+            step_overhead_us=stats.step_overhead_us,
         )
 
     def resume(self, now_us: int) -> None:
@@ -177,6 +181,7 @@ class VerifierSession:
         num_accepted = origins.count(TokenOrigin.ACCEPTED)
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
+        self.statistics.count_step(event.now_us - verified.begin_us, event.verify_us)
         if verified.tree.num_nodes and not verified.overdue:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         self.statistics.count_round(verified.tree.num_nodes, depth, num_accepted, num_kept, corrected=corrected)

@@ -43,6 +43,8 @@ class SessionView:
     draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
+    num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
+    for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
     """
 
     session: int
@@ -60,6 +62,10 @@ class SessionView:
     draft_us_per_token: float
     acceptance: float
     overhead_us: float = 0.0
+    num_tested: int = 0
+    continue_prob: float = 1.0
+    link_us: float = 0.0
+    step_overhead_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from outrider.errors import InvalidRequest
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import Pacing
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.pacing.plain import PlainPacing
@@ -19,6 +20,7 @@ PACINGS: Mapping[str, PacingFactory] = MappingProxyType(
         "plain": lambda draft_len: PlainPacing(),
         "serial": SerialPacing,
         "pearl": PearlPacing,
+        "adaptive": AdaptivePacing,
     }
 )
 
