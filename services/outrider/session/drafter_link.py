@@ -17,6 +17,8 @@ from outrider.types.frames import Tail, TailEnd
 from outrider.types.tree import ROOT, DraftRow
 
 MAX_MISSED_DEADLINES = 3
+# Rounds that began past their deadline with at most a trickle (one level) from a drafter, less rounds that it brought more for.
+MAX_LATE_ROUNDS = 8
 _STILL_PAUSED_WHILE_FOLLOWED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
 
 
@@ -45,6 +47,8 @@ class DrafterLink:
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on.
+    Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
+    until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
 
     def __init__(self, name: str, incarnation: int) -> None:
@@ -67,8 +71,11 @@ class DrafterLink:
         self._tree_hash = 0
         self._end = TailEnd.MORE
         self._discarding = False
+        self._num_levels_heard = 0
         self._heard = False
+        self._has_delivered = False
         self._num_missed = 0
+        self._num_late = 0
 
     @property
     def is_open(self) -> bool:
@@ -77,8 +84,8 @@ class DrafterLink:
 
     @property
     def is_stalled(self) -> bool:
-        """It missed so many deadlines in a row that nobody waits for it until it answers."""
-        return self._num_missed >= MAX_MISSED_DEADLINES
+        """It missed so many deadlines, or only trickled past so many, that nobody waits for it until it answers, or brings more."""
+        return self._num_missed >= MAX_MISSED_DEADLINES or self._num_late >= MAX_LATE_ROUNDS
 
     @property
     def is_worth_waiting(self) -> bool:
@@ -160,19 +167,28 @@ class DrafterLink:
                 raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")
             self.rows[row.parent] = row
         self._end = tail.end
+        self._num_levels_heard += self.newest_levels
         self._heard = True
         self._num_missed = 0
         self._follow(prefix)
+        is_whole = tail.end is not TailEnd.MORE or self.credit <= len(prefix) + self.depth
+        self._has_delivered |= is_whole or self._num_levels_heard > 1
 
     def observe_commit(self, prefix: CommittedPrefix) -> None:
         """The truth grew: move along it, and expect the drafter to go on unless it still waits at the end of what it guessed."""
-        self._heard = False
+        self._judge_round()
         if self.tree is None:
             self._end = TailEnd.MORE
             return
         self._follow(prefix)
         if self.num_live == 0 or self._end not in _STILL_PAUSED_WHILE_FOLLOWED:
             self._end = TailEnd.MORE
+
+    def _judge_round(self) -> None:
+        """A round is over: one that the drafter brought more for than a trickle makes up for a late one."""
+        self._num_late = max(0, self._num_late - self._has_delivered)
+        self._num_levels_heard = 0
+        self._heard = self._has_delivered = False
 
     def _follow(self, prefix: CommittedPrefix) -> None:
         """Walk the root along the truth; notice where the tree cannot go on."""
@@ -194,10 +210,11 @@ class DrafterLink:
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
 
     def miss_deadline(self, prefix: CommittedPrefix) -> bool:
-        """A round starts without it after its deadline; True (and counted) when nothing was heard from it since the commit."""
-        if self._heard or not self.is_pending(prefix):
+        """A round starts after its deadline; True (and counted) when its drafter brought at most a trickle."""
+        if self._has_delivered or not self.is_pending(prefix):
             return False
-        self._num_missed += 1
+        self._num_late += 1
+        self._num_missed += not self._heard
         return True
 
     def discard_tree(self) -> None:

@@ -74,11 +74,11 @@ class SessionDrafters:
         return tree, rows
 
     def miss_deadline(self) -> None:
-        """A round starts after its deadline: count those that have said nothing since the commit, and those given up for it."""
+        """A round starts after its deadline: count drafters that brought at most a trickle since the commit, and those given up for it."""
         for link in self._links.values():
             if link.miss_deadline(self._prefix):
                 self._statistics.num_missed_deadlines += 1
-                self._statistics.num_drafter_losses += link.is_stalled  # given up until it answers again
+                self._statistics.num_drafter_losses += link.is_stalled  # given up until it does better
 
     def observe_commit(self) -> bool:
         """The truth grew; False when there is no drafter to tell."""
