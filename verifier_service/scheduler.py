@@ -263,12 +263,23 @@ class Scheduler:
                 rows.append(one.rows(effect))
         if not rows:
             return
+        self._verify(rows)
+
+    def _verify(self, rows: list[SequenceRows]) -> None:
+        """One step of the engine and what follows from it.
+
+        A step that raises has changed nothing (engine/contract.py), so its sessions are stepped once more, one by one: a fault that
+        belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
+        """
         try:
             result = self._engine.step(StepPlan(tuple(rows)))
-        except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions of this step only
+        except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions it was raised for only
             _LOG.exception("a step of %d sessions failed", len(rows))
-            for one in hosted:
-                self._fail(one, f"the target's step failed: {error}")
+            if len(rows) == 1:
+                self._fail(self._sessions[rows[0].sequence], f"the target's step failed: {error}")
+                return
+            for row in rows:
+                self._verify([row])
             return
         self._num_steps += 1
         self._observe_cost(rows, result)

@@ -5,7 +5,8 @@ Run: pytest tests/contract/test_engine_contract.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,39 @@ def test_limits_and_identity_are_consistent(engine: Engine) -> None:
     assert engine.num_free_blocks == NUM_BLOCKS
     assert engine.identity.vocab_size == VOCAB
     assert engine.identity.fingerprint
+
+
+@contextmanager
+def results_fail(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A step raises at its very end, when everything of it has been computed and counted."""
+    owner, name = (engine, "_result") if isinstance(engine, ReplayEngine) else (engine._picker, "results")  # type: ignore[attr-defined]
+    original = getattr(owner, name)
+
+    def fail(*arguments: object) -> None:
+        original(*arguments)
+        raise RuntimeError("spoilt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises(RuntimeError, match="spoilt"):
+            yield
+
+
+def test_a_step_that_raises_has_changed_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = plain(engine, 8, repetition_penalty=1.5)
+    engine.open(1, spec(repetition_penalty=1.5))
+    with results_fail(engine, monkeypatch):
+        feed(engine, 1, PROMPT, ints(*truth[:2]), ints(-1, 0))
+    assert engine.cached_len(1) == 0
+    assert feed(engine, 1, PROMPT, ints(*truth[:2]), ints(-1, 0)).picks.tolist() == truth[:3]
+    with results_fail(engine, monkeypatch):
+        feed(engine, 1, tokens=ints(9, truth[2]), parents=ints(0, 1))
+    assert feed(engine, 1, tokens=ints(truth[2]), parents=ints(1)).picks.tolist() == truth[3:4]
+    engine.keep(1, (0, 1, 2))
+    with results_fail(engine, monkeypatch):
+        feed(engine, 1, ints(truth[3]), ints(4), ints(-1))
+    assert engine.cached_len(1) == len(PROMPT) + 3
+    assert feed(engine, 1, ints(truth[3]), ints(truth[4]), ints(-1)).picks.tolist() == truth[4:6]
 
 
 def test_prefill_in_chunks_gives_the_same_picks(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
 from outrider.session.pacing.plain import PlainPacing
-from outrider.session.statistics import ACCEPTANCE_PRIOR, ACCEPTANCE_RATE
+from outrider.session.statistics import ACCEPTANCE_PRIOR, ACCEPTANCE_RATE, PRIOR_TESTS
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
@@ -194,6 +194,53 @@ async def test_a_bug_in_one_session_costs_that_session_only() -> None:
     assert engine.num_open == 0
 
 
+class Poisoned(TableEngine):
+    """Any step that holds the guilty sequence raises (its logits are no numbers), as does one of more than max_together sequences."""
+
+    def __init__(self, guilty: int = -1, max_together: int = 99) -> None:
+        super().__init__(TABLE)
+        self.guilty = guilty
+        self.max_together = max_together
+        self.num_together: list[int] = []
+
+    def step(self, plan: StepPlan) -> StepResult:
+        sequences = {rows.sequence for rows in plan.sequences}
+        self.num_together.append(len(sequences))
+        if self.guilty in sequences:
+            raise RuntimeError("not a number")
+        if len(sequences) > self.max_together:
+            raise RuntimeError("no memory for so many")
+        return super().step(plan)
+
+
+async def test_a_step_that_one_session_spoils_costs_that_session_only() -> None:
+    engine = Poisoned(guilty=2)
+    loop = Loop(engine)
+    with loop.scheduler.inbox._arrived:  # all of them in one turn
+        first, guilty, third = loop.open(), loop.open(), loop.open()
+    failed = ended(loop, guilty)
+    assert (failed.reason, str(failed.error)) == (FinishReason.FAILED, "the target's step failed: not a number")
+    for innocent in (first, third):
+        assert ended(loop, innocent).reason is FinishReason.LENGTH
+        assert loop.tokens(innocent) == TABLE.answer(PROMPT, 33, frozenset({0}))
+    begin = engine.num_together.index(3)
+    assert engine.num_together[begin : begin + 5] == [3, 1, 1, 1, 2], "each is stepped once more, alone, and then they go on together"
+    loop.stop()
+    assert engine.num_open == 0
+
+
+async def test_a_step_that_is_too_much_at_once_ends_nobody() -> None:
+    engine = Poisoned(max_together=1)
+    loop = Loop(engine)
+    with loop.scheduler.inbox._arrived:
+        both = [loop.open(), loop.open()]
+    for answer in both:
+        assert ended(loop, answer).reason is FinishReason.LENGTH
+        assert loop.tokens(answer) == TABLE.answer(PROMPT, 33, frozenset({0}))
+    assert max(engine.num_together) > 1
+    loop.stop()
+
+
 class NoKeep(TableEngine):
     """A result cannot be applied."""
 
@@ -261,7 +308,9 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
     assert (statistics.num_drafted, statistics.num_accepted) == (num_guesses, num_guesses)
     expected = ACCEPTANCE_PRIOR
     if learns:
-        own = 1.0 - (1.0 - ACCEPTANCE_PRIOR) * (1.0 - ACCEPTANCE_RATE) ** num_guesses
+        own = ACCEPTANCE_PRIOR
+        for num_tested in range(1, num_guesses + 1):
+            own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
         expected += ACCEPTANCE_MEMORY * (own - ACCEPTANCE_PRIOR)
     assert loop.scheduler._acceptance == pytest.approx(expected)
     loop.stop()

@@ -54,7 +54,10 @@ class Engine(Protocol):
         ...
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Feed the plan's rows in one forward and pick at the wanted ones; at most limits.max_rows rows in all."""
+        """Feed the plan's rows in one forward and pick at the wanted ones; at most limits.max_rows rows in all.
+
+        Whatever it raises, every sequence is as it was before: the caller may step the same rows again, or without the guilty ones.
+        """
         ...
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:

@@ -78,19 +78,20 @@ class PagedEngine:
         self._sequences.open(sequence, spec)
 
     def step(self, plan: StepPlan) -> StepResult:
-        """One forward over the plan's rows. Raises UnknownSession or InvalidRequest before anything is touched."""
+        """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what
+        the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
         self._picker.check(plan)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
             try:
                 logits = self._logits(batch)
+                forwarded = time.perf_counter_ns()
+                batch.apply()
+                results = self._picker.results(batch, logits)
             except BaseException:
                 batch.revert()
                 raise
-            forwarded = time.perf_counter_ns()
-            batch.apply()
-            results = self._picker.results(batch, logits)
         ended = time.perf_counter_ns()
         return StepResult(results, (forwarded - started) // 1000, (ended - started) // 1000, batch.num_rows)
 

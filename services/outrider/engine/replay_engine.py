@@ -102,15 +102,22 @@ class ReplayEngine:
         self._sequences.open(sequence, spec)
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Spend the step's cost and read the picks off the script. Raises UnknownSession or InvalidRequest before anything."""
+        """Spend the step's cost and read the picks off the script. Raises UnknownSession, InvalidRequest or what a script raises; then
+        every sequence is as it was."""
         started = time.perf_counter_ns()
         for rows in plan.sequences:
             if rows.acceptance not in ("", COUPLED):
                 raise InvalidRequest("plan.acceptance", f"the replay engine has no distribution; only {COUPLED!r} works")
         batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, MAX_TREE_NODES)
-        forward_us = self._clock.spend(self._cost(batch.num_rows))
-        batch.apply()
-        results = tuple(self._result(segment) for segment in batch.segments)
+        try:
+            forward_us = self._clock.spend(self._cost(batch.num_rows))
+            batch.apply()
+            results = tuple(self._result(segment) for segment in batch.segments)
+        except BaseException:
+            batch.revert()
+            for rows in plan.sequences:  # what they have read of the script may be ahead now
+                self._readers.pop(rows.sequence, None)
+            raise
         return StepResult(results, forward_us, (time.perf_counter_ns() - started) // 1000, batch.num_rows)
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:

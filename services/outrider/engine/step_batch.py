@@ -100,9 +100,12 @@ class StepBatch:
                 segment.state.append(segment.rows.committed)
 
     def revert(self) -> None:
-        """The forward failed: forget the nodes that were added."""
+        """The step failed, before or after `apply`: every sequence is as it was. KV that was written lies beyond what a sequence holds."""
         for segment in self.segments:
-            segment.state.tree.shrink(segment.live_before)
+            if segment.num_committed:
+                segment.state.cut(segment.cached_before)  # there were no live nodes: they are never fed over
+            else:
+                segment.state.tree.shrink(segment.live_before)
 
 
 def build_batch(
