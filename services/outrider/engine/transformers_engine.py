@@ -6,6 +6,7 @@ rows that do not influence one another. Everything else is refused with the reas
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -19,9 +20,12 @@ from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_f
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
+from outrider.engine.served_families import architecture_refused
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.errors import ModelRefused
+
+_LOG = logging.getLogger(__name__)
 
 
 def load_transformers_engine(config: EngineConfig) -> PagedEngine:
@@ -51,8 +55,11 @@ def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
         model_config = AutoConfig.from_pretrained(files.directory, trust_remote_code=config.trust_remote_code)
         if getattr(model_config, "is_encoder_decoder", False):
             family = model_config.model_type
-            raise ModelRefused(f"{config.model!r} is an encoder-decoder ({family}); only decoder-only models are served")
+            raise architecture_refused(family, f"{config.model!r} is an encoder-decoder")
         model, report = _from_pretrained(files, config, model_config.model_type)
+        if report["unexpected_keys"]:
+            ignored = sorted(report["unexpected_keys"])
+            _LOG.warning("transformers ignores %d tensors of %r: %s", len(ignored), config.model, ", ".join(ignored[:3]))
         if report["missing_keys"]:  # transformers would fill them with random numbers and a warning
             raise ModelRefused(f"the weights of {config.model!r} lack {', '.join(sorted(report['missing_keys'])[:3])}")
         return model.to(config.device).eval()
@@ -72,7 +79,7 @@ def _from_pretrained(files: ModelFiles, config: EngineConfig, family: str) -> tu
     except KeyError as error:
         if error.args != (ATTENTION_NAME,):
             raise
-        raise ModelRefused(f"{family!r} does not attend through transformers' attention interface; not supported") from error
+        raise architecture_refused(family, "it does not attend through transformers' attention interface") from error
     return loaded
 
 

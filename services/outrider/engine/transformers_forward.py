@@ -9,6 +9,8 @@ logit scales come along. Must not know sequences, the cache's layout or sampling
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from outrider.engine.admission import refusing
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
 from outrider.engine.paged_cache import LayerShape, PagedCache
+from outrider.engine.served_families import architecture_refused, missing_output
 from outrider.errors import ModelRefused
 
 ATTENTION_NAME = "outrider"
@@ -107,15 +110,16 @@ class TransformersForward:
     """DecoderForward over a loaded decoder-only model. Raises ModelRefused when the model's attention cannot be ours."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._base, self._head, self._given = _split(model)
         trace = LayerTrace()
         rows = torch.arange(_TRACE_ROWS, device=model.device)
-        with refusing(f"{type(model).__name__} cannot run with our attention and head"), torch.inference_mode():
+        with _refusing_architecture(model), torch.inference_mode():
+            self._base, self._head, self._given = _split(model)
             hidden = self.hidden(rows, rows, trace)
             num_logits = int(self.logits(hidden).shape[-1])
         text_config = model.config.get_text_config()
         with refusing(f"the configuration of {type(model).__name__} does not say what an engine must know"):
-            check_layers(trace, text_config)
+            with _refusing_architecture(model):
+                check_layers(trace, text_config)
             layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
             self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
             self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings))
@@ -141,6 +145,20 @@ class TransformersForward:
         self._given.given = hidden.unsqueeze(0)
         logits: Tensor = self._head(input_ids=None, use_cache=False).logits[0]
         return logits.float()
+
+
+@contextmanager
+def _refusing_architecture(model: PreTrainedModel) -> Iterator[None]:
+    """Say of a refusal, or of what transformers raises, which architecture it is and which ones are served."""
+    family, name = model.config.model_type, type(model).__name__
+    try:
+        yield
+    except ModelRefused as refusal:
+        raise architecture_refused(family, str(refusal)) from refusal
+    except Exception as error:
+        missing = missing_output(error) if isinstance(error, AttributeError) else None
+        problem = missing or f"{name} cannot run with our attention and head: {type(error).__name__}: {error}"
+        raise architecture_refused(family, problem) from error
 
 
 def check_layers(trace: LayerTrace, text_config: Any) -> None:

@@ -1,0 +1,125 @@
+"""What AUTO does with a model that the lean forward's family has but whose files it does not know, and how foreign architectures are
+refused: by name, with what is missing and what is served.
+
+Run: pytest tests/unit/test_engine_fallback.py
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, MixtralConfig, OlmoeConfig, PreTrainedConfig
+
+import fakes_models
+from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.load import load_engine
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.served_families import SERVED_FAMILIES
+from outrider.errors import ModelRefused
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
+
+ATTENTION = "model.layers.0.self_attn."
+ADAPTER = {f"{ATTENTION}q_proj.lora_A.weight": torch.ones(4, 48), f"{ATTENTION}q_proj.lora_B.weight": torch.ones(48, 4)}
+HALF_OF_THE_BIASES = {f"{ATTENTION}q_proj.bias": torch.ones(48)}
+BIASES_THAT_THE_CONFIGURATION_DENIES = {
+    f"{ATTENTION}{name}_proj.bias": torch.ones(length) for name, length in (("q", 48), ("k", 24), ("v", 24), ("o", 48))
+}
+ROTARY_BUFFER = {f"{ATTENTION}rotary_emb.inv_freq": torch.ones(6)}
+EXPERTS: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def load(directory: Path, kind: EngineKind = EngineKind.AUTO) -> PagedEngine:
+    torch.set_num_threads(1)
+    engine = load_engine(EngineConfig(str(directory), kind=kind, num_blocks=4))
+    assert isinstance(engine, PagedEngine)
+    return engine
+
+
+def add_tensors(directory: Path, extra: dict[str, torch.Tensor]) -> None:
+    path = directory / "model.safetensors"
+    save_file(load_file(path) | extra, path, metadata={"format": "pt"})
+
+
+def picks(engine: PagedEngine) -> list[int]:
+    engine.open(1, SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(1), 5, 32, 0))
+    empty = np.empty(0, np.int32)
+    tokens, committed = [], np.asarray([5, 9, 2, 40, 7], np.int32)
+    for _ in range(6):
+        committed = engine.step(StepPlan((SequenceRows(1, committed, empty, empty),))).results[0].picks
+        tokens.append(int(committed[0]))
+    return tokens
+
+
+@pytest.mark.parametrize("extra", [ADAPTER, HALF_OF_THE_BIASES, BIASES_THAT_THE_CONFIGURATION_DENIES], ids=["adapter", "half", "denied"])
+def test_tensors_that_lean_does_not_know_leave_the_model_to_transformers(
+    extra: dict[str, torch.Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    untouched = picks(load(tmp_path, EngineKind.TRANSFORMERS))
+    add_tensors(tmp_path, extra)
+    with caplog.at_level(logging.WARNING):
+        engine = load(tmp_path)
+    assert engine.identity.fingerprint == load(tmp_path, EngineKind.TRANSFORMERS).identity.fingerprint
+    assert picks(engine) == untouched, "to transformers, these tensors are no part of the model"
+    assert "falling back to the transformers engine" in caplog.text
+    assert f"transformers ignores {len(extra)} tensors" in caplog.text
+    assert min(extra) in caplog.text
+    with pytest.raises(ModelRefused):
+        load(tmp_path, EngineKind.LEAN)
+
+
+def test_a_rotary_buffer_is_no_reason_to_fall_back(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    add_tensors(tmp_path, ROTARY_BUFFER)
+    assert load(tmp_path).identity.fingerprint == load(tmp_path, EngineKind.LEAN).identity.fingerprint
+
+
+def test_what_neither_engine_can_run_is_refused_with_both_reasons(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    add_tensors(tmp_path, ADAPTER | {"model.layers.0.mlp.down_proj.weight": torch.ones(48, 79)})
+    with pytest.raises(ModelRefused, match=r"no engine can run .* The lean one: the down matrix .* The transformers one: .*mismatch"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None), "attention to an encoder"),
+        (MixtralConfig(**EXPERTS, num_local_experts=4), "mixture of experts"),
+        (OlmoeConfig(**EXPERTS, num_experts=4, num_experts_per_tok=2), "mixture of experts"),
+    ],
+    ids=lambda value: getattr(value, "model_type", None),
+)
+def test_a_foreign_architecture_is_named_with_what_is_missing_and_what_is_served(
+    config: PreTrainedConfig, reason: str, tmp_path: Path
+) -> None:
+    fakes_models.write_model(config, tmp_path)
+    served = ", ".join(SERVED_FAMILIES)
+    family = config.model_type
+    with pytest.raises(ModelRefused, match=rf"the architecture '{family}' cannot be served: .*{reason}.*; served are .* {served}$"):
+        load(tmp_path)
+
+
+def test_the_families_a_refusal_names_are_those_that_tests_serve(tmp_path: Path) -> None:
+    for name in fakes_models.ARCHITECTURES:
+        fakes_models.make_model(name, tmp_path / name)
+    served = {json.loads((tmp_path / name / "config.json").read_text())["model_type"] for name in fakes_models.ARCHITECTURES}
+    assert tuple(sorted(served)) == SERVED_FAMILIES
