@@ -144,7 +144,12 @@ def print_ready(server: RpcServer, service: str) -> None:
 
 
 def run_service(main: Coroutine[Any, Any, None]) -> None:
-    """Run a process's main coroutine, on uvloop where it is installed."""
+    """Run a process's main coroutine, on uvloop where it is installed.
+
+    Until it serves (`run_until_signal`) it holds nothing that must be given back, so SIGINT ends it at once, as SIGTERM does: Python's
+    own way would wait for threads that are loading, and end in a traceback.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         import uvloop
     except ImportError:

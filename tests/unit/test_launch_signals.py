@@ -1,0 +1,50 @@
+"""A signal while a service is still starting: it ends at once, without a traceback, and not as if it had served.
+
+pytest tests/unit/test_launch_signals.py
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.launch.process import ServiceCommand, ServiceProcess
+
+START_S = 60.0
+END_S = 10.0
+SAY = "import json, sys, threading\nsay = lambda: print(json.dumps({'starting': True}), flush=True)\n"
+LOADS_FOR_EVER = "def load(settings):\n    say()\n    threading.Event().wait()\n"
+CONNECTS_FOR_EVER = "async def connect(self, timeout_s):\n    say()\n    await __import__('asyncio').Event().wait()\n"
+SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "drafter": (
+        LOADS_FOR_EVER + "from drafter_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
+        ("--model", "nowhere"),
+    ),
+    "verifier": (
+        LOADS_FOR_EVER + "from verifier_service import __main__ as it\nit.load_engine = load\nsys.exit(it.main())",
+        ("--model", "nowhere"),
+    ),
+    "gateway": (
+        CONNECTS_FOR_EVER
+        + "from outrider.gateway import __main__ as it, verifiers\nverifiers.VerifierPool.connect = connect\nsys.exit(it.main())",
+        ("--verifier", "unix:nowhere"),
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", list(SERVICES))
+def test_a_signal_while_a_service_starts_ends_it_at_once(name: str, number: signal.Signals, tmp_path: Path) -> None:
+    code, arguments = SERVICES[name]
+    listen = f"unix:{tmp_path}/it.sock"
+    process = ServiceProcess(ServiceCommand(name, ("-c", SAY + code, "--listen", listen, *arguments)), tmp_path / "it.log")
+    try:
+        assert process.wait_ready(time.monotonic() + START_S) == {"starting": True}
+        process.signal(number)
+        assert process.stop(END_S) == -number, process.log_tail()  # what stop sends as well comes too late to be the reason
+        assert "Traceback" not in process.log_tail()
+    finally:
+        process.stop(0.0)
