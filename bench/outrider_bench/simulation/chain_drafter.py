@@ -1,0 +1,124 @@
+"""The reduced form of a DrafterSession: a chain of guesses as a few integers, several times as fast.
+
+Reduced: no untrusted input, no siblings, no confidence stop, no refusal, no second incarnation. What is left is frame for frame what
+outrider.session.drafter sends (tests/unit/test_simulation_drafters.py compares them); change it there first. Must not know time or policies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.types.frames import Close, Commit, DrafterFrame, DraftLimits, Open, Opened, Tail, TailEnd, VerifierFrame
+from outrider.types.tree import MAX_TREE_NODES, IntArray
+from outrider_bench.simulation.drafter_side import SOURCE
+from outrider_bench.simulation.text import Text
+
+_CHAIN: IntArray = np.arange(-1, MAX_TREE_NODES, dtype=np.int32)
+
+
+class ChainDrafter:
+    """Positions, absolute: _known tokens are committed, the tree reaches from _base to _tip, its nodes from _sent on are unsent."""
+
+    def __init__(self, handle: int, text: Text) -> None:
+        self.ended = False
+        self._handle = handle
+        self._text = text
+        self._limits = DraftLimits(0)
+        self._incarnation = self._tree_id = 0
+        self._known = self._credit = self._base = self._tip = self._sent = 0
+        self._armed = self._opened = False
+        self._draft_us = self._begin_us = self._end_us = 0
+
+    def wants(self) -> bool:
+        """See DrafterSide."""
+        return self._armed
+
+    def can_grow(self) -> bool:
+        """See DrafterSide."""
+        return self._pause(self._tip) is TailEnd.MORE
+
+    def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        match frame:
+            case Commit():
+                return self._on_commit(frame)
+            case Open():
+                self._incarnation, self._limits = frame.incarnation, frame.limits
+                self._known, self._credit = frame.prefix_len, frame.draft_until
+                self._plant(0)
+                return self._arm()
+            case Close():
+                self.ended = True
+                self._armed = False
+        return []
+
+    def grow(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        end = self._pause(self._tip)
+        if end is TailEnd.MORE:
+            if self._sent == self._tip:
+                self._begin_us, self._draft_us = begin_us, 0
+            self._tip += 1
+            self._draft_us += end_us - begin_us
+            self._end_us = end_us
+            end = self._pause(self._tip)
+        frames = self._answer_open(self._known)
+        if end is not TailEnd.MORE:
+            self._armed = False
+            return [*frames, self._tail(end)]
+        if 0 < self._limits.flush_nodes <= self._tip - self._sent:
+            frames.append(self._tail(TailEnd.MORE))
+        return frames
+
+    def _on_commit(self, commit: Commit) -> list[DrafterFrame]:
+        newest = commit.begin + len(commit.tokens)
+        num_fresh = newest - self._known
+        grew = commit.draft_until > self._credit
+        self._credit = max(self._credit, commit.draft_until)
+        frames: list[DrafterFrame] = []
+        if num_fresh > 0:
+            followed = self._follows(newest)
+            self._known = newest
+            if not followed or self._tip - self._base + self._limits.max_nodes > MAX_TREE_NODES:
+                self._plant(self._tree_id + 1)
+            elif self._sent < self._tip:
+                frames.append(self._tail(TailEnd.MORE))
+        return frames + self._arm() if num_fresh > 0 or grew else frames
+
+    def _follows(self, newest: int) -> bool:
+        """Whether the tree holds the truth up to `newest`."""
+        fresh = self._text.guesses[self._known : newest]
+        return newest <= self._tip and self._text.num_right(self._known, fresh) == len(fresh)
+
+    def _plant(self, tree_id: int) -> None:
+        self._tree_id = tree_id
+        self._base = self._tip = self._sent = self._known
+
+    def _arm(self) -> list[DrafterFrame]:
+        end = self._spent()
+        self._armed = end is TailEnd.MORE
+        return [] if self._armed else [*self._answer_open(0), self._tail(end)]
+
+    def _spent(self) -> TailEnd:
+        if self._known >= self._limits.max_len:
+            return TailEnd.LIMIT
+        return TailEnd.CREDIT if self._known >= self._credit else TailEnd.MORE
+
+    def _pause(self, position: int) -> TailEnd:
+        if position >= self._limits.max_len or self._tip - self._known >= self._limits.max_nodes:
+            return TailEnd.LIMIT
+        return TailEnd.CREDIT if position >= self._credit else TailEnd.MORE
+
+    def _answer_open(self, prefilled_to: int) -> list[DrafterFrame]:
+        if self._opened:
+            return []
+        self._opened = True
+        return [Opened(self._handle, self._incarnation, prefilled_to)]
+
+    def _tail(self, end: TailEnd) -> Tail:
+        first, last = self._sent - self._base, self._tip - self._base
+        times = (self._draft_us, self._begin_us * 1000, self._end_us * 1000) if first < last else (0, 0, 0)
+        tokens = self._text.guesses[self._sent : self._tip]
+        self._sent = self._tip
+        identity = (self._handle, self._incarnation, self._tree_id, first, self._base, self._text.hashes[self._base])
+        return Tail(*identity, tokens, _CHAIN[first:last], end, SOURCE, *times)

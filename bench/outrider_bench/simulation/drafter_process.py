@@ -1,0 +1,58 @@
+"""The drafter's process: one thread that takes what has arrived, drafts one token for everybody who wants one, then sends.
+
+Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step wait for its end, and what is answered to
+them leaves after the next step. Knows sessions of the drafter. Must not know costs, the verifier or policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outrider.types.frames import DrafterFrame, Open, VerifierFrame
+from outrider_bench.simulation.drafter_side import DrafterSide
+
+
+class DrafterProcess:
+    """open_session: makes the drafter's half of a request from its handle."""
+
+    def __init__(self, open_session: Callable[[int], DrafterSide]) -> None:
+        self._open_session = open_session
+        self._sessions: dict[int, DrafterSide] = {}
+        self._taking_part: list[DrafterSide] = []
+        self._unsent: list[DrafterFrame] = []
+        self._begin_us = 0
+        self._changed = False
+
+    def receive(self, frames: list[VerifierFrame]) -> None:
+        """Frames of the verifier, between two draft steps."""
+        self._changed = True
+        for frame in frames:
+            session = self._sessions.get(frame.session)
+            if session is None:
+                if not isinstance(frame, Open):
+                    continue
+                session = self._sessions[frame.session] = self._open_session(frame.session)
+            self._unsent += session.receive(frame)
+            if session.ended:
+                del self._sessions[frame.session]
+
+    def start(self, now_us: int) -> int | None:
+        """Begin a draft step; returns the sessions in it that get a token, or None when nobody wants any."""
+        if not self._changed:
+            return None
+        self._changed = False
+        self._taking_part = [session for session in self._sessions.values() if session.wants()]
+        self._begin_us = now_us
+        return sum(session.can_grow() for session in self._taking_part) if self._taking_part else None
+
+    def finish(self, now_us: int) -> None:
+        """The draft step is over."""
+        for session in self._taking_part:
+            self._unsent += session.grow(self._begin_us, now_us)
+        self._taking_part = []
+        self._changed = True
+
+    def take_unsent(self) -> list[DrafterFrame]:
+        """What is to be sent now, at the end of a turn."""
+        unsent, self._unsent = self._unsent, []
+        return unsent

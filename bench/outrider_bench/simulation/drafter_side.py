@@ -1,0 +1,96 @@
+"""The drafter's half of a simulated request, behind one small contract with two implementations that send the same frames.
+
+`SessionDrafter` drives the service's own DrafterSession; `ChainDrafter` (chain_drafter.py) is its reduced form for chains, in integers.
+Guesses come from the request's text. Must not know time beyond what it is handed, nor the verifier.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outrider.session.drafter import DrafterSession
+from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.events import DrafterEvent, Grown, SendToVerifier, VerifierFrameArrived
+from outrider.types.frames import DrafterFrame, TailEnd, VerifierFrame
+from outrider.types.tree import ROOT
+from outrider_bench.simulation.text import VOCAB_SIZE, Text
+
+MAX_TEXT_LEN = 1 << 20
+SOURCE = "simulated"
+
+
+class DrafterSide(Protocol):
+    """One request at the drafter. ended: nothing more will come of it."""
+
+    ended: bool
+
+    def wants(self) -> bool:
+        """Whether it takes part in the next draft step."""
+        ...
+
+    def can_grow(self) -> bool:
+        """Whether that step would give it a token; without one it only learns that it must pause."""
+        ...
+
+    def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
+        """A frame of the verifier; returns what is to be sent."""
+        ...
+
+    def grow(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """The draft step that it took part in is over; returns what is to be sent."""
+        ...
+
+
+class SessionDrafter:
+    """The real DrafterSession; one token a step, paused by credit and limits as outrider.drafting's replay source is."""
+
+    def __init__(self, handle: int, text: Text) -> None:
+        self._session = DrafterSession(handle, DrafterBounds(SOURCE, VOCAB_SIZE, frozenset(), MAX_TEXT_LEN, MAX_TEXT_LEN))
+        self._text = text
+
+    @property
+    def ended(self) -> bool:
+        """See DrafterSide."""
+        return self._session.ended
+
+    def wants(self) -> bool:
+        """See DrafterSide."""
+        return self._session.wants() is not None
+
+    def can_grow(self) -> bool:
+        """See DrafterSide."""
+        return self._pause(self._next_position()) is TailEnd.MORE
+
+    def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        return self._step(VerifierFrameArrived(frame))
+
+    def grow(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        tree = self._session.tree
+        position = self._next_position()
+        end = self._pause(position)
+        tokens: tuple[int, ...] = ()
+        parents: tuple[int, ...] = ()
+        if end is TailEnd.MORE:
+            tokens = (int(self._text.guesses[position]),)
+            parents = (tree.num_nodes - 1 if tree.num_nodes else ROOT,)
+            end = self._pause(position + 1)
+        return self._step(Grown(tree.tree_id, tokens, parents, None, end, end_us - begin_us, begin_us * 1000, end_us * 1000))
+
+    def _next_position(self) -> int:
+        return self._session.tree.base + self._session.tree.num_nodes
+
+    def _pause(self, position: int) -> TailEnd:
+        """Why no guess for this position can come; MORE when one can."""
+        session, opening = self._session, self._session.opening
+        assert opening is not None
+        until = session.wants()
+        assert until is not None
+        live = session.tree.num_nodes - 1 - session.tree.root
+        if position >= opening.limits.max_len or live >= opening.limits.max_nodes:
+            return TailEnd.LIMIT
+        return TailEnd.CREDIT if position >= until else TailEnd.MORE
+
+    def _step(self, event: DrafterEvent) -> list[DrafterFrame]:
+        return [effect.frame for effect in self._session.step(event) if isinstance(effect, SendToVerifier)]

@@ -1,0 +1,174 @@
+"""The discrete-event clock: a verifier, a drafter and the way between them, from one instant at which something happens to the next.
+
+At each instant work that is done ends first (drafting before verifying), then messages are taken by whoever does not compute, then new work
+begins. The policy under test and all session machines are the services' own. Deterministic: the same world and policy give the same
+outcome. Must not know the time of day.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from outrider.session.pacing.contract import Pacing
+from outrider.types.frames import DrafterFrame, VerifierFrame
+from outrider_bench.simulation.chain_drafter import ChainDrafter
+from outrider_bench.simulation.cores import Cores, Role
+from outrider_bench.simulation.drafter_process import DrafterProcess
+from outrider_bench.simulation.drafter_side import DrafterSide, SessionDrafter
+from outrider_bench.simulation.outcome import Outcome, Recorder
+from outrider_bench.simulation.text import Text, text_of
+from outrider_bench.simulation.verifier_process import VerifierProcess
+from outrider_bench.simulation.wire import Wire
+from outrider_bench.simulation.world import World
+
+MAX_INSTANTS = 5_000_000
+START_US = 1_000_000  # no time of a session may be 0, which its statistics read as unknown
+
+
+class StuckError(RuntimeError):
+    """A policy holds ready sessions for ever, or past the time at which it wanted to be asked again."""
+
+
+class DrafterKind(Enum):
+    """SESSION: the service's DrafterSession. CHAIN: its reduced form, which sends the same frames."""
+
+    SESSION = "session"
+    CHAIN = "chain"
+
+
+class Simulation:
+    """One world under one policy, until num_tokens are emitted; `run` once."""
+
+    def __init__(self, world: World, pacing: Pacing, num_tokens: int, drafter: DrafterKind = DrafterKind.CHAIN) -> None:
+        world.check()
+        self._world = world
+        self._num_tokens = num_tokens
+        self._kind = drafter
+        self._now_us = START_US
+        self._recorder = Recorder()
+        self._verifier = VerifierProcess(world, pacing, self._recorder)
+        self._drafter = DrafterProcess(self._open_drafter)
+        self._cores = Cores(world.verify_slowdown, world.draft_slowdown)
+        self._to_drafter: Wire[VerifierFrame] = Wire(world.delay_us + world.message_us)
+        self._to_verifier: Wire[DrafterFrame] = Wire(world.delay_us + world.message_us)
+        self._texts: dict[int, Text] = {}
+        self._num_requests = [0] * world.num_sessions
+        self._next_handle = 1
+        self._wake_us: int | None = None
+        self._must_plan = False
+        self._step_began_us = self._draft_began_us = 0
+
+    def run(self) -> Outcome:
+        """Raises StuckError when the policy makes no progress."""
+        for client in range(self._world.num_sessions):
+            self._open(client)
+        for _ in range(MAX_INSTANTS):
+            self._begin()
+            if self._recorder.num_tokens >= self._num_tokens:
+                return self._recorder.outcome(self._now_us - START_US, self._verifier.statistics)
+            due_us = self._next_due()
+            if due_us is None:
+                raise StuckError("nothing will ever happen again: the policy waits without a time to be asked")
+            self._now_us = max(self._now_us, due_us)
+            self._end()
+        raise StuckError(f"{MAX_INSTANTS} instants were not enough")
+
+    def _open(self, client: int) -> None:
+        """The client's next request."""
+        handle, self._next_handle = self._next_handle, self._next_handle + 1
+        self._texts[handle] = text_of(self._world, client, self._num_requests[client])
+        self._num_requests[client] += 1
+        self._verifier.open(handle, client, self._texts[handle], self._now_us)
+        self._must_plan = True
+
+    def _open_drafter(self, handle: int) -> DrafterSide:
+        text = self._texts[handle]
+        return ChainDrafter(handle, text) if self._kind is DrafterKind.CHAIN else SessionDrafter(handle, text)
+
+    def _next_due(self) -> int | None:
+        dues = [self._cores.due_us(role) for role in Role]
+        if not self._cores.is_busy(Role.VERIFIER):
+            dues += [self._wake_us, self._to_verifier.due_us()]
+        if not self._cores.is_busy(Role.DRAFTER):
+            dues.append(self._to_drafter.due_us())
+        return min((due for due in dues if due is not None), default=None)
+
+    # --- work ends --------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self._is_done(Role.DRAFTER):
+            self._cores.finish(Role.DRAFTER, self._now_us)
+            self._recorder.count_drafting(self._now_us - self._draft_began_us)
+            self._drafter.finish(self._now_us)
+            self._to_verifier.send(self._drafter.take_unsent(), self._now_us)
+        if self._is_done(Role.VERIFIER):
+            self._cores.finish(Role.VERIFIER, self._now_us)
+            self._verifier.finish(self._now_us - self._step_began_us, self._now_us)
+            self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
+            self._reopen()
+            self._must_plan = True
+
+    def _is_done(self, role: Role) -> bool:
+        due_us = self._cores.due_us(role)
+        return due_us is not None and due_us <= self._now_us
+
+    def _reopen(self) -> None:
+        finished = list(self._verifier.finished)
+        self._verifier.finished.clear()
+        for request in finished:
+            del self._texts[request.handle]
+            self._open(request.client)
+
+    # --- work begins ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        while self._take():
+            pass
+        if self._cores.is_busy(Role.VERIFIER):
+            return
+        if self._must_plan or (self._wake_us is not None and self._wake_us <= self._now_us):
+            self._plan()
+            while self._take():  # what the verifier sent without a step
+                pass
+
+    def _take(self) -> bool:
+        """Let whoever does not compute take what has arrived; False when nothing had."""
+        moved = False
+        if not self._cores.is_busy(Role.DRAFTER) and (to_drafter := self._to_drafter.arrived(self._now_us)):
+            self._drafter.receive(to_drafter)
+            moved = True
+        if not self._cores.is_busy(Role.DRAFTER):
+            self._draft()
+        if not self._cores.is_busy(Role.VERIFIER) and (to_verifier := self._to_verifier.arrived(self._now_us)):
+            self._verifier.receive(to_verifier, self._now_us)
+            self._must_plan = moved = True
+        return moved
+
+    def _draft(self) -> None:
+        num_growing = self._drafter.start(self._now_us)
+        if num_growing:
+            self._draft_began_us = self._now_us
+            self._cores.start(Role.DRAFTER, self._world.draft.verify_us(num_growing), self._now_us)
+            return
+        if num_growing == 0:  # they only learn that they must pause, which takes no time
+            self._drafter.finish(self._now_us)
+        self._to_verifier.send(self._drafter.take_unsent(), self._now_us)
+
+    def _plan(self) -> None:
+        self._must_plan = False
+        plan = self._verifier.plan(self._now_us)
+        self._wake_us = plan.wake_us
+        if plan.take:
+            num_rows = self._verifier.start(plan, self._now_us)
+            self._step_began_us = self._now_us
+            work_us = self._world.verify.verify_us(num_rows) + self._world.step_overhead_us
+            self._cores.start(Role.VERIFIER, work_us, self._now_us)
+            return
+        self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
+        if plan.wake_us is not None and plan.wake_us <= self._now_us:
+            raise StuckError(f"the policy wants to be asked again at {plan.wake_us}, which is over, and takes nobody")
+
+
+def simulate(world: World, pacing: Pacing, num_tokens: int, drafter: DrafterKind = DrafterKind.CHAIN) -> Outcome:
+    """Run one world under one fresh policy."""
+    return Simulation(world, pacing, num_tokens, drafter).run()

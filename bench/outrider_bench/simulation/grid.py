@@ -1,0 +1,90 @@
+"""The worlds that policies are compared in: every combination of a few values of each axis.
+
+Axes: acceptance, T_target / T_draft, one-way delay in target forwards, sessions, shape of the cost curves, sharing of cores. Must not know
+policies or results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outrider_bench.simulation.curves import CurveShape
+from outrider_bench.simulation.profile import Profile
+from outrider_bench.simulation.world import World
+
+OUTPUT_LEN = 192
+BASE_TOKENS = 1920
+TOKENS_PER_SESSION = 96  # beyond the middle of every session's answer, where changing acceptances change
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Values of each axis; shared: how much longer verifier and drafter take while both run, 1 = on machines of their own."""
+
+    acceptances: tuple[str, ...] = ("0", "0.3", "0.6", "0.8", "0.9", "0.98", "0.95>0.1", "0.1>0.95", "0.9|0.3")
+    cost_ratios: tuple[float, ...] = (1, 2, 5, 10, 30)
+    delays: tuple[float, ...] = (0, 0.25, 1, 2)
+    sessions: tuple[int, ...] = (1, 4, 16, 64)
+    curves: tuple[str, ...] = ("flat", "knee")
+    shared: tuple[float, ...] = (1.0,)
+
+
+QUICK = Axes(("0", "0.6", "0.9", "0.95>0.1"), (2, 10), (0, 1), (1, 8), ("knee",))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What all cells have in common: a target step of one row, what a message and a step cost beside, the curves by name, the seed."""
+
+    target_us: float
+    message_us: int
+    step_overhead_us: int
+    shapes: Mapping[str, CurveShape]
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination. cost_ratio: T_target / T_draft at one row. delay: one way, in target forwards."""
+
+    acceptance: str
+    cost_ratio: float
+    delay: float
+    num_sessions: int
+    curve: str
+    shared: float
+
+    def world(self, machine: Machine) -> World:
+        """The world of this cell."""
+        shape = machine.shapes[self.curve]
+        return World(
+            verify=shape.verify_curve(machine.target_us),
+            draft=shape.draft_curve(machine.target_us / self.cost_ratio),
+            phases=Profile.parse(self.acceptance).phases(OUTPUT_LEN),
+            delay_us=round(self.delay * machine.target_us),
+            message_us=machine.message_us,
+            step_overhead_us=machine.step_overhead_us,
+            num_sessions=self.num_sessions,
+            verify_slowdown=self.shared,
+            draft_slowdown=self.shared,
+            output_len=OUTPUT_LEN,
+            seed=machine.seed,
+        )
+
+    def num_tokens(self, share: float) -> int:
+        """Tokens to simulate; share: of the usual number."""
+        return round(share * (BASE_TOKENS + TOKENS_PER_SESSION * self.num_sessions))
+
+    def describe(self) -> str:
+        """One line for people."""
+        cores = "" if self.shared == 1.0 else f", shared cores x{self.shared:g}"
+        where = f"c {self.cost_ratio:g}, delay {self.delay:g}, {self.num_sessions} sessions, {self.curve}"
+        return f"acceptance {self.acceptance}, {where}{cores}"
+
+
+def cells_of(axes: Axes) -> list[Cell]:
+    """Every combination; acceptances that differ by session only where there are several."""
+    every = itertools.product(axes.acceptances, axes.cost_ratios, axes.delays, axes.sessions, axes.curves, axes.shared)
+    return [Cell(*values) for values in every if "|" not in values[0] or values[3] > 1]

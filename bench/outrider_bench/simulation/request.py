@@ -1,0 +1,129 @@
+"""The verifier's half of a simulated request: the service's own VerifierSession, judged by a text instead of an engine.
+
+Knows the session's events and effects. Must not know when they happen, or other requests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outrider.session.events import (
+    DrafterFrameArrived,
+    DrafterJoined,
+    Emit,
+    Finish,
+    FinishReason,
+    RoundPlanned,
+    RoundVerified,
+    SendToDrafter,
+    VerifierEvent,
+    Verify,
+)
+from outrider.session.opening import VerifierSpec
+from outrider.session.pacing.contract import Pacing, SessionPlan, SessionView
+from outrider.session.statistics import SessionStatistics
+from outrider.session.verifier import VerifierSession
+from outrider.types.frames import DrafterFrame, DraftLimits, VerifierFrame
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.tree import Verdict
+from outrider_bench.simulation.drafter_side import SOURCE
+from outrider_bench.simulation.text import VOCAB_SIZE, Text
+from outrider_bench.simulation.world import World
+
+_GREEDY = SamplingParams(temperature=0.0)
+_NOISE = NoiseAddress(1)
+
+
+class Request:
+    """One request at the verifier. num_emitted: tokens of the newest round. unsent: frames that the scheduler has yet to send."""
+
+    def __init__(self, handle: int, client: int, text: Text, world: World, pacing: Pacing, acceptance: float, now_us: int) -> None:
+        self.handle = handle
+        self.client = client
+        self.last_emit_us: int | None = None
+        self.num_emitted = 0
+        self.finished = False
+        self.unsent: list[VerifierFrame] = []
+        self._text = text
+        self._pending: Verify | None = None
+        self._session = VerifierSession(_spec(handle, text, world, acceptance), pacing, now_us)
+
+    @property
+    def statistics(self) -> SessionStatistics:
+        """The session's own."""
+        return self._session.statistics
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a round may be planned."""
+        return self._session.is_ready
+
+    def view(self, now_us: int) -> SessionView:
+        """What pacing may know."""
+        return self._session.view(now_us)
+
+    def join(self, now_us: int) -> None:
+        """The drafter is there."""
+        self._apply(DrafterJoined(SOURCE, now_us))
+
+    def receive(self, frame: DrafterFrame, now_us: int) -> None:
+        """A frame of the drafter."""
+        self._apply(DrafterFrameArrived(SOURCE, frame, now_us))
+
+    def plan(self, plan: SessionPlan, now_us: int) -> int:
+        """Take part in a step; returns the rows it adds."""
+        self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us))
+        assert self._pending is not None
+        return len(self._pending.committed) + self._pending.tree.num_nodes
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the round in flight feeds no prompt."""
+        return self._pending is not None and len(self._pending.committed) == 1
+
+    def verified(self, verify_us: int, now_us: int) -> None:
+        """The step is over."""
+        pending = self._pending
+        assert pending is not None
+        self._pending = None
+        self.num_emitted = 0
+        verdict = self._judge(pending) if pending.wanted else None
+        self._apply(RoundVerified(verdict, verify_us, now_us))
+
+    def _judge(self, verify: Verify) -> Verdict:
+        begin = self._session.committed_len
+        num_right = self._text.num_right(begin, verify.tree.tokens)
+        emitted = int(self._text.truth[begin + num_right])
+        return Verdict(tuple(range(num_right)), emitted, bonus=num_right == verify.tree.num_nodes)
+
+    def _apply(self, event: VerifierEvent) -> None:
+        for effect in self._session.step(event):
+            match effect:
+                case SendToDrafter():
+                    self.unsent.append(effect.frame)
+                case Verify():
+                    self._pending = effect
+                case Emit():
+                    self.num_emitted = len(effect.tokens)
+                case Finish():
+                    assert effect.reason is FinishReason.LENGTH, effect
+                    self.finished = True
+
+
+def _spec(handle: int, text: Text, world: World, acceptance: float) -> VerifierSpec:
+    return VerifierSpec(
+        session=handle,
+        incarnation=1,
+        request_id=f"simulated-{handle}",
+        prefix=np.asarray(text.truth[: world.prompt_len], np.int32),
+        num_prompt=world.prompt_len,
+        max_len=world.max_len,
+        stop_token_ids=frozenset(),
+        vocab_size=VOCAB_SIZE,
+        sampling=_GREEDY,
+        noise=_NOISE,
+        limits=DraftLimits(world.max_len, world.max_nodes),
+        max_draft_len=world.max_draft_len,
+        max_nodes=world.max_nodes,
+        acceptance_prior=acceptance,
+    )

@@ -1,0 +1,72 @@
+"""The truth of a simulated request, and what its drafter would guess at every position.
+
+A guess is right when a counter-based uniform of (seed, client, request, position) lies below the acceptance there, as replayed drafts do:
+independent of policies, rounds and restarts, so that all policies of one world meet the same luck. Must not know sessions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from outrider.noise.field import bits, uniform_of
+from outrider.types.tree import IntArray, extend_hash
+from outrider_bench.simulation.world import Phases, World
+
+WRONG_TOKEN = 1
+FIRST_TOKEN = 2
+NUM_TOKENS = 251  # a prime: no period in common with draft lengths
+VOCAB_SIZE = FIRST_TOKEN + NUM_TOKENS
+_REQUEST_STRIDE = 1 << 20
+_CACHED_TEXTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """truth, guesses: int32 [max_len], by absolute position. hashes: of every prefix, [max_len + 1]."""
+
+    truth: IntArray
+    guesses: IntArray
+    hashes: tuple[int, ...]
+
+    def num_right(self, position: int, tokens: IntArray) -> int:
+        """How many leading tokens of a chain that begins at `position` are the truth."""
+        wrong = np.flatnonzero(tokens != self.truth[position : position + len(tokens)])
+        return int(wrong[0]) if len(wrong) else len(tokens)
+
+
+def text_of(world: World, client: int, request: int) -> Text:
+    """The text of a client's request; positions before the prompt's end are never guessed."""
+    truth, hashes = _truth(world.max_len)
+    phases = world.phases[client % len(world.phases)]
+    acceptance = _acceptances(phases, world.prompt_len, world.output_len)
+    lucky = _uniforms(world.seed, client, request, world.max_len) < acceptance
+    return Text(truth, np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32), hashes)
+
+
+@lru_cache(maxsize=16)
+def _truth(length: int) -> tuple[IntArray, tuple[int, ...]]:
+    truth = (np.arange(length, dtype=np.int32) * 7 % NUM_TOKENS + FIRST_TOKEN).astype(np.int32)
+    hashes = [0]
+    for token in truth.tolist():
+        hashes.append(extend_hash(hashes[-1], [token]))
+    return truth, tuple(hashes)
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _uniforms(seed: int, client: int, request: int, length: int) -> npt.NDArray[np.float64]:
+    return uniform_of(bits(seed, client * _REQUEST_STRIDE + request, np.arange(length)))
+
+
+@lru_cache(maxsize=64)
+def _acceptances(phases: Phases, prompt_len: int, output_len: int) -> npt.NDArray[np.float64]:
+    values = np.full(prompt_len + output_len, phases[-1].acceptance)
+    begin = 0
+    for phase in phases:
+        end = output_len if phase.until is None else min(phase.until, output_len)
+        values[prompt_len + begin : prompt_len + end] = phase.acceptance
+        begin = end
+    return values

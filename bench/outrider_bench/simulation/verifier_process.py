@@ -1,0 +1,99 @@
+"""The verifier's process: one thread that takes what has arrived, plans a step with the policy, runs it, applies it, then sends.
+
+Keeps the order of work of verifier_service.scheduler: frames that arrive during a step are looked at after its verdicts, and what is
+answered to them leaves after the next step; the cost curve is measured at start and refined by every step; a request's acceptance begins
+where earlier ones ended. Must not know the drafter or how time passes.
+"""
+
+from __future__ import annotations
+
+from outrider.session.pacing.contract import Pacing, PacingPlan, StepView
+from outrider.session.statistics import ACCEPTANCE_PRIOR, SessionStatistics
+from outrider.types.frames import DrafterFrame, VerifierFrame
+from outrider_bench.simulation.outcome import Recorder
+from outrider_bench.simulation.request import Request
+from outrider_bench.simulation.text import Text
+from outrider_bench.simulation.world import World
+from verifier_service.cost_model import MEASURED_ROWS, CostModel
+from verifier_service.scheduler import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
+
+
+class VerifierProcess:
+    """All live requests, one policy. statistics: of every request there was."""
+
+    def __init__(self, world: World, pacing: Pacing, recorder: Recorder) -> None:
+        self.statistics: list[SessionStatistics] = []
+        self.finished: list[Request] = []
+        self._world = world
+        self._pacing = pacing
+        self._recorder = recorder
+        self._cost = CostModel({rows: world.verify.verify_us(rows) for rows in MEASURED_ROWS if rows <= world.max_rows})
+        self._requests: dict[int, Request] = {}
+        self._taking_part: list[Request] = []
+        self._num_rows = 0
+        self._acceptance = ACCEPTANCE_PRIOR
+        self._unsent: list[VerifierFrame] = []
+
+    def open(self, handle: int, client: int, text: Text, now_us: int) -> None:
+        """A request arrives, and the drafter is told."""
+        request = Request(handle, client, text, self._world, self._pacing, self._acceptance, now_us)
+        self._requests[handle] = request
+        self.statistics.append(request.statistics)
+        request.join(now_us)
+        self._collect(request)
+
+    def receive(self, frames: list[DrafterFrame], now_us: int) -> None:
+        """Frames of the drafter, between two steps."""
+        for frame in frames:
+            request = self._requests.get(frame.session)
+            if request is not None:
+                request.receive(frame, now_us)
+                self._collect(request)
+
+    def plan(self, now_us: int) -> PacingPlan:
+        """Ask the policy."""
+        views = tuple(request.view(now_us) for request in self._requests.values() if request.is_ready)
+        if not views:
+            return PacingPlan((), None, "idle")
+        return self._pacing.plan(StepView(views, self._cost.curve(), self._world.max_rows, now_us))
+
+    def start(self, plan: PacingPlan, now_us: int) -> int:
+        """Begin the step; returns its rows."""
+        self._taking_part = [self._requests[entry.session] for entry in plan.take]
+        self._num_rows = sum(self._requests[entry.session].plan(entry, now_us) for entry in plan.take)
+        return self._num_rows
+
+    def finish(self, busy_us: int, now_us: int) -> None:
+        """The step is over: busy_us after it began, of which the policy's overhead is none of the target's."""
+        step_us = max(1, busy_us - self._world.step_overhead_us)
+        if all(request.is_decoding for request in self._taking_part):
+            self._cost.observe(self._num_rows, step_us)
+        self._recorder.count_step(self._num_rows, busy_us)
+        for request in self._taking_part:
+            request.verified(step_us, now_us)
+            self._count_tokens(request, now_us)
+            self._collect(request)
+            if request.finished:
+                self._end(request)
+        self._taking_part = []
+
+    def take_unsent(self) -> list[VerifierFrame]:
+        """What is to be sent now, at the end of a turn."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    def _collect(self, request: Request) -> None:
+        self._unsent += request.unsent
+        request.unsent.clear()
+
+    def _count_tokens(self, request: Request, now_us: int) -> None:
+        if request.num_emitted:
+            since_us = None if request.last_emit_us is None else now_us - request.last_emit_us
+            self._recorder.count_tokens(request.num_emitted, since_us)
+            request.last_emit_us = now_us
+
+    def _end(self, request: Request) -> None:
+        del self._requests[request.handle]
+        self.finished.append(request)
+        if request.statistics.num_drafted >= MIN_DRAFTED_TO_LEARN:
+            self._acceptance += ACCEPTANCE_MEMORY * (request.statistics.acceptance - self._acceptance)

@@ -1,0 +1,71 @@
+"""What a simulated deployment is like: costs of both models, the way between them, who shares cores, and how well drafts are accepted.
+
+Every number comes from a micro-benchmark (a step by rows, a draft step by sessions, a message) or is an axis of a grid; nothing here is
+fitted on the throughput it predicts. Must not know policies. Times in microseconds of virtual time, positions in tokens of an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.errors import InvalidRequest
+from outrider.session.pacing.contract import CostCurve
+
+MAX_SESSIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of an answer: until this token (exclusive, None = its end) a guess is right with this probability."""
+
+    acceptance: float
+    until: int | None = None
+
+
+Phases = tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A deployment of one verifier and one drafter with num_sessions clients, each asking again as soon as it was answered.
+
+    verify: a step of so many rows. draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
+    beside that, each way. step_overhead_us: what the verifier spends on a step beside the target. phases: of session i, phases[i % len].
+    verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
+    prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
+    """
+
+    verify: CostCurve
+    draft: CostCurve
+    phases: tuple[Phases, ...] = ((Phase(0.8),),)
+    delay_us: int = 0
+    message_us: int = 0
+    step_overhead_us: int = 0
+    num_sessions: int = 1
+    verify_slowdown: float = 1.0
+    draft_slowdown: float = 1.0
+    prompt_len: int = 16
+    output_len: int = 512
+    max_rows: int = 256
+    max_draft_len: int = 32
+    max_nodes: int = 64
+    seed: int = 1
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first field that is out of range."""
+        if not 1 <= self.num_sessions <= MAX_SESSIONS:
+            raise InvalidRequest("world.num_sessions", f"must be in [1, {MAX_SESSIONS}], got {self.num_sessions}")
+        if min(self.delay_us, self.message_us, self.step_overhead_us) < 0:
+            raise InvalidRequest("world.delay_us", "times must be 0 or positive")
+        if min(self.verify_slowdown, self.draft_slowdown) < 1.0:
+            raise InvalidRequest("world.verify_slowdown", "sharing cores never makes anything faster: factors must be at least 1")
+        if min(self.prompt_len, self.output_len, self.max_rows) < 1:
+            raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
+        for phases in self.phases:
+            if not phases or any(not 0.0 <= phase.acceptance <= 1.0 for phase in phases):
+                raise InvalidRequest("world.phases", "every session needs an acceptance in [0, 1]")
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of a request, prompt included."""
+        return self.prompt_len + self.output_len
