@@ -149,6 +149,21 @@ def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     until(lambda: drafts_again(pair), "drafting after the drafter was started again")
 
 
+def test_a_drafter_that_is_told_to_end_takes_leave_and_costs_no_token(pair: Pair) -> None:
+    drafter = pair.deployment.processes["drafter"]
+    answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGTERM))
+    assert answer.first.token_ids == pair.truth
+    assert longest_stall_s(answer) < MAX_STALL_S
+    statistics = answer.first.finished.statistics
+    assert statistics.num_drafter_losses >= 1
+    assert statistics.num_accepted > 0, "it was told in the middle: some drafts came before"
+    until(lambda: drafter.exit_code is not None, "the end of a drafter that drains")
+    assert drafter.exit_code == 0, drafter.log_tail()
+    pair.deployment.restart("drafter")
+    await_pair(pair.deployment)
+    until(lambda: drafts_again(pair), "drafting after the drafter was started again")
+
+
 def test_a_cancelled_request_leaves_nothing_on_any_process(pair: Pair) -> None:
     stream = pair.gateway.stream(request(num_tokens=1000))
     tokens = 0
