@@ -1,7 +1,7 @@
 """The reduced form of a DrafterSession: a chain of guesses as a few integers, several times as fast.
 
 Reduced: no untrusted input, no siblings, no confidence stop, no refusal, no second incarnation. What is left is frame for frame what
-outrider.session.drafter sends (tests/unit/test_simulation_drafters.py compares them); change it there first. Must not know time or policies.
+outrider.session.drafter sends (tests/unit/test_simulation_drafters.py compares them): change it there first. Must not know policies.
 """
 
 from __future__ import annotations

@@ -20,9 +20,12 @@ SOURCE = "simulated"
 
 
 class DrafterSide(Protocol):
-    """One request at the drafter. ended: nothing more will come of it."""
+    """One request at the drafter."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come of it."""
+        ...
 
     def wants(self) -> bool:
         """Whether it takes part in the next draft step."""
@@ -87,8 +90,8 @@ class SessionDrafter:
         assert opening is not None
         until = session.wants()
         assert until is not None
-        live = session.tree.num_nodes - 1 - session.tree.root
-        if position >= opening.limits.max_len or live >= opening.limits.max_nodes:
+        num_live = position - session.tree.root_len
+        if position >= opening.limits.max_len or num_live >= opening.limits.max_nodes:
             return TailEnd.LIMIT
         return TailEnd.CREDIT if position >= until else TailEnd.MORE
 

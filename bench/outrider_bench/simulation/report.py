@@ -25,7 +25,7 @@ def policies_table(results: Sequence[CellResult], policies: Sequence[str], floor
 
 def policy_rows(results: Sequence[CellResult], policies: Sequence[str], floor: float) -> list[tuple[str, ...]]:
     """One row a policy."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for policy in policies:
         worst = worst_of(policy, results, floor)
         where = worst.at.cell.describe()
@@ -45,7 +45,7 @@ def worst_table(results: Sequence[CellResult], policy: str) -> Table:
 
 def worst_rows(results: Sequence[CellResult], policy: str) -> list[tuple[str, ...]]:
     """One row a cell, worst first."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for result in worst_cells(policy, results, NUM_WORST):
         mine, best = result.outcomes[policy], result.outcomes[result.best_fixed]
         rows.append(
@@ -60,7 +60,7 @@ def worst_rows(results: Sequence[CellResult], policy: str) -> list[tuple[str, ..
 
 def axis_rows(results: Sequence[CellResult], policy: str) -> list[tuple[str, ...]]:
     """Worst and mean ratio by value of each axis that has several."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for axis in AXES:
         groups = by_value(results, axis)
         for value, group in groups.items() if len(groups) > 1 else ():
@@ -79,9 +79,7 @@ def axis_table(results: Sequence[CellResult], policy: str) -> Table:
     return table
 
 
-def markdown(
-    facts: Mapping[str, str], results: Sequence[CellResult], policies: Sequence[str], judged: Sequence[str], floor: float
-) -> str:
+def markdown(facts: Mapping[str, str], results: Sequence[CellResult], policies: Sequence[str], judged: Sequence[str], floor: float) -> str:
     """The whole report, for bench/RESULTS.md."""
     lines = ["## Simulated policies", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
     headings = ("policy", "worst", "mean", f"cells below {floor:g}", "worst cell", "best there")

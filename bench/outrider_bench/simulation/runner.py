@@ -64,4 +64,3 @@ def _without_cells(plan: Plan) -> Plan:
 def _plain(machine: Machine) -> Machine:
     """With a mapping that can be sent to another process."""
     return Machine(machine.target_us, machine.message_us, machine.step_overhead_us, dict(machine.shapes), machine.seed)
-

@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers and against plain decoding, identity of tokens, or cost of steps.
+"""`outrider bench`: speed against transformers and against plain decoding, identity of tokens, cost of steps, or simulated policies.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
+FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
 TASKS = ("arithmetic", "copying", "prose")
 _EXAMPLES = """examples:
   outrider bench                              everything: about ten minutes on two cores
@@ -22,6 +24,8 @@ _EXAMPLES = """examples:
   outrider bench --tasks copying --repeats 5 --out copying.md
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
+  outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
+  outrider bench simulate --quick --policies adaptive serial:16
 The last line is RESULT {json}."""
 
 
@@ -29,12 +33,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers, identity of tokens, or cost of steps",
+        help="speed against transformers, identity of tokens, cost of steps, or simulated policies",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", choices=("speed", "identity", "steps"), default="speed", help="what to measure (%(default)s)")
+    parser.add_argument(
+        "what", nargs="?", choices=("speed", "identity", "steps", "simulate"), default="speed", help="what to measure (%(default)s)"
+    )
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
@@ -50,7 +56,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
     )
+    _add_simulation(parser.add_argument_group("simulate"))
     parser.set_defaults(run=run)
+
+
+def _add_simulation(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length (%(default)s)")
+    group.add_argument("--fixed", nargs="+", default=list(FIXED_POLICIES), metavar="NAME", help="the yardstick (%(default)s)")
+    group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
+    group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")
+    group.add_argument("--delays", nargs="+", type=_not_negative, metavar="D", help="axis: one way, in target steps")
+    group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time")
+    group.add_argument("--curves", nargs="+", metavar="NAME", help="axis: flat, knee, measured, or file with --curve")
+    group.add_argument("--shared", nargs="+", type=_positive, metavar="X", help="axis: how much longer each takes while both run")
+    group.add_argument("--curve", type=Path, metavar="FILE", help='measured: {"verify_us": {"1": us, ...}, "draft_us": {...}} by rows')
+    group.add_argument("--target-ms", type=_positive, default=6.0, metavar="MS", help="a target step of one row (%(default)s)")
+    group.add_argument("--message-us", type=int, default=130, metavar="US", help="what a message costs beside the delay (%(default)s)")
+    group.add_argument("--step-overhead-us", type=int, default=200, metavar="US", help="of a step, beside the target (%(default)s)")
+    group.add_argument("--floor", type=_positive, default=0.97, metavar="X", help="least ratio of a judged policy (%(default)s)")
+    group.add_argument("--share", type=_positive, metavar="X", help="of the usual number of tokens a cell")
+    group.add_argument("--drafter", choices=("chain", "session"), default="chain", help="reduced or real sessions (%(default)s)")
+    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts (%(default)s)")
+    group.add_argument("--jobs", type=int, metavar="N", help="processes (as many as there are cores)")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    return 0.0 if float(text) == 0.0 else _positive(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,229 @@
+"""The simulator's parts and promises: determinism, luck, cores that are shared, policies that stand still, who was fast where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outrider.cli.bench import add_parser
+from outrider.errors import InvalidRequest
+from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.plain import PlainPacing
+from outrider.session.pacing.registry import make_pacing
+from outrider_bench.simulate import run
+from outrider_bench.simulation.contestants import Contestant
+from outrider_bench.simulation.cores import Cores, Role
+from outrider_bench.simulation.curves import CURVE_SHAPES, read_shape
+from outrider_bench.simulation.event_loop import StuckError, simulate
+from outrider_bench.simulation.grid import Axes, Machine, cells_of
+from outrider_bench.simulation.profile import Profile
+from outrider_bench.simulation.runner import Plan, run_cells
+from outrider_bench.simulation.text import text_of
+from outrider_bench.simulation.verdict import worst_cells, worst_of
+from outrider_bench.simulation.wire import Wire
+from outrider_bench.simulation.world import Phase, World
+
+FLAT = CURVE_SHAPES["flat"]
+WORLD = World(FLAT.verify_curve(6_000), FLAT.draft_curve(1_200), ((Phase(0.8),),), output_len=96)
+MACHINE = Machine(6_000.0, 100, 100, CURVE_SHAPES)
+
+
+def plan_of(axes: Axes, judged: tuple[str, ...], fixed: tuple[str, ...] = ("plain", "serial:2", "serial:4", "pearl")) -> Plan:
+    return Plan(tuple(cells_of(axes)), fixed, judged, MACHINE, 0.3)
+
+
+# --- determinism and luck -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["serial", "pearl", "adaptive"])
+def test_the_same_world_and_policy_give_the_same_outcome(policy: str) -> None:
+    world = replace(WORLD, num_sessions=3, delay_us=2_000)
+    first, again = (simulate(world, make_pacing(policy), 500) for _ in range(2))
+    assert first == again
+    assert simulate(replace(world, seed=2), make_pacing(policy), 500) != first
+
+
+def test_luck_belongs_to_client_request_and_position_alone() -> None:
+    texts = [text_of(WORLD, client, request) for client, request in ((0, 0), (0, 1), (1, 0))]
+    rights = [text.guesses == text.truth for text in texts]
+    assert (rights[0] == (text_of(WORLD, 0, 0).guesses == texts[0].truth)).all()
+    assert not (rights[0] == rights[1]).all()
+    assert not (rights[0] == rights[2]).all()
+
+
+def test_guesses_are_right_as_often_as_each_phase_says() -> None:
+    world = replace(WORLD, phases=((Phase(0.9, 20_000), Phase(0.2)),), output_len=40_000)
+    text = text_of(world, 0, 0)
+    right = (text.guesses == text.truth)[world.prompt_len :]
+    assert right[:20_000].mean() == pytest.approx(0.9, abs=0.01)
+    assert right[20_000:].mean() == pytest.approx(0.2, abs=0.01)
+
+
+def test_acceptance_that_changes_in_mid_answer_changes_what_a_round_emits() -> None:
+    always, never, half = (
+        simulate(replace(WORLD, phases=phases), make_pacing("serial", 4), 2_000).mean_emitted_per_round
+        for phases in (((Phase(0.9),),), ((Phase(0.0),),), ((Phase(0.9, 48), Phase(0.0)),))
+    )
+    assert never == pytest.approx(1.0)
+    assert never + 0.3 < half < always - 0.3
+
+
+# --- time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_work_on_shared_cores_takes_longer_only_while_both_compute() -> None:
+    cores = Cores(1.5, 2.0)
+    cores.start(Role.VERIFIER, 300, 0)
+    assert cores.due_us(Role.VERIFIER) == 300
+    cores.start(Role.DRAFTER, 50, 60)
+    assert cores.due_us(Role.DRAFTER) == 160
+    assert cores.due_us(Role.VERIFIER) == 60 + 360
+    cores.finish(Role.DRAFTER, 160)
+    assert cores.due_us(Role.DRAFTER) is None
+    assert cores.due_us(Role.VERIFIER) == 334  # 60 alone, 100 at a speed of 2 / 3, the remaining 173.3 alone
+
+
+def test_messages_arrive_in_order_after_their_delay() -> None:
+    wire: Wire[str] = Wire(100)
+    wire.send(["a", "b"], 0)
+    wire.send([], 10)
+    wire.send(["c"], 30)
+    assert wire.due_us() == 100
+    assert wire.arrived(99) == []
+    assert wire.arrived(130) == ["a", "b", "c"]
+    assert wire.due_us() is None
+
+
+class _NeverTakes:
+    """Waits for drafts for ever, or until a time that is over."""
+
+    name = "never"
+    drafts = False
+
+    def __init__(self, wake_us: int | None) -> None:
+        self._wake_us = wake_us
+
+    def plan(self, view: StepView) -> PacingPlan:
+        return PacingPlan((), self._wake_us, "never")
+
+    def draft_ahead(self, session: SessionView) -> int:
+        return 0
+
+    def flush_len(self, session: SessionView) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("wake_us", [None, 5])
+def test_a_policy_that_stands_still_is_named_so(wake_us: int | None) -> None:
+    with pytest.raises(StuckError, match="policy"):
+        simulate(WORLD, _NeverTakes(wake_us), 10)
+
+
+def test_a_slow_way_costs_plain_decoding_nothing_and_serial_two_delays_a_round() -> None:
+    near = replace(WORLD, output_len=1_000)
+    far = replace(near, delay_us=5_000)
+    assert simulate(near, PlainPacing(), 300) == simulate(far, PlainPacing(), 300)
+    outcomes = [simulate(world, make_pacing("serial", 4), 1_000) for world in (near, far)]
+    per_round = [outcome.elapsed_us / outcome.num_rounds for outcome in outcomes]
+    assert per_round[1] - per_round[0] == pytest.approx(10_000, rel=0.05)
+
+
+# --- worlds and grids -----------------------------------------------------------------------------------------------------
+
+
+def test_profiles_are_read_as_they_are_written() -> None:
+    assert Profile.parse("0.8").phases(100) == ((Phase(0.8),),)
+    assert Profile.parse("0.9>0.2").phases(100) == ((Phase(0.9, 50), Phase(0.2)),)
+    assert Profile.parse("0.9|0.3").phases(100) == ((Phase(0.9),), (Phase(0.3),))
+    assert Profile.parse("0.9>0.2|0.5").mean == pytest.approx(1.6 / 3)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0.5>", "1.2", "-0.1", "0.5||0.6"])
+def test_what_is_no_profile_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Profile.parse(text)
+
+
+@pytest.mark.parametrize("text", ["serial:0", "serial:x", "serial:99", "nobody"])
+def test_unknown_policies_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Contestant.parse(text)
+
+
+def test_sessions_of_different_acceptance_need_several_sessions() -> None:
+    cells = cells_of(Axes(("0.5", "0.9|0.1"), (2,), (0,), (1, 4), ("flat",)))
+    assert [(cell.acceptance, cell.num_sessions) for cell in cells] == [("0.5", 1), ("0.5", 4), ("0.9|0.1", 4)]
+
+
+@pytest.mark.parametrize("changes", [{"num_sessions": 0}, {"delay_us": -1}, {"verify_slowdown": 0.5}, {"output_len": 0}, {"phases": ((),)}])
+def test_worlds_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        replace(WORLD, **changes).check()  # type: ignore[arg-type]
+
+
+def test_curves_come_from_a_file_of_measured_times(tmp_path: Path) -> None:
+    path = tmp_path / "curves.json"
+    path.write_text(json.dumps({"verify_us": {"8": 3000, "1": 2000}, "draft_us": {"1": 400, "4": 500}}))
+    shape = read_shape(path)
+    assert shape.verify_curve(6_000).verify_us(8) == pytest.approx(9_000)
+    assert shape.draft_curve(600).verify_us(4) == pytest.approx(750)
+    path.write_text('{"verify_us": {"2": 1}}')
+    with pytest.raises(InvalidRequest):
+        read_shape(path)
+
+
+# --- judging --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_policy_is_reported_with_the_cell_in_which_it_fails() -> None:
+    """Always drafting 16 loses where few are accepted, and the report says where and to whom."""
+    results = list(run_cells(plan_of(Axes(("0.1", "0.98"), (2, 30), (0,), (1,), ("flat",)), ("serial:16",)), 1))
+    worst = worst_of("serial:16", results)
+    assert worst.ratio < 0.5
+    assert worst.below >= 2
+    assert worst.at.cell.acceptance == "0.1"
+    assert worst.at.cell.cost_ratio == 2
+    assert worst.at.best_fixed == "plain"
+    assert worst_cells("serial:16", results, 1) == [worst.at]
+    assert max(result.ratio("serial:16") for result in results) > 0.9  # where it belongs, it is no loser
+
+
+def test_no_fixed_policy_exceeds_the_best_and_one_reaches_it() -> None:
+    plan = plan_of(Axes(("0.6",), (5,), (0, 1), (1, 4), ("knee",)), ())
+    for result in run_cells(plan, 1):
+        assert max(result.ratio(name) for name in plan.fixed) == 1.0
+
+
+def test_several_processes_give_the_results_of_one() -> None:
+    plan = plan_of(Axes(("0.3", "0.9"), (5,), (0,), (2,), ("flat",)), ("serial",))
+    assert list(run_cells(plan, 2)) == list(run_cells(plan, 1))
+
+
+def arguments(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args(["bench", "simulate", "--jobs", "1", "--share", "0.3", "--sessions", "1", "--curves", "flat", *options])
+
+
+def test_the_command_reports_a_worst_ratio_and_fails_a_policy_below_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "simulated.md"
+    fixed = ["--fixed", "plain", "serial:4", "--acceptances", "0", "0.9", "--cost-ratios", "5", "--delays", "0"]
+    assert run(arguments(*fixed, "--policies", "serial:16", "--out", str(out))) == 1
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    result = json.loads(last.removeprefix("RESULT "))
+    assert result["num_cells"] == 2
+    assert result["worst_ratio"]["serial:16"]["ratio"] < 0.97
+    assert result["worst_ratio"]["serial:16"]["best"] == "plain"
+    assert "acceptance 0," in result["worst_ratio"]["serial:16"]["cell"]
+    assert "serial:16" in out.read_text()
+    assert out.with_suffix(".svg").stat().st_size > 1_000
+    assert run(arguments(*fixed, "--policies", "serial:16", "--floor", "0.01")) == 0
+
+
+def test_the_command_refuses_a_curve_it_does_not_know() -> None:
+    with pytest.raises(InvalidRequest, match="curves"):
+        run(arguments("--curves", "steep"))
