@@ -13,7 +13,7 @@ from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_PRIOR = 0.7
 ACCEPTANCE_RATE = 1 / 32
-PRIOR_TESTS = 8  # guesses that the prior counts for: the first outcomes move the estimate faster
+PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
 PAUSE_RATE = 1 / 32
 LINK_RATE = 1 / 8
 DRAFT_TIME_RATE = 1 / 8

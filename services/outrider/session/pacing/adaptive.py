@@ -15,7 +15,7 @@ from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, measured_rates, plain_course, serial_courses
-from outrider.session.pacing.waiting import plan_or_wait
+from outrider.session.pacing.together import Wish, plan_together
 
 LOOK_EVERY_US = 40_000
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
@@ -24,7 +24,12 @@ PROBE_AFTER = 48  # tokens without guesses before the first probe; doubles with 
 MAX_PROBE_AFTER = 768
 PROBE_TESTS = 4  # guesses judged before a probe is over
 PROBE_LEN = 4
-FIRST_COURSE = Course(Pace.SERIAL, 4, 4, 4, 0.0)  # until drafting time is known
+MAX_PROBE_TOKENS = 12  # decoded during a probe: a drafter that is never heard of in time has no use
+FIRST_FLUSH_LEN = 2
+FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
+FIRST_COURSE = Course(Pace.AHEAD, 0, 0, 6, 0.0, 0.0)  # waits for nothing: until something is known
+FIRST_TESTS = 12  # guesses judged before the first session of all may wait for any
+MAX_FIRST_TOKENS = 48
 MAX_REMEMBERED = 4096
 DRAFT_TIME_RATE = 1 / 8
 
@@ -37,7 +42,11 @@ class _Session:
     plain_since: int = 0
     probe_after: int = PROBE_AFTER
     probe_until: int | None = None  # num_tested at which the probe under way is over
+    probe_begin: int = 0
+    begin: int = 0  # committed length when first seen
     committed_len: int = 0
+    ready_us: int = 0  # of its newest commit
+    comparable: bool = False  # the round under way is an ordinary one
 
 
 class AdaptivePacing:
@@ -51,9 +60,9 @@ class AdaptivePacing:
         self._memory = PaceMemory()
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._look_at_us: int | None = None
-        self._counted_us: int | None = None
-        self._members: frozenset[int] = frozenset()
-        self._pace = Pace.SERIAL
+        self._pace = Pace.AHEAD
+        self._taught = False
+        self._flush_len = FIRST_FLUSH_LEN
         self._draft_us = self._link_us = self._overhead_us = 0.0
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
@@ -63,7 +72,7 @@ class AdaptivePacing:
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
-        return plan_or_wait(view, self._is_ready)
+        return plan_together(view, self._wish)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -76,17 +85,20 @@ class AdaptivePacing:
 
     def flush_len(self, session: SessionView) -> int:
         """Small tails: a round may begin at any length."""
-        return PROBE_LEN
+        return self._flush_len
 
     # --- readiness --------------------------------------------------------------------------------------------------------
 
-    def _is_ready(self, session: SessionView) -> bool:
+    def _wish(self, session: SessionView) -> Wish:
         own = self._remember(session)
-        course = own.course
+        course, bound = own.course, self._bound(session)
         if course.pace is Pace.PLAIN:
-            return own.probe_until is None or session.depth >= min(PROBE_LEN, self._bound(session))
-        wanted = course.hit_len if session.following or session.depth else course.miss_len
-        return session.depth >= min(wanted, self._bound(session))
+            return Wish(0, 0 if own.probe_until is None else PROBE_LEN, 0.0)
+        if course is FIRST_COURSE:
+            return Wish(0, course.ahead_len, 0.0)
+        wanted = min(course.hit_len if session.following else course.miss_len, bound)
+        eta_us = session.waiting_since_us + 2.0 * self._link_us + (wanted - session.depth) * self._draft_us
+        return Wish(wanted, wanted, eta_us)
 
     def _bound(self, session: SessionView) -> int:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
@@ -95,8 +107,8 @@ class AdaptivePacing:
         """Begins a probe when one is due, ends it when enough guesses were judged."""
         if own.probe_until is None:
             if session.committed_len - own.plain_since >= own.probe_after:
-                own.probe_until = session.num_tested + PROBE_TESTS
-        elif session.num_tested >= own.probe_until:
+                own.probe_until, own.probe_begin = session.num_tested + PROBE_TESTS, session.committed_len
+        elif session.num_tested >= own.probe_until or session.committed_len - own.probe_begin >= MAX_PROBE_TOKENS:
             own.probe_until = None
             own.plain_since = session.committed_len
             own.probe_after = min(2 * own.probe_after, MAX_PROBE_AFTER)
@@ -105,26 +117,22 @@ class AdaptivePacing:
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
     def _count(self, view: StepView) -> None:
-        members = frozenset(session.session for session in view.sessions)
-        steady = members == self._members and all(session.num_uncached == 1 for session in view.sessions)
-        num_tokens, per_us = 0, 0.0
+        """Rounds that ended since the last plan: what they took, against what their course expected."""
         for session in view.sessions:
             own = self._remember(session)
-            num_tokens += session.committed_len - own.committed_len
-            own.committed_len = session.committed_len
-            per_us += own.course.tokens_per_us
-            steady &= own.course.tokens_per_us > 0.0 and (session.has_drafter or own.course.pace is Pace.PLAIN)
-        if not steady or self._counted_us is None:
-            self._memory.interrupt()
-        elif num_tokens:
-            self._memory.count(self._pace, num_tokens, per_us * (view.now_us - self._counted_us))
-        if num_tokens or not steady:
-            self._counted_us, self._members = view.now_us, members
+            if session.committed_len == own.committed_len:
+                continue
+            took_us = session.waiting_since_us - own.ready_us
+            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.probe_until is None
+            if comparable and took_us > 0:
+                self._memory.count(own.course.pace, took_us, own.course.round_us)
+            own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
+            own.comparable = session.num_uncached == 1 and session.has_drafter
 
     def _remember(self, session: SessionView) -> _Session:
         own = self._sessions.get(session.session)
         if own is None:
-            own = self._sessions[session.session] = _Session(committed_len=session.committed_len)
+            own = self._sessions[session.session] = _Session(committed_len=session.committed_len, begin=session.committed_len)
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         return own
@@ -133,10 +141,14 @@ class AdaptivePacing:
 
     def _look(self, view: StepView) -> None:
         self._measure(view)
-        if not self._draft_us:
+        self._taught |= any(
+            s.num_tested >= FIRST_TESTS or s.committed_len - self._remember(s).begin >= MAX_FIRST_TOKENS for s in view.sessions
+        )
+        if not self._draft_us or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US
         rates = measured_rates(view.cost, len(view.sessions), self._draft_us, self._link_us, self._overhead_us)
+        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(float(rates.step_us[1]) / (FLUSHES_A_STEP * self._draft_us))))
         found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
@@ -151,6 +163,9 @@ class AdaptivePacing:
         for session, courses in looks:
             self._choose(session, courses, drafting)
         self._pace = Pace.PLAIN if all(self._sessions[s.session].course.pace is Pace.PLAIN for s in view.sessions) else drafting
+
+    def _knows_enough(self, session: SessionView) -> bool:
+        return session.num_tested >= FIRST_TESTS or session.committed_len - self._remember(session).begin >= MAX_FIRST_TOKENS
 
     def _measure(self, view: StepView) -> None:
         """Means over the sessions that know; what was learned from earlier sessions serves new ones."""
@@ -182,7 +197,9 @@ class AdaptivePacing:
             own.probe_until = None
         if best.pace is not Pace.PLAIN:
             own.probe_after, own.probe_until = PROBE_AFTER, None
-        own.course = best
+        if best is not own.course:
+            own.comparable = own.comparable and best.pace is own.course.pace
+            own.course = best
 
 
 def _courses(rates: RoundRates, acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:

@@ -1,7 +1,8 @@
-"""Which pace keeps its promises: achieved over expected tokens by pace, so that what the model leaves out is found out.
+"""Which pace keeps its promises: the time its rounds took over the time expected, so that what the model leaves out is found out.
 
 On one shared machine a drafter that runs ahead slows the verifier it means to help; on separate machines it does not. Nothing tells which
-world it is but the throughput itself. Knows tokens and expectations. Must not know sessions or clocks.
+world it is but the clock. Times of rounds, not tokens, are compared: they scatter less, and a wrong estimate of acceptance is no fault of
+the pace. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.round_model import Pace
 
-TRUST_TOKENS = 40.0  # an expectation never put to the test counts as kept so far
-KEEP_OWN = 0.99  # of what is remembered of a pace, with each of its rounds
+TRUST_ROUNDS = 12.0  # a pace never tried counts as having kept its promise in so many rounds
+KEEP_OWN = 0.985  # of what is remembered of a pace, with each of its rounds
 KEEP_OTHERS = 0.998  # and with each round of another pace: one given up is tried again some day
+MAX_SLOWNESS = 4.0  # of one round: a machine that stalled for once is no property of a pace
 
 
 @dataclass(slots=True)
 class _Record:
-    achieved: float = 0.0
-    expected: float = 0.0
+    num_rounds: float = 0.0
+    slowness: float = 0.0  # sum over the rounds
 
     def fade(self, share: float) -> None:
-        self.achieved *= share
-        self.expected *= share
+        self.num_rounds *= share
+        self.slowness *= share
 
 
 class PaceMemory:
@@ -30,23 +32,15 @@ class PaceMemory:
 
     def __init__(self) -> None:
         self._records = {pace: _Record() for pace in Pace}
-        self._pace: Pace | None = None
 
     def factor(self, pace: Pace) -> float:
-        """What to multiply an expectation by; 1 for a pace never tried."""
+        """What to multiply an expected speed by; 1 for a pace never tried."""
         record = self._records[pace]
-        return (record.achieved + TRUST_TOKENS) / (record.expected + TRUST_TOKENS)
+        return (record.num_rounds + TRUST_ROUNDS) / (record.slowness + TRUST_ROUNDS)
 
-    def interrupt(self) -> None:
-        """The round under way is not comparable (prefill, sessions came or went)."""
-        self._pace = None
-
-    def count(self, pace: Pace, num_tokens: int, expected_tokens: float) -> None:
-        """A round at this pace brought num_tokens where expected_tokens were expected in its time."""
-        if pace is not self._pace:  # the first round after a change began under the old pace
-            self._pace = pace
-            return
+    def count(self, pace: Pace, took_us: float, expected_us: float) -> None:
+        """A round at this pace took so long."""
         for other, record in self._records.items():
             record.fade(KEEP_OWN if other is pace else KEEP_OTHERS)
-        self._records[pace].achieved += num_tokens
-        self._records[pace].expected += expected_tokens
+        self._records[pace].num_rounds += 1.0
+        self._records[pace].slowness += min(MAX_SLOWNESS, took_us / expected_us)

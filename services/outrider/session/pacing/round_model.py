@@ -9,6 +9,7 @@ Must not know sessions, views or how a pace is carried out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -33,9 +34,9 @@ class Pace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A pace with its lengths, and the tokens per microsecond that one of the sessions is expected to get from it.
+    """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, mean time of a round.
 
-    miss_len: guesses to wait for when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
+    miss_len: guesses to verify when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
     may guess.
     """
 
@@ -44,6 +45,7 @@ class Course:
     hit_len: int
     ahead_len: int
     tokens_per_us: float
+    round_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +74,47 @@ def measured_rates(cost: CostCurve, num_sessions: int, draft_us: float, link_us:
 
 def plain_course(rates: RoundRates) -> Course:
     """One token a round."""
-    return Course(Pace.PLAIN, 0, 0, 0, 1.0 / float(rates.step_us[1] + rates.overhead_us))
+    round_us = float(rates.step_us[1] + rates.overhead_us)
+    return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us)
 
 
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_SERIAL_LEN)
     round_us = sent * rates.draft_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
-    speeds = (emitted / round_us)[1:]
-    return [Course(Pace.SERIAL, length, length, length, float(speed)) for length, speed in enumerate(speeds, start=1)]
+    lengths = range(1, MAX_SERIAL_LEN + 1)
+    return [Course(Pace.SERIAL, at, at, at, float(emitted[at] / round_us[at]), float(round_us[at])) for at in lengths]
 
 
 def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float) -> Course:
-    """The best pair of waits, over miss_len 0..MAX_WAIT_LEN and hit_len 1..MAX_WAIT_LEN."""
+    """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_WAIT_LEN)
-    again = emitted[1:] - emitted[:-1]  # g^1 .. g^MAX_WAIT_LEN
-    goes_on = np.append(again, again[-1] * (again[-1] / again[-2] if again[-2] > 0.0 else 0.0))  # chance of a HIT after length L: g^(L+1)
+    lengths = np.arange(MAX_WAIT_LEN + 1)
+    right = min(_ALMOST_ONE, acceptance * continue_prob)
+    goes_on = right ** (lengths + 1.0)  # chance that what the drafter guessed beyond a round's guesses still stands after it
     step_us = rates.round_us(1.0 + sent)
-    heard = np.where(np.arange(MAX_WAIT_LEN + 1) > 0, 2.0 * rates.link_us, 0.0)  # without a wait nothing is heard of
-    miss_us = heard + sent * rates.draft_us + step_us
-    ready = np.maximum(0.0, step_us / rates.draft_us - 1.0)  # guessed while a round of length L runs, less the one its last pick tests
-    hit_len = np.maximum(np.arange(MAX_WAIT_LEN + 1), np.minimum(np.floor(ready), MAX_WAIT_LEN)).astype(np.int64)
-    wait_us = np.maximum(0.0, np.arange(MAX_WAIT_LEN + 1) - ready[hit_len]) * rates.draft_us
-    hit_us = wait_us + step_us[hit_len]
-    goes_on_hit = goes_on[hit_len]
-    hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on_hit[None, :])  # [miss_len, hit_len]
-    tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[hit_len][None, :]
-    speeds = tokens / ((1.0 - hit_share) * miss_us[:, None] + hit_share * hit_us[None, :])
-    miss_at, hit_at = np.unravel_index(int(np.argmax(speeds[:, 1:])), (MAX_WAIT_LEN + 1, MAX_WAIT_LEN))
-    hit_at += 1
-    ahead_len = int(hit_len[hit_at] + np.ceil((step_us[hit_len[hit_at]] + 2.0 * rates.link_us) / rates.draft_us)) + 1
-    return Course(Pace.AHEAD, int(miss_at), int(hit_at), ahead_len, float(speeds[miss_at, hit_at]))
+    missed_on = goes_on.copy()
+    missed_on[0] = _chance_to_catch_up(right, (2.0 * rates.link_us + rates.draft_us) / step_us[0])
+    miss_us = np.where(lengths > 0, 2.0 * rates.link_us, 0.0) + sent * rates.draft_us + step_us  # without a wait nothing is heard of
+    ready = np.maximum(0.0, step_us / rates.draft_us - 1.0)  # guessed meanwhile, less the one that the round's last pick tests
+    hit_us = np.maximum(0.0, sent - ready) * rates.draft_us + step_us
+    hit_share = missed_on[:, None] / (1.0 + missed_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
+    tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
+    round_us = (1.0 - hit_share) * miss_us[:, None] + hit_share * hit_us[None, :]
+    speeds = tokens / round_us
+    speeds[:, 0] = 0.0  # guesses never verified are plain decoding
+    miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
+    ahead_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
+    return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
+
+
+def _chance_to_catch_up(right: float, late_rounds: float) -> float:
+    """Chance per round that a drafter that starts over, and is heard of only late_rounds later, has guessed all that was decoded meanwhile.
+
+    The mean time to a run of n successes of probability `right` is (1 - right^n) / (right^n (1 - right)) rounds.
+    """
+    run: float = right ** max(1, math.ceil(late_rounds))
+    return run * (1.0 - right) / (1.0 - run)
 
 
 def _chains(acceptance: float, continue_prob: float, longest: int) -> tuple[_FloatArray, _FloatArray]:
