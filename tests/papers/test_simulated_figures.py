@@ -19,7 +19,7 @@ from outrider_bench.simulation.outcome import Outcome
 from outrider_bench.simulation.world import Phase, World
 
 TARGET_US = 12_000
-NUM_TOKENS = 6_000
+NUM_TOKENS = 4_000
 WITHIN = 0.03
 
 

@@ -78,13 +78,13 @@ def test_acceptance_that_changes_in_mid_answer_changes_what_a_round_emits() -> N
 def test_work_on_shared_cores_takes_longer_only_while_both_compute() -> None:
     cores = Cores(1.5, 2.0)
     cores.start(Role.VERIFIER, 300, 0)
-    assert cores.due_us(Role.VERIFIER) == 300
+    assert cores.dues_us[Role.VERIFIER] == 300
     cores.start(Role.DRAFTER, 50, 60)
-    assert cores.due_us(Role.DRAFTER) == 160
-    assert cores.due_us(Role.VERIFIER) == 60 + 360
+    assert cores.dues_us[Role.DRAFTER] == 160
+    assert cores.dues_us[Role.VERIFIER] == 60 + 360
     cores.finish(Role.DRAFTER, 160)
-    assert cores.due_us(Role.DRAFTER) is None
-    assert cores.due_us(Role.VERIFIER) == 334  # 60 alone, 100 at a speed of 2 / 3, the remaining 173.3 alone
+    assert cores.dues_us[Role.DRAFTER] is None
+    assert cores.dues_us[Role.VERIFIER] == 334  # 60 alone, 100 at a speed of 2 / 3, the remaining 173.3 alone
 
 
 def test_messages_arrive_in_order_after_their_delay() -> None:

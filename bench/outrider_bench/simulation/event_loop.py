@@ -86,7 +86,7 @@ class Simulation:
         return ChainDrafter(handle, text) if self._kind is DrafterKind.CHAIN else SessionDrafter(handle, text)
 
     def _next_due(self) -> int | None:
-        dues = [self._cores.due_us(role) for role in Role]
+        dues = list(self._cores.dues_us)
         if not self._cores.is_busy(Role.VERIFIER):
             dues += [self._wake_us, self._to_verifier.due_us()]
         if not self._cores.is_busy(Role.DRAFTER):
@@ -96,21 +96,17 @@ class Simulation:
     # --- work ends --------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        if self._is_done(Role.DRAFTER):
+        if self._cores.is_done(Role.DRAFTER, self._now_us):
             self._cores.finish(Role.DRAFTER, self._now_us)
             self._recorder.count_drafting(self._now_us - self._draft_began_us)
             self._drafter.finish(self._now_us)
             self._to_verifier.send(self._drafter.take_unsent(), self._now_us)
-        if self._is_done(Role.VERIFIER):
+        if self._cores.is_done(Role.VERIFIER, self._now_us):
             self._cores.finish(Role.VERIFIER, self._now_us)
             self._verifier.finish(self._now_us - self._step_began_us, self._now_us)
             self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
             self._reopen()
             self._must_plan = True
-
-    def _is_done(self, role: Role) -> bool:
-        due_us = self._cores.due_us(role)
-        return due_us is not None and due_us <= self._now_us
 
     def _reopen(self) -> None:
         finished = list(self._verifier.finished)

@@ -23,11 +23,11 @@ TOKENS_PER_SESSION = 96  # beyond the middle of every session's answer, where ch
 class Axes:
     """Values of each axis; shared: how much longer verifier and drafter take while both run, 1 = on machines of their own."""
 
-    acceptances: tuple[str, ...] = ("0", "0.3", "0.6", "0.8", "0.9", "0.98", "0.95>0.1", "0.1>0.95", "0.9|0.3")
-    cost_ratios: tuple[float, ...] = (1, 2, 5, 10, 30)
-    delays: tuple[float, ...] = (0, 0.25, 1, 2)
-    sessions: tuple[int, ...] = (1, 4, 16, 64)
-    curves: tuple[str, ...] = ("flat", "knee")
+    acceptances: tuple[str, ...] = ("0", "0.5", "0.8", "0.98", "0.95>0.1", "0.1>0.95", "0.9|0.3")
+    cost_ratios: tuple[float, ...] = (1, 3, 10, 30)
+    delays: tuple[float, ...] = (0, 0.5, 2)
+    sessions: tuple[int, ...] = (1, 8, 64)
+    curves: tuple[str, ...] = ("knee",)
     shared: tuple[float, ...] = (1.0,)
 
 
