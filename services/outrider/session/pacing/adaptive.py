@@ -19,6 +19,7 @@ from outrider.session.pacing.together import Wish, plan_together
 
 LOOK_EVERY_US = 40_000
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
+START_GAIN, KEEP_GAIN = 0.05, 0.01  # over plain decoding, to begin to use guesses and to go on: a drafter's time is not free
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 PROBE_AFTER = 48  # tokens without guesses before the first probe; doubles with each that fails
 MAX_PROBE_AFTER = 768
@@ -188,18 +189,20 @@ class AdaptivePacing:
 
     def _choose(self, session: SessionView, courses: dict[Pace, list[Course]], drafting: Pace) -> None:
         own = self._sessions[session.session]
-        best = max((*courses[drafting], *courses[Pace.PLAIN]), key=self._worth)
-        present = _same(own.course, courses[own.course.pace]) if own.course.pace in (drafting, Pace.PLAIN) else None
-        if present is not None and self._worth(best) <= (1.0 + SWITCH_GAIN) * self._worth(present):
-            best = present
-        if best.pace is Pace.PLAIN and own.course.pace is not Pace.PLAIN:
-            own.plain_since = session.committed_len
-            own.probe_until = None
+        drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
+        least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
+        best = drafted if self._worth(drafted) > (1.0 + least_gain) * self._worth(plain) else plain
         if best.pace is not Pace.PLAIN:
             own.probe_after, own.probe_until = PROBE_AFTER, None
-        if best is not own.course:
-            own.comparable = own.comparable and best.pace is own.course.pace
-            own.course = best
+        elif own.course.pace is not Pace.PLAIN:
+            own.plain_since, own.probe_until = session.committed_len, None
+        own.comparable = own.comparable and best.pace is own.course.pace
+        own.course = best
+
+    def _best_drafted(self, own: _Session, courses: list[Course], drafting: Pace) -> Course:
+        best = max(courses, key=self._worth)
+        present = _same(own.course, courses) if own.course.pace is drafting else None
+        return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
 
 
 def _courses(rates: RoundRates, acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:
@@ -212,7 +215,4 @@ def _courses(rates: RoundRates, acceptance: float, continue_prob: float, longest
 
 def _same(course: Course, among: list[Course]) -> Course | None:
     """The same course under present rates; None when it is not among them."""
-    for one in among:
-        if course.pace is Pace.PLAIN or (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len):
-            return one
-    return None
+    return next((one for one in among if (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len)), None)

@@ -20,6 +20,7 @@ from outrider.session.pacing.contract import CostCurve
 
 MAX_SERIAL_LEN = 24
 MAX_WAIT_LEN = 16
+LOST_TOKENS = 1.5  # of a round's drafting: the one that its last pick tests, and half of what was under way when a commit contradicts
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
 
@@ -52,9 +53,11 @@ class Course:
 class RoundRates:
     """Measured. step_us: of a step in which each session has so many rows, [0] for none, [n] for n. draft_us: per token, all sessions'.
 
-    link_us: one way between verifier and drafter. overhead_us: of a round on the verifier's side.
+    num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
+    round on the verifier's side.
     """
 
+    num_sessions: int
     step_us: _FloatArray  # [MAX_SERIAL_LEN + 2]
     draft_us: float
     link_us: float
@@ -69,7 +72,7 @@ def measured_rates(cost: CostCurve, num_sessions: int, draft_us: float, link_us:
     """Rates of num_sessions that share every step."""
     rows = range(MAX_SERIAL_LEN + 2)
     step_us = np.array([cost.verify_us(max(1, rows_each * num_sessions)) for rows_each in rows], np.float64)
-    return RoundRates(step_us, draft_us, link_us, overhead_us)
+    return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us)
 
 
 def plain_course(rates: RoundRates) -> Course:
@@ -81,7 +84,9 @@ def plain_course(rates: RoundRates) -> Course:
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_SERIAL_LEN)
-    round_us = sent * rates.draft_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
+    round_us = (
+        _longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
+    )
     lengths = range(1, MAX_SERIAL_LEN + 1)
     return [Course(Pace.SERIAL, at, at, at, float(emitted[at] / round_us[at]), float(round_us[at])) for at in lengths]
 
@@ -95,17 +100,33 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     step_us = rates.round_us(1.0 + sent)
     missed_on = goes_on.copy()
     missed_on[0] = _chance_to_catch_up(right, (2.0 * rates.link_us + rates.draft_us) / step_us[0])
-    miss_us = np.where(lengths > 0, 2.0 * rates.link_us, 0.0) + sent * rates.draft_us + step_us  # without a wait nothing is heard of
-    ready = np.maximum(0.0, step_us / rates.draft_us - 1.0)  # guessed meanwhile, less the one that the round's last pick tests
-    hit_us = np.maximum(0.0, sent - ready) * rates.draft_us + step_us
+    longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
+    ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
+    miss_wait_us = np.where(lengths > 0, 2.0 * rates.link_us, 0.0) + longest * rates.draft_us  # without a wait nothing is heard of
+    hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     hit_share = missed_on[:, None] / (1.0 + missed_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
     tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
-    round_us = (1.0 - hit_share) * miss_us[:, None] + hit_share * hit_us[None, :]
+    waits_us = _mean_longest_wait(miss_wait_us[:, None], hit_wait_us[None, :], hit_share, rates.num_sessions)
+    steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
+    round_us = waits_us + steps_us
     speeds = tokens / round_us
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
     ahead_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
+
+
+def _mean_longest_wait(miss_us: _FloatArray, hit_us: _FloatArray, hit_share: _FloatArray, num_sessions: int) -> _FloatArray:
+    """Sessions that share a step wait for the last of them: the longer wait counts as soon as one has it."""
+    longer_share = np.where(hit_us > miss_us, hit_share, 1.0 - hit_share)
+    shorter = np.minimum(hit_us, miss_us)
+    return np.asarray(shorter + (1.0 - (1.0 - longer_share) ** num_sessions) * np.abs(hit_us - miss_us), np.float64)
+
+
+def _longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _FloatArray:
+    """For each length 0..longest: the expected length of the longest of num_sessions chains that may pause before it."""
+    reached = 1.0 - (1.0 - continue_prob ** np.arange(longest + 1, dtype=np.float64)) ** num_sessions
+    return np.cumsum(reached) - 1.0
 
 
 def _chance_to_catch_up(right: float, late_rounds: float) -> float:

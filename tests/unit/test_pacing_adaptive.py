@@ -1,0 +1,217 @@
+"""`adaptive`: its model of rounds, its memory of promises, whom it waits for, and that it neither clings to bad drafts nor oscillates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes_pacing import NOW_US, READY, session_view
+from outrider.session.pacing.adaptive import MAX_FIRST_TOKENS, PROBE_AFTER, AdaptivePacing
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
+from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
+from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses
+from outrider.session.pacing.together import Wish, plan_together
+
+TARGET_US = 24_000.0
+FLAT = CostCurve(((1, TARGET_US),))
+STEEP = CostCurve(((1, 1_000.0), (64, 64_000.0)))
+
+
+# --- the model of rounds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acceptance", [0.3, 0.8, 0.95])
+def test_serial_courses_are_the_classical_throughput(acceptance: float) -> None:
+    rates = measured_rates(FLAT, 1, draft_us=3_000.0, link_us=0.0, overhead_us=500.0)
+    for course in serial_courses(rates, acceptance, continue_prob=1.0):
+        known = serial_tokens_per_us(Rates(FLAT, 3_000.0, acceptance, 500.0), course.hit_len)
+        assert course.tokens_per_us == pytest.approx(known, rel=1e-6)
+
+
+@pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])
+def test_running_ahead_promises_about_what_pearl_does_at_its_own_block(acceptance: float) -> None:
+    """PEARL's rounds are (0, gamma - 1); the best pair promises at least that, less what is lost when a commit contradicts."""
+    gamma = 8
+    rates = measured_rates(FLAT, 1, TARGET_US / gamma, 0.0, 0.0)
+    course = best_ahead_course(rates, acceptance, 1.0)
+    assert course.tokens_per_us == pytest.approx(pearl_tokens_per_us(Rates(FLAT, TARGET_US / gamma, acceptance), gamma), rel=0.12)
+
+
+def test_pauses_shorten_drafts_and_acceptance_alone_does_not_make_up_for_them() -> None:
+    rates = measured_rates(FLAT, 1, 1_000.0, 0.0, 0.0)
+    steady, pausing = (max(serial_courses(rates, 0.9, share), key=lambda c: c.tokens_per_us) for share in (1.0, 0.6))
+    assert pausing.tokens_per_us < 0.8 * steady.tokens_per_us
+
+
+def test_a_far_drafter_is_not_worth_waiting_for_in_turns_but_may_run_ahead() -> None:
+    rates = measured_rates(FLAT, 1, 3_000.0, link_us=0.5 * TARGET_US, overhead_us=0.0)
+    turns = max(course.tokens_per_us for course in serial_courses(rates, 0.97, 1.0))
+    assert best_ahead_course(rates, 0.97, 1.0).tokens_per_us > 1.15 * turns
+    assert best_ahead_course(rates, 0.97, 1.0).miss_len == 0
+
+
+def test_when_every_row_costs_as_much_as_a_step_nothing_beats_plain_decoding() -> None:
+    rates = measured_rates(STEEP, 1, 500.0, 0.0, 0.0)
+    plain = plain_course(rates).tokens_per_us
+    assert max(course.tokens_per_us for course in serial_courses(rates, 0.6, 1.0)) < plain
+
+
+# --- promises kept ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pace_whose_rounds_take_longer_than_expected_loses_trust_and_slowly_regains_it() -> None:
+    memory = PaceMemory()
+    assert memory.factor(Pace.AHEAD) == 1.0
+    for _ in range(100):
+        memory.count(Pace.AHEAD, took_us=2_000.0, expected_us=1_000.0)
+    low = memory.factor(Pace.AHEAD)
+    assert 0.5 < low < 0.62
+    for _ in range(round(2 / (1 - KEEP_OTHERS))):
+        memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
+    assert low < memory.factor(Pace.AHEAD) < 1.0
+    assert memory.factor(Pace.SERIAL) == pytest.approx(1.0)
+
+
+def test_one_stalled_round_does_not_condemn_a_pace() -> None:
+    memory = PaceMemory()
+    for _ in range(50):
+        memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
+    memory.count(Pace.SERIAL, 10_000_000.0, 1_000.0)
+    assert memory.factor(Pace.SERIAL) > 0.9
+
+
+# --- who is waited for ---------------------------------------------------------------------------------------------------------
+
+
+def test_ready_sessions_wait_for_others_only_as_long_as_the_step_they_save() -> None:
+    ready = session_view(1, guessed=4, draft_deadline_us=NOW_US + 90_000)
+    late = session_view(2, guessed=1, draft_deadline_us=NOW_US + 90_000)
+
+    def wishes(eta_us: float) -> dict[int, Wish]:
+        return {1: Wish(4, 4, 0.0), 2: Wish(4, 4, eta_us)}
+
+    soon, far = wishes(NOW_US + 5_000.0), wishes(NOW_US + 60_000.0)
+    view = StepView((ready, late), FLAT, 64, NOW_US)
+    held = plan_together(view, lambda session: soon[session.session])
+    assert not held.take
+    assert held.wake_us == NOW_US + 5_001
+    gone = plan_together(view, lambda session: far[session.session])
+    assert [part.session for part in gone.take] == [1]
+    overdue = replace(view, now_us=NOW_US + 5_001)
+    assert [part.session for part in plan_together(overdue, lambda session: soon[session.session]).take] == [1]
+
+
+def test_no_more_guesses_are_verified_than_wished_for() -> None:
+    view = StepView((session_view(1, guessed=9),), FLAT, 64, NOW_US)
+    (part,) = plan_together(view, lambda session: Wish(2, 3, 0.0)).take
+    assert part.max_nodes == 3
+
+
+@given(
+    depths=st.lists(st.integers(0, 8), min_size=1, max_size=6),
+    waits=st.lists(st.integers(0, 8), min_size=6, max_size=6),
+    etas=st.lists(st.integers(-20_000, 80_000), min_size=6, max_size=6),
+    deadlines=st.lists(st.integers(-5_000, 50_000), min_size=6, max_size=6),
+    max_rows=st.integers(1, 32),
+)
+def test_every_gathering_ends_at_the_first_deadline_at_the_latest(
+    depths: list[int], waits: list[int], etas: list[int], deadlines: list[int], max_rows: int
+) -> None:
+    sessions = tuple(session_view(at, depth, draft_deadline_us=NOW_US + deadlines[at]) for at, depth in enumerate(depths))
+    view = StepView(sessions, FLAT, max_rows, NOW_US)
+    plan = plan_together(view, lambda session: Wish(waits[session.session], waits[session.session], NOW_US + etas[session.session]))
+    first = min(session.draft_deadline_us for session in sessions)
+    if first <= NOW_US:
+        assert plan.take
+    if not plan.take:
+        assert plan.wake_us is not None
+        assert NOW_US < plan.wake_us <= first
+    assert sum(part.max_feed + part.max_nodes for part in plan.take) <= max_rows
+
+
+# --- the policy ----------------------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """Hands a policy one session's views, round after round of 30 ms."""
+
+    def __init__(self) -> None:
+        self.policy = AdaptivePacing()
+        self.session = replace(READY, draft_us_per_token=3_000.0, acceptance=0.7, num_tested=0, remaining=10_000)
+        self.now_us = NOW_US
+
+    def round(self, **changes: Any) -> SessionView:
+        """The session commits two tokens and is planned again with these estimates."""
+        self.now_us += 30_000
+        tested = int(self.session.num_tested) + 2
+        self.session = replace(
+            self.session, committed_len=self.session.committed_len + 2, num_tested=tested, waiting_since_us=self.now_us,
+            draft_deadline_us=self.now_us + 50_000, **changes,
+        )  # fmt: skip
+        self.policy.plan(StepView((self.session,), CostCurve(((1, TARGET_US), (32, 1.3 * TARGET_US))), 64, self.now_us))
+        return self.session
+
+    def wait_len(self) -> int:
+        """Guesses that the policy would wait for now."""
+        for depth in range(20):
+            view = replace(self.session, num_nodes=depth, depth=depth)
+            if self.policy.plan(StepView((view,), FLAT, 64, self.now_us)).take:
+                return depth
+        raise AssertionError("it waits for more than any course asks for")
+
+
+def test_before_anything_is_known_it_waits_for_nothing_and_lets_the_drafter_guess() -> None:
+    driver = Driver()
+    assert driver.wait_len() == 0
+    assert driver.policy.draft_ahead(driver.session) > 0
+
+
+def test_guesses_that_are_never_right_are_given_up_and_probed_now_and_then() -> None:
+    driver = Driver()
+    for _ in range(40):
+        driver.round(acceptance=0.02, draft_us_per_token=30_000.0)
+    assert driver.policy.draft_ahead(driver.session) == 0
+    assert driver.wait_len() == 0
+    probed = sum(driver.policy.draft_ahead(driver.round()) > 0 for _ in range(PROBE_AFTER))
+    assert 1 <= probed <= 8
+
+
+def test_good_guesses_are_waited_for_again_when_a_probe_finds_them() -> None:
+    driver = Driver()
+    for _ in range(40):
+        driver.round(acceptance=0.02, draft_us_per_token=30_000.0)
+    for _ in range(40):
+        driver.round(acceptance=0.95, draft_us_per_token=1_000.0)
+    assert driver.policy.draft_ahead(driver.session) > 4
+
+
+def test_noise_at_a_switching_point_does_not_make_it_oscillate() -> None:
+    """Acceptance estimates that wander by two points either way around the point where drafts begin to pay."""
+    driver, switches, before = Driver(), 0, None
+    for _ in range(MAX_FIRST_TOKENS):
+        driver.round(acceptance=0.35, draft_us_per_token=8_000.0)
+    for at in range(300):
+        driver.round(acceptance=0.35 + (0.02 if at % 2 else -0.02), draft_us_per_token=8_000.0)
+        course = driver.policy._sessions[driver.session.session].course  # the course itself: its effects look alike
+        switches += before is not None and course.pace is not before
+        before = course.pace
+    assert switches <= 2
+
+
+def test_drafts_off_in_the_request_gives_no_credit() -> None:
+    assert AdaptivePacing().draft_ahead(replace(READY, max_draft_len=0)) == 0
+
+
+def test_a_given_draft_length_bounds_every_course() -> None:
+    policy = AdaptivePacing(3)
+    driver = Driver()
+    driver.policy = policy
+    for _ in range(60):
+        driver.round(acceptance=0.97, draft_us_per_token=500.0)
+    assert driver.wait_len() <= 3
+    assert policy.draft_ahead(driver.session) <= 6
