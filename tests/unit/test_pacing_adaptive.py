@@ -138,7 +138,7 @@ def test_every_gathering_ends_at_the_first_deadline_at_the_latest(
 
 
 class Driver:
-    """Hands a policy one session's views, round after round of 30 ms."""
+    """Hands a policy one session's views, round after round of one target step."""
 
     def __init__(self) -> None:
         self.policy = AdaptivePacing()
@@ -147,7 +147,7 @@ class Driver:
 
     def round(self, **changes: Any) -> SessionView:
         """The session commits two tokens and is planned again with these estimates."""
-        self.now_us += 30_000
+        self.now_us += int(TARGET_US)
         tested = int(self.session.num_tested) + 2
         self.session = replace(
             self.session, committed_len=self.session.committed_len + 2, num_tested=tested, waiting_since_us=self.now_us,
