@@ -173,7 +173,7 @@ def test_before_anything_is_known_it_waits_for_nothing_and_lets_the_drafter_gues
 
 def test_guesses_that_are_never_right_are_given_up_and_probed_now_and_then() -> None:
     driver = Driver()
-    for _ in range(40):
+    for _ in range(20):
         driver.round(acceptance=0.02, draft_us_per_token=30_000.0)
     assert driver.policy.draft_ahead(driver.session) == 0
     assert driver.wait_len() == 0
