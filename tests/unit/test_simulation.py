@@ -72,6 +72,16 @@ def test_acceptance_that_changes_in_mid_answer_changes_what_a_round_emits() -> N
     assert never + 0.3 < half < always - 0.3
 
 
+def test_a_drafter_that_knows_when_it_is_wrong_wastes_nothing() -> None:
+    """Stopping before every wrong guess and no right one, what is drafted is accepted, but for single guesses."""
+    blind, sighted = (
+        simulate(replace(WORLD, unsure_when_wrong=share, output_len=1_000), make_pacing("serial", 8), 2_000) for share in (0.0, 1.0)
+    )
+    assert sighted.acceptance_rate > 0.8 > blind.acceptance_rate + 0.2
+    assert sighted.tokens_per_s > blind.tokens_per_s
+    assert sighted.mean_emitted_per_round == pytest.approx(blind.mean_emitted_per_round, rel=0.1)
+
+
 # --- time -----------------------------------------------------------------------------------------------------------------
 
 

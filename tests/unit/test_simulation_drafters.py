@@ -32,6 +32,8 @@ WORLDS = {
         phases=((Phase(0.9),), (Phase(0.3),)),
     ),
     "a drafter slower than the target": replace(QUIET, draft=FLAT.draft_curve(7_300), step_overhead_us=311),
+    "a drafter that is often unsure": replace(QUIET, unsure_when_wrong=0.7, unsure_when_right=0.15, num_sessions=2),
+    "unsure and never right": replace(QUIET, unsure_when_wrong=0.9, phases=((Phase(0.0),),), delay_us=900),
     "tight bounds": replace(QUIET, max_draft_len=3, max_nodes=4, max_rows=8, num_sessions=3),
 }
 POLICIES = (("serial", 5), ("serial", None), ("pearl", 4), ("pearl", None), ("adaptive", None))
@@ -98,11 +100,11 @@ def test_every_frame_is_that_of_the_real_session(name: str, policy: str, draft_l
 
 def test_the_comparison_meets_every_way_a_chain_can_end() -> None:
     met: set[TailEnd] = set()
-    for name in ("one session", "tight bounds"):
+    for name in ("one session", "tight bounds", "a drafter that is often unsure"):
         simulation = TwinSimulation(WORLDS[name], make_pacing("pearl", 4), 600)
         simulation.run()
         met |= {end for twin in simulation.twins for end in twin.ends}
-    assert met >= {TailEnd.MORE, TailEnd.CREDIT, TailEnd.LIMIT}
+    assert met >= {TailEnd.MORE, TailEnd.CREDIT, TailEnd.LIMIT, TailEnd.CONFIDENCE}
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -1,6 +1,6 @@
 """The reduced form of a DrafterSession: a chain of guesses as a few integers, several times as fast.
 
-Reduced: no untrusted input, no siblings, no confidence stop, no refusal, no second incarnation. What is left is frame for frame what
+Reduced: no untrusted input, no siblings, no refusal, no second incarnation. What is left is frame for frame what
 outrider.session.drafter sends (tests/unit/test_simulation_drafters.py compares them): change it there first. Must not know policies.
 """
 
@@ -11,6 +11,7 @@ import numpy as np
 from outrider.types.frames import Close, Commit, DrafterFrame, DraftLimits, Open, Opened, Tail, TailEnd, VerifierFrame
 from outrider.types.tree import MAX_TREE_NODES, IntArray
 from outrider_bench.simulation.drafter_side import SOURCE
+from outrider_bench.simulation.guesser import Guesser, Place
 from outrider_bench.simulation.text import Text
 
 _CHAIN: IntArray = np.arange(-1, MAX_TREE_NODES, dtype=np.int32)
@@ -23,6 +24,8 @@ class ChainDrafter:
         self.ended = False
         self._handle = handle
         self._text = text
+        self._guesser = Guesser(text)
+        self._said = TailEnd.MORE
         self._limits = DraftLimits(0)
         self._incarnation = self._tree_id = 0
         self._known = self._credit = self._base = self._tip = self._sent = 0
@@ -35,7 +38,7 @@ class ChainDrafter:
 
     def can_grow(self) -> bool:
         """See DrafterSide."""
-        return self._pause(self._tip) is TailEnd.MORE
+        return self._guesser.pause(self._place()) is TailEnd.MORE
 
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""
@@ -54,21 +57,29 @@ class ChainDrafter:
 
     def grow(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         """See DrafterSide."""
-        end = self._pause(self._tip)
+        place = self._place()
+        end = self._guesser.pause(place)
         if end is TailEnd.MORE:
-            if self._sent == self._tip:
-                self._begin_us, self._draft_us = begin_us, 0
-            self._tip += 1
-            self._draft_us += end_us - begin_us
-            self._end_us = end_us
-            end = self._pause(self._tip)
+            token, end = self._guesser.draft(place)
+            if token is not None:
+                self._add(begin_us, end_us)
         frames = self._answer_open(self._known)
         if end is not TailEnd.MORE:
             self._armed = False
-            return [*frames, self._tail(end)]
+            return frames if self._is_known_pause(end) else [*frames, self._tail(end)]
         if 0 < self._limits.flush_nodes <= self._tip - self._sent:
             frames.append(self._tail(TailEnd.MORE))
         return frames
+
+    def _add(self, begin_us: int, end_us: int) -> None:
+        if self._sent == self._tip:
+            self._begin_us, self._draft_us = begin_us, 0
+        self._tip += 1
+        self._draft_us += end_us - begin_us
+        self._end_us = end_us
+
+    def _is_known_pause(self, end: TailEnd) -> bool:
+        return end is TailEnd.CONFIDENCE is self._said and self._sent == self._tip > self._known
 
     def _on_commit(self, commit: Commit) -> list[DrafterFrame]:
         newest = commit.begin + len(commit.tokens)
@@ -93,6 +104,7 @@ class ChainDrafter:
     def _plant(self, tree_id: int) -> None:
         self._tree_id = tree_id
         self._base = self._tip = self._sent = self._known
+        self._said = TailEnd.MORE
 
     def _arm(self) -> list[DrafterFrame]:
         end = self._spent()
@@ -104,10 +116,9 @@ class ChainDrafter:
             return TailEnd.LIMIT
         return TailEnd.CREDIT if self._known >= self._credit else TailEnd.MORE
 
-    def _pause(self, position: int) -> TailEnd:
-        if position >= self._limits.max_len or self._tip - self._known >= self._limits.max_nodes:
-            return TailEnd.LIMIT
-        return TailEnd.CREDIT if position >= self._credit else TailEnd.MORE
+    def _place(self) -> Place:
+        until = min(self._credit, self._limits.max_len)
+        return Place(self._tree_id, self._tip, self._tip - self._known, until, self._limits)
 
     def _answer_open(self, prefilled_to: int) -> list[DrafterFrame]:
         if self._opened:
@@ -119,6 +130,6 @@ class ChainDrafter:
         first, last = self._sent - self._base, self._tip - self._base
         times = (self._draft_us, self._begin_us * 1000, self._end_us * 1000) if first < last else (0, 0, 0)
         tokens = self._text.guesses[self._sent : self._tip]
-        self._sent = self._tip
+        self._sent, self._said = self._tip, end
         identity = (self._handle, self._incarnation, self._tree_id, first, self._base, self._text.hashes[self._base])
         return Tail(*identity, tokens, _CHAIN[first:last], end, SOURCE, *times)

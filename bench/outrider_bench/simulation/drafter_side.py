@@ -13,6 +13,7 @@ from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.events import DrafterEvent, Grown, SendToVerifier, VerifierFrameArrived
 from outrider.types.frames import DrafterFrame, TailEnd, VerifierFrame
 from outrider.types.tree import ROOT
+from outrider_bench.simulation.guesser import Guesser, Place
 from outrider_bench.simulation.text import VOCAB_SIZE, Text
 
 MAX_TEXT_LEN = 1 << 20
@@ -32,7 +33,7 @@ class DrafterSide(Protocol):
         ...
 
     def can_grow(self) -> bool:
-        """Whether that step would give it a token; without one it only learns that it must pause."""
+        """Whether that step takes its time; else it only learns that it must pause."""
         ...
 
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
@@ -45,11 +46,11 @@ class DrafterSide(Protocol):
 
 
 class SessionDrafter:
-    """The real DrafterSession; one token a step, paused by credit and limits as outrider.drafting's replay source is."""
+    """The real DrafterSession; one token a step."""
 
     def __init__(self, handle: int, text: Text) -> None:
         self._session = DrafterSession(handle, DrafterBounds(SOURCE, VOCAB_SIZE, frozenset(), MAX_TEXT_LEN, MAX_TEXT_LEN))
-        self._text = text
+        self._guesser = Guesser(text)
 
     @property
     def ended(self) -> bool:
@@ -62,7 +63,7 @@ class SessionDrafter:
 
     def can_grow(self) -> bool:
         """See DrafterSide."""
-        return self._pause(self._next_position()) is TailEnd.MORE
+        return self._guesser.pause(self._place()) is TailEnd.MORE
 
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""
@@ -70,30 +71,18 @@ class SessionDrafter:
 
     def grow(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         """See DrafterSide."""
-        tree = self._session.tree
-        position = self._next_position()
-        end = self._pause(position)
-        tokens: tuple[int, ...] = ()
-        parents: tuple[int, ...] = ()
-        if end is TailEnd.MORE:
-            tokens = (int(self._text.guesses[position]),)
-            parents = (tree.num_nodes - 1 if tree.num_nodes else ROOT,)
-            end = self._pause(position + 1)
+        tree, place = self._session.tree, self._place()
+        end = self._guesser.pause(place)
+        token, end = self._guesser.draft(place) if end is TailEnd.MORE else (None, end)
+        tokens, parents = ((), ()) if token is None else ((token,), (tree.num_nodes - 1 if tree.num_nodes else ROOT,))
         return self._step(Grown(tree.tree_id, tokens, parents, None, end, end_us - begin_us, begin_us * 1000, end_us * 1000))
 
-    def _next_position(self) -> int:
-        return self._session.tree.base + self._session.tree.num_nodes
-
-    def _pause(self, position: int) -> TailEnd:
-        """Why no guess for this position can come; MORE when one can."""
-        session, opening = self._session, self._session.opening
+    def _place(self) -> Place:
+        tree, opening, until = self._session.tree, self._session.opening, self._session.wants()
         assert opening is not None
-        until = session.wants()
         assert until is not None
-        num_live = position - session.tree.root_len
-        if position >= opening.limits.max_len or num_live >= opening.limits.max_nodes:
-            return TailEnd.LIMIT
-        return TailEnd.CREDIT if position >= until else TailEnd.MORE
+        position = tree.base + tree.num_nodes
+        return Place(tree.tree_id, position, position - tree.root_len, until, opening.limits)
 
     def _step(self, event: DrafterEvent) -> list[DrafterFrame]:
         return [effect.frame for effect in self._session.step(event) if isinstance(effect, SendToVerifier)]

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outrider.errors import InvalidRequest
 from outrider_bench.simulation.curves import CurveShape
 from outrider_bench.simulation.profile import Profile
 from outrider_bench.simulation.world import World
@@ -21,7 +22,10 @@ TOKENS_PER_SESSION = 96  # beyond the middle of every session's answer, where ch
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Values of each axis; shared: how much longer verifier and drafter take while both run, 1 = on machines of their own."""
+    """Values of each axis. shared: how much longer verifier and drafter take while both run, 1 = on machines of their own.
+
+    unsure: how often the drafter stops for want of confidence before a wrong and before a right guess, `0.8/0.1`; `0` = never.
+    """
 
     acceptances: tuple[str, ...] = ("0", "0.5", "0.8", "0.98", "0.95>0.1", "0.1>0.95", "0.9|0.3")
     cost_ratios: tuple[float, ...] = (1, 3, 10, 30)
@@ -29,6 +33,7 @@ class Axes:
     sessions: tuple[int, ...] = (1, 8, 64)
     curves: tuple[str, ...] = ("knee",)
     shared: tuple[float, ...] = (1.0,)
+    unsure: tuple[str, ...] = ("0",)
 
 
 QUICK = Axes(("0", "0.6", "0.9", "0.95>0.1"), (2, 10), (0, 1), (1, 8), ("knee",))
@@ -55,10 +60,12 @@ class Cell:
     num_sessions: int
     curve: str
     shared: float
+    unsure: str
 
     def world(self, machine: Machine) -> World:
         """The world of this cell."""
         shape = machine.shapes[self.curve]
+        unsure_when_wrong, unsure_when_right = unsure_shares(self.unsure)
         return World(
             verify=shape.verify_curve(machine.target_us),
             draft=shape.draft_curve(machine.target_us / self.cost_ratio),
@@ -69,6 +76,8 @@ class Cell:
             num_sessions=self.num_sessions,
             verify_slowdown=self.shared,
             draft_slowdown=self.shared,
+            unsure_when_wrong=unsure_when_wrong,
+            unsure_when_right=unsure_when_right,
             output_len=OUTPUT_LEN,
             seed=machine.seed,
         )
@@ -79,12 +88,28 @@ class Cell:
 
     def describe(self) -> str:
         """One line for people."""
+        return f"acceptance {self.acceptance}, {self.setting()}"
+
+    def setting(self) -> str:
+        """All but the acceptance."""
         cores = "" if self.shared == 1.0 else f", shared cores x{self.shared:g}"
-        where = f"c {self.cost_ratio:g}, delay {self.delay:g}, {self.num_sessions} sessions, {self.curve}"
-        return f"acceptance {self.acceptance}, {where}{cores}"
+        unsure = "" if self.unsure == "0" else f", unsure {self.unsure}"
+        return f"c {self.cost_ratio:g}, delay {self.delay:g}, {self.num_sessions} sessions, {self.curve}{cores}{unsure}"
 
 
 def cells_of(axes: Axes) -> list[Cell]:
     """Every combination; acceptances that differ by session only where there are several."""
-    every = itertools.product(axes.acceptances, axes.cost_ratios, axes.delays, axes.sessions, axes.curves, axes.shared)
+    every = itertools.product(axes.acceptances, axes.cost_ratios, axes.delays, axes.sessions, axes.curves, axes.shared, axes.unsure)
     return [Cell(*values) for values in every if "|" not in values[0] or values[3] > 1]
+
+
+def unsure_shares(text: str) -> tuple[float, float]:
+    """Of `wrong/right`, or of `0`; raises InvalidRequest when it is neither."""
+    wrong, _, right = text.partition("/")
+    try:
+        shares = (float(wrong), float(right or 0.0))
+    except ValueError as error:
+        raise InvalidRequest("unsure", f"{text!r} is not two shares a/b") from error
+    if not all(0.0 <= share <= 1.0 for share in shares):
+        raise InvalidRequest("unsure", f"{text!r}: a share lies in [0, 1]")
+    return shares

@@ -11,7 +11,6 @@ from outrider_bench.simulation.verdict import CellResult
 
 MAX_PANELS = 24
 COLUMNS = 4
-_Setting = tuple[float, float, int, str, float]
 
 
 def draw(results: Sequence[CellResult], policies: Sequence[str], path: Path) -> bool:
@@ -31,10 +30,12 @@ def draw(results: Sequence[CellResult], policies: Sequence[str], path: Path) -> 
         axes.set_visible(False)
     for axes, (title, group) in zip(grid.flat, panels, strict=False):
         for number, policy in enumerate(policies):
+            judged = policy not in group[0].fixed
+            color = "black" if judged else f"C{number % 10}"
             steady = _points(group, policy, changing=False)
             changing = _points(group, policy, changing=True)
-            axes.plot(*zip(*steady, strict=True), color=f"C{number % 10}", label=policy, linewidth=1.2) if steady else None
-            axes.plot(*zip(*changing, strict=True), "x", color=f"C{number % 10}") if changing else None
+            axes.plot(*zip(*steady, strict=True), color=color, label=policy, linewidth=2.0 if judged else 1.0) if steady else None
+            axes.plot(*zip(*changing, strict=True), "x", color=color) if changing else None
         axes.axhline(1.0, color="grey", linewidth=0.6)
         axes.set_title(title, fontsize="small")
         axes.set_xlabel("acceptance", fontsize="small")
@@ -47,14 +48,11 @@ def draw(results: Sequence[CellResult], policies: Sequence[str], path: Path) -> 
 
 def _panels(results: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
     """Cells that differ by acceptance only belong together; at most MAX_PANELS, evenly chosen."""
-    groups: dict[_Setting, list[CellResult]] = {}
+    groups: dict[str, list[CellResult]] = {}
     for result in results:
         cell = result.cell
-        groups.setdefault((cell.cost_ratio, cell.delay, cell.num_sessions, cell.curve, cell.shared), []).append(result)
-    titled = [
-        (f"c {ratio:g}, delay {delay:g}, {sessions} sessions, {curve}" + (f", shared x{shared:g}" if shared != 1.0 else ""), group)
-        for (ratio, delay, sessions, curve, shared), group in groups.items()
-    ]
+        groups.setdefault(cell.setting(), []).append(result)
+    titled = list(groups.items())
     step = max(1, -(-len(titled) // MAX_PANELS))
     return titled[::step]
 

@@ -1,7 +1,8 @@
 """The truth of a simulated request, and what its drafter would guess at every position.
 
 A guess is right when a counter-based uniform of (seed, client, request, position) lies below the acceptance there, as replayed drafts do:
-independent of policies, rounds and restarts, so that all policies of one world meet the same luck. Must not know sessions.
+independent of policies, rounds and restarts, so that all policies of one world meet the same luck. Whether the drafter is unsure there is
+another such draw. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ FIRST_TOKEN = 2
 NUM_TOKENS = 251  # a prime: no period in common with draft lengths
 VOCAB_SIZE = FIRST_TOKEN + NUM_TOKENS
 _REQUEST_STRIDE = 1 << 20
-_CACHED_TEXTS = 2048
+_CACHED_TEXTS = 4096
+_RIGHT, _UNSURE = 0, 1 << 32  # purposes of a draw, added to the seed
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """truth, guesses: int32 [max_len], by absolute position. hashes: of every prefix, [max_len + 1]."""
+    """truth, guesses: int32 [max_len], by absolute position; unsure: bool [max_len]. hashes: of every prefix, [max_len + 1]."""
 
     truth: IntArray
     guesses: IntArray
+    unsure: npt.NDArray[np.bool_]
     hashes: tuple[int, ...]
 
     def num_right(self, position: int, tokens: IntArray) -> int:
@@ -43,8 +46,10 @@ def text_of(world: World, client: int, request: int) -> Text:
     truth, hashes = _truth(world.max_len)
     phases = world.phases[client % len(world.phases)]
     acceptance = _acceptances(phases, world.prompt_len, world.output_len)
-    lucky = _uniforms(world.seed, client, request, world.max_len) < acceptance
-    return Text(truth, np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32), hashes)
+    lucky = _uniforms(world.seed, client, request, world.max_len, _RIGHT) < acceptance
+    unsure_shares = np.where(lucky, world.unsure_when_right, world.unsure_when_wrong)
+    unsure = _uniforms(world.seed, client, request, world.max_len, _UNSURE) < unsure_shares
+    return Text(truth, np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32), unsure, hashes)
 
 
 @lru_cache(maxsize=16)
@@ -57,8 +62,8 @@ def _truth(length: int) -> tuple[IntArray, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
-def _uniforms(seed: int, client: int, request: int, length: int) -> npt.NDArray[np.float64]:
-    return uniform_of(bits(seed, client * _REQUEST_STRIDE + request, np.arange(length)))
+def _uniforms(seed: int, client: int, request: int, length: int, purpose: int) -> npt.NDArray[np.float64]:
+    return uniform_of(bits(seed + purpose, client * _REQUEST_STRIDE + request, np.arange(length)))
 
 
 @lru_cache(maxsize=64)

@@ -32,6 +32,7 @@ class World:
     verify: a step of so many rows. draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
+    unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
     """
 
@@ -44,6 +45,8 @@ class World:
     num_sessions: int = 1
     verify_slowdown: float = 1.0
     draft_slowdown: float = 1.0
+    unsure_when_wrong: float = 0.0
+    unsure_when_right: float = 0.0
     prompt_len: int = 16
     output_len: int = 512
     max_rows: int = 256
@@ -59,6 +62,8 @@ class World:
             raise InvalidRequest("world.delay_us", "times must be 0 or positive")
         if min(self.verify_slowdown, self.draft_slowdown) < 1.0:
             raise InvalidRequest("world.verify_slowdown", "sharing cores never makes anything faster: factors must be at least 1")
+        if not (0.0 <= self.unsure_when_wrong <= 1.0 and 0.0 <= self.unsure_when_right <= 1.0):
+            raise InvalidRequest("world.unsure_when_wrong", "is a share in [0, 1]")
         if min(self.prompt_len, self.output_len, self.max_rows) < 1:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
         for phases in self.phases:
