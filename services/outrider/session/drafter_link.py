@@ -46,6 +46,7 @@ class DrafterLink:
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
+    told_len: committed tokens that were sent to it.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
@@ -60,7 +61,7 @@ class DrafterLink:
         self._reset(0)
 
     def _reset(self, prefix_len: int) -> None:
-        self.open_len = prefix_len
+        self.open_len = self.told_len = prefix_len
         self.starts_over_at = prefix_len
         self.tree: GuessTree | None = None
         self.rows: dict[int, DraftRow] = {}

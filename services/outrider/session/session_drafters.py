@@ -29,6 +29,7 @@ from outrider.types.tree import DraftRow, DraftTree
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
+MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 
 
 class SessionDrafters:
@@ -87,15 +88,20 @@ class SessionDrafters:
             link.observe_commit(self._prefix)
         return bool(links)
 
-    def commit_frames(self, begin: int, num_accepted: int, verify_us: int, draft_until: int) -> list[VerifierEffect]:
-        """The newest commit, which began at `begin`, for every open drafter."""
-        tokens = self._prefix.slice(begin, len(self._prefix))
+    def commit_frames(self, num_accepted: int, verify_us: int, draft_until: int) -> list[VerifierEffect]:
+        """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen."""
+        known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
         for link in self.open():
             link.credit = max(link.credit, draft_until)
-            session, incarnation = self._spec.session, link.incarnation
-            frame = Commit(session, incarnation, begin, tokens, self._prefix.hash, num_accepted, verify_us, link.credit)
-            effects.append(SendToDrafter(link.name, frame))
+            if link.credit <= known_len and known_len - link.told_len < MAX_UNTOLD_TOKENS:
+                continue
+            tokens = self._prefix.slice(link.told_len, known_len)
+            ids = self._spec.session, link.incarnation
+            effects.append(
+                SendToDrafter(link.name, Commit(*ids, link.told_len, tokens, self._prefix.hash, num_accepted, verify_us, link.credit))
+            )
+            link.told_len = known_len
         return effects
 
     def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:

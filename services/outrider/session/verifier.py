@@ -211,7 +211,6 @@ class VerifierSession:
 
     def _commit(self, tokens: list[int], num_accepted: int, verify_us: int, now_us: int) -> list[VerifierEffect]:
         """Extend the truth, tell every drafter, or end the answer."""
-        begin = self.committed_len
         self.prefix.append(tokens)
         self.statistics.count_commit()
         self._ready_since_us = now_us
@@ -221,7 +220,7 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
         if not self._drafters.observe_commit():
             return []
-        return self._drafters.commit_frames(begin, num_accepted, verify_us, self._grant_credit(now_us))
+        return self._drafters.commit_frames(num_accepted, verify_us, self._grant_credit(now_us))
 
     def _grant_credit(self, now_us: int) -> int:
         """draft_until for this commit, and the deadline that follows from it."""
