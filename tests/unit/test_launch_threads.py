@@ -15,6 +15,11 @@ def test_overlapping_on_two_cores_gives_each_one() -> None:
     assert plan_threads(2, "pearl") == ThreadPlan(verifier=1, drafter=1)
 
 
+def test_adaptive_is_set_up_for_turns_only_where_cores_are_few() -> None:
+    assert plan_threads(2, "adaptive") == plan_threads(2, "serial")
+    assert plan_threads(8, "adaptive") == plan_threads(8, "pearl")
+
+
 @pytest.mark.parametrize("num_cores", [2, 3, 4, 8, 16, 64])
 def test_overlapping_never_oversubscribes(num_cores: int) -> None:
     plan = plan_threads(num_cores, "pearl")

@@ -15,6 +15,8 @@ MAX_DRAFTER_THREADS = 4
 # other work on the cores, two threads took 2,200 ms for a forward that takes one thread 113 ms, and 135 ms with this bound.
 OPENMP_SPIN_COUNT = 2000
 _TAKING_TURNS = frozenset({"plain", "serial"})
+_EITHER = "adaptive"
+FEW_CORES = 2  # up to here a core of its own for the drafter costs the verifier half of what it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,13 @@ def usable_cores() -> tuple[int, ...]:
 def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
     """Threads for a policy: taking turns, the verifier gets every core; overlapping, the drafter's are set aside.
 
-    A small draft model gains nothing from many threads, so the drafter gets one, or a quarter of the cores up to
+    `adaptive` may do either: with few cores it is set up for turns. A small draft model gains nothing from many threads, so the drafter gets one, or a quarter of the cores up to
     MAX_DRAFTER_THREADS. Raises ValueError without a core.
     """
     if num_cores < 1:
         raise ValueError(f"num_cores must be at least 1, got {num_cores}")
     drafter = max(1, min(MAX_DRAFTER_THREADS, num_cores // 4))
-    if pacing in _TAKING_TURNS:
+    if pacing in _TAKING_TURNS or (pacing == _EITHER and num_cores <= FEW_CORES):
         return ThreadPlan(verifier=num_cores, drafter=drafter)
     return ThreadPlan(verifier=max(1, num_cores - drafter), drafter=drafter)
 
