@@ -41,8 +41,8 @@ def usable_cores() -> tuple[int, ...]:
 def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
     """Threads for a policy: taking turns, the verifier gets every core; overlapping, the drafter's are set aside.
 
-    `adaptive` may do either: with few cores it is set up for turns. A small draft model gains nothing from many threads, so the drafter gets one, or a quarter of the cores up to
-    MAX_DRAFTER_THREADS. Raises ValueError without a core.
+    `adaptive` may do either: with few cores it is set up for turns. A small draft model gains nothing from many threads, so the drafter
+    gets one, or a quarter of the cores up to MAX_DRAFTER_THREADS. Raises ValueError without a core.
     """
     if num_cores < 1:
         raise ValueError(f"num_cores must be at least 1, got {num_cores}")
