@@ -107,7 +107,7 @@ class SpeedRun:
         return [flip for row in ours for flip in self.recorder.flips(row.cell, row.contestant)]
 
     def _rows(self, grid: Sequence[Cell], contestants: Sequence[Contestant]) -> list[Row]:
-        costs = {id(served.gateway): served.verifier_info() for served in self.stage.served}
+        costs = {id(served.gateway): served.verifier for served in self.stage.served}
         rows = []
         for cell in grid:
             for contestant in contestants:
@@ -156,7 +156,7 @@ def _notes(best: str, step_us: int) -> list[str]:
         f"Best policy: {best}: of all policies, its worst ratio to plain decoding over arithmetic and copying is the highest.",
         f"A replayed draft token costs {step_us} us, what the draft model took.",
         "spread: (highest - lowest) / median of the repetitions' tokens/s. in target forwards: share of wall time.",
-        "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it).",
+        "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it at start, with nothing else running).",
     ]
 
 

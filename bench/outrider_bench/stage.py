@@ -27,16 +27,15 @@ QUICK_WISHES = WISHES[:1]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A deployment under one thread plan, and a connection to its gateway."""
+    """A deployment under one thread plan, and a connection to its gateway.
+
+    verifier: its identity, policies and step costs as measured alone, before the first request: later ones hold contention too.
+    """
 
     threads: ThreadPlan
     deployment: Deployment
     gateway: Connection
-
-    def verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
-        """Identity, policies and measured costs."""
-        with Connection(self.deployment.verifier) as verifier:
-            return verifier.verifier_info()
+    verifier: verifier_pb2.VerifierServiceGetInfoResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Stage:
     @property
     def policies(self) -> list[str]:
         """Registered policies that draft."""
-        return [name for name in self.served[0].verifier_info().pacings if name != "plain"]
+        return [name for name in self.served[0].verifier.pacings if name != "plain"]
 
     def serving(self, gateway: Connection) -> Served:
         """Which deployment a connection belongs to."""
@@ -83,6 +82,8 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
     served = []
     for threads in dict.fromkeys(plan_threads(num_cores, pacing) for pacing in ("serial", "pearl")):
         deployment = stack.enter_context(start(DeploymentSpec(target, draft, "serial", threads, dtype=args.dtype), progress))
-        served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway))))
+        with Connection(deployment.verifier) as verifier:
+            info = verifier.verifier_info()
+        served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway)), info))
     baseline = stack.enter_context(TransformersBaseline(target, draft, args.dtype, num_cores))
     return Stage(baseline, num_cores, tuple(served))
