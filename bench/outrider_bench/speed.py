@@ -156,7 +156,7 @@ def _notes(best: str, step_us: int) -> list[str]:
         f"Best policy: {best}: of all policies, its worst ratio to plain decoding over arithmetic and copying is the highest.",
         f"A replayed draft token costs {step_us} us, what the draft model took.",
         "spread: (highest - lowest) / median of the repetitions' tokens/s. in target forwards: share of wall time.",
-        "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it at start, with nothing else running).",
+        "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it before the first request).",
     ]
 
 
