@@ -1,7 +1,7 @@
 """The training text as arrays of token ids, one pair of files for each kind of document.
 
 Knows how documents of each kind are written, rendered and stored; must not know models or batches.
-Files: `<kind>.ids` uint16 tokens, `<kind>.parts` uint8 (1 where the token is the assistant's or a drill's),
+Files: `<kind>.ids` uint16 tokens, `<kind>.parts` uint8 (1 where the token is the assistant's and, in a drill, follows from the line),
 `<kind>.ends` int64 end offset of each document. Built once, then memory-mapped.
 """
 
@@ -89,28 +89,48 @@ def _encode(documents: Iterator[str], tokenizer: Tokenizer) -> tuple[npt.NDArray
     user, assistant = tokenizer.token_to_id(USER), tokenizer.token_to_id(ASSISTANT)
     assert user is not None, f"the tokenizer has no {USER}"
     assert assistant is not None, f"the tokenizer has no {ASSISTANT}"
+    line_end, equals = (tokenizer.encode(text, add_special_tokens=False).ids[-1] for text in ("1\n", "1 = "))
+    marks = _Marks(user, assistant, line_end, equals)
     ids: list[npt.NDArray[np.uint16]] = []
     parts: list[npt.NDArray[np.uint8]] = []
     batch: list[str] = []
     for document in documents:
         batch.append(document)
         if len(batch) == _ENCODE_BATCH:
-            _encode_batch(tokenizer, batch, user, assistant, ids, parts)
+            _encode_batch(tokenizer, batch, marks, ids, parts)
             batch = []
-    _encode_batch(tokenizer, batch, user, assistant, ids, parts)
+    _encode_batch(tokenizer, batch, marks, ids, parts)
     return np.concatenate(ids), np.concatenate(parts), [len(document) for document in ids]
 
 
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Token ids that tell which part a token belongs to."""
+
+    user: int
+    assistant: int
+    line_end: int
+    equals: int
+
+
 def _encode_batch(
-    tokenizer: Tokenizer,
-    batch: list[str],
-    user: int,
-    assistant: int,
-    ids: list[npt.NDArray[np.uint16]],
-    parts: list[npt.NDArray[np.uint8]],
+    tokenizer: Tokenizer, batch: list[str], marks: _Marks, ids: list[npt.NDArray[np.uint16]], parts: list[npt.NDArray[np.uint8]]
 ) -> None:
     for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
         tokens = np.array(encoding.ids, np.uint16)
-        turn = np.cumsum((tokens == assistant).astype(np.int8) - (tokens == user).astype(np.int8))
         ids.append(tokens)
-        parts.append(((turn >= 0) & (tokens != assistant)).astype(np.uint8))
+        parts.append(_own_part(tokens, marks) if marks.user in encoding.ids else _after_equals(tokens, marks))
+
+
+def _own_part(tokens: npt.NDArray[np.uint16], marks: _Marks) -> npt.NDArray[np.uint8]:
+    turn = np.cumsum((tokens == marks.assistant).astype(np.int8) - (tokens == marks.user).astype(np.int8))
+    return ((turn >= 0) & (tokens != marks.assistant)).astype(np.uint8)
+
+
+def _after_equals(tokens: npt.NDArray[np.uint16], marks: _Marks) -> npt.NDArray[np.uint8]:
+    """A drill's operands are drawn at random; only what follows the first sign of equality of a line can be known."""
+    is_equals = tokens == marks.equals
+    seen = np.cumsum(is_equals) - is_equals  # signs of equality before each token
+    line_begins = np.concatenate(([True], tokens[:-1] == marks.line_end))
+    seen_before_line = np.maximum.accumulate(np.where(line_begins, seen, 0))
+    return (seen > seen_before_line).astype(np.uint8)
