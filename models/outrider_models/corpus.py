@@ -124,7 +124,7 @@ def _encode_batch(
 
 def _own_part(tokens: npt.NDArray[np.uint16], marks: _Marks) -> npt.NDArray[np.uint8]:
     turn = np.cumsum((tokens == marks.assistant).astype(np.int8) - (tokens == marks.user).astype(np.int8))
-    return ((turn >= 0) & (tokens != marks.assistant)).astype(np.uint8)
+    return np.asarray((turn >= 0) & (tokens != marks.assistant), np.uint8)
 
 
 def _after_equals(tokens: npt.NDArray[np.uint16], marks: _Marks) -> npt.NDArray[np.uint8]:
@@ -133,4 +133,4 @@ def _after_equals(tokens: npt.NDArray[np.uint16], marks: _Marks) -> npt.NDArray[
     seen = np.cumsum(is_equals) - is_equals  # signs of equality before each token
     line_begins = np.concatenate(([True], tokens[:-1] == marks.line_end))
     seen_before_line = np.maximum.accumulate(np.where(line_begins, seen, 0))
-    return (seen > seen_before_line).astype(np.uint8)
+    return np.asarray(seen > seen_before_line, np.uint8)

@@ -12,8 +12,8 @@ import torch
 from tokenizers import Tokenizer
 
 import outrider_models.training as training
-from outrider_models.batches import Curriculum, Packer, Row
-from outrider_models.corpus import DOCUMENT_KINDS, build_document_set
+from outrider_models.batches import USER_PART_WEIGHT, Curriculum, Packer, Row
+from outrider_models.corpus import DOCUMENT_KINDS, build_document_set, open_document_set
 from outrider_models.gradient import GradientPool
 from outrider_models.network import forward, init_weights, rotary_tables
 from outrider_models.optimizer import Optimizer, Rates, is_hidden_matrix, orthogonalize
@@ -166,4 +166,14 @@ def _noisy_weights() -> dict[str, torch.Tensor]:
 def test_loss_weights_favour_the_assistant(corpus: Path) -> None:
     rows = Packer(corpus, 256, 0, Curriculum()).batch(0, 8, progress=1.0)
     values = np.unique(np.concatenate([row.loss_weights for row in rows]))
-    assert values.tolist() == pytest.approx([0.15, 1.0])
+    assert values.tolist() == pytest.approx([USER_PART_WEIGHT, 1.0])
+    assert USER_PART_WEIGHT < 0.1  # what cannot be guessed is noise
+
+
+def test_a_drill_teaches_what_follows_from_a_line_and_not_its_operands(corpus: Path) -> None:
+    drills = open_document_set("drill", corpus)
+    tokenizer = Tokenizer.from_file(str(model_dir("ref-small") / "tokenizer.json"))
+    ids, parts = drills.document(0)
+    learned = tokenizer.decode(ids[parts == 1].tolist()).split("\n")
+    written = tokenizer.decode(ids.tolist()).removeprefix("<|bos|><|assistant|>").split("\n")
+    assert [line.split(" = ", 1)[1] for line in written] == learned
