@@ -37,11 +37,16 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class FramesArrived:
-    """A message of a drafter's stream, in order; connection counts the streams to it, so that an old one's frames are told apart."""
+    """A message of a drafter's stream, in order; connection counts the streams to it, so that an old one's frames are told apart.
+
+    arrived_us: when it came, on this process' clock; 0 counts as when it is handled. The engine thread may be busy for a whole step, which
+    is no part of the way from drafter to verifier.
+    """
 
     drafter: str
     connection: int
     frames: tuple[DrafterFrame | BadFrame, ...]
+    arrived_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

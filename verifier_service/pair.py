@@ -194,7 +194,7 @@ class Pair:
                     kept.append(frame)
         if not kept:
             return
-        message = FramesArrived(self.endpoint, self._connection, tuple(kept))
+        message = FramesArrived(self.endpoint, self._connection, tuple(kept), received_ns // 1000)
         while not self._inbox.offer(message):
             self._room.clear()
             await self._room.wait()

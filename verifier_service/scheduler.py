@@ -194,7 +194,7 @@ class Scheduler:
     def _take_frames(self, message: FramesArrived) -> None:
         if self._connections.get(message.drafter) != message.connection:
             return
-        now_us = monotonic_us()
+        now_us = message.arrived_us or monotonic_us()
         for frame in message.frames:
             hosted = self._sessions.get(-1 if frame.session is None else frame.session)
             if hosted is None:

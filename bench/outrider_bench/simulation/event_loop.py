@@ -131,12 +131,12 @@ class Simulation:
         """Let whoever does not compute take what has arrived; False when nothing had."""
         moved = False
         if not self._cores.is_busy(Role.DRAFTER) and (to_drafter := self._to_drafter.arrived(self._now_us)):
-            self._drafter.receive(to_drafter)
+            self._drafter.receive([frame for _, frame in to_drafter])
             moved = True
         if not self._cores.is_busy(Role.DRAFTER):
             self._draft()
         if not self._cores.is_busy(Role.VERIFIER) and (to_verifier := self._to_verifier.arrived(self._now_us)):
-            self._verifier.receive(to_verifier, self._now_us)
+            self._verifier.receive(to_verifier)
             self._must_plan = moved = True
         return moved
 

@@ -42,12 +42,12 @@ class VerifierProcess:
         request.join(now_us)
         self._collect(request)
 
-    def receive(self, frames: list[DrafterFrame], now_us: int) -> None:
-        """Frames of the drafter, between two steps."""
-        for frame in frames:
+    def receive(self, frames: list[tuple[int, DrafterFrame]]) -> None:
+        """Frames of the drafter with the time each arrived, handled between two steps."""
+        for arrived_us, frame in frames:
             request = self._requests.get(frame.session)
             if request is not None:
-                request.receive(frame, now_us)
+                request.receive(frame, arrived_us)
                 self._collect(request)
 
     def plan(self, now_us: int) -> PacingPlan:

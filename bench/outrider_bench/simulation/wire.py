@@ -27,9 +27,10 @@ class Wire(Generic[Frame]):
         """When the next message arrives."""
         return self._flying[0][0] if self._flying else None
 
-    def arrived(self, now_us: int) -> list[Frame]:
-        """The frames of all messages that are there, oldest first."""
-        frames: list[Frame] = []
+    def arrived(self, now_us: int) -> list[tuple[int, Frame]]:
+        """The frames of all messages that are there, oldest first, each with the time its message came."""
+        frames: list[tuple[int, Frame]] = []
         while self._flying and self._flying[0][0] <= now_us:
-            frames += self._flying.popleft()[1]
+            came_us, message = self._flying.popleft()
+            frames += [(came_us, frame) for frame in message]
         return frames

@@ -9,7 +9,6 @@ Must not know sessions, views or how a pace is carried out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,8 +17,8 @@ import numpy.typing as npt
 
 from outrider.session.pacing.contract import CostCurve
 
-MAX_SERIAL_LEN = 24
-MAX_WAIT_LEN = 16
+MAX_SERIAL_LEN = 32
+MAX_WAIT_LEN = 31
 LOST_TOKENS = 1.5  # of a round's drafting: the one that its last pick tests, and half of what was under way when a commit contradicts
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
@@ -98,13 +97,13 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     right = min(_ALMOST_ONE, acceptance * continue_prob)
     goes_on = right ** (lengths + 1.0)  # chance that what the drafter guessed beyond a round's guesses still stands after it
     step_us = rates.round_us(1.0 + sent)
-    missed_on = goes_on.copy()
-    missed_on[0] = _chance_to_catch_up(right, (2.0 * rates.link_us + rates.draft_us) / step_us[0])
     longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
-    miss_wait_us = np.where(lengths > 0, 2.0 * rates.link_us, 0.0) + longest * rates.draft_us  # without a wait nothing is heard of
+    miss_wait_us = 2.0 * rates.link_us + longest * rates.draft_us
+    # Without guesses the round begins at once, but whether the drafter follows is known only when it is heard of.
+    miss_wait_us[0] = max(0.0, 2.0 * rates.link_us + rates.draft_us - float(step_us[0]))
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
-    hit_share = missed_on[:, None] / (1.0 + missed_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
+    hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
     tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
     waits_us = _mean_longest_wait(miss_wait_us[:, None], hit_wait_us[None, :], hit_share, rates.num_sessions)
     steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
@@ -127,15 +126,6 @@ def _longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _Flo
     """For each length 0..longest: the expected length of the longest of num_sessions chains that may pause before it."""
     reached = 1.0 - (1.0 - continue_prob ** np.arange(longest + 1, dtype=np.float64)) ** num_sessions
     return np.cumsum(reached) - 1.0
-
-
-def _chance_to_catch_up(right: float, late_rounds: float) -> float:
-    """Chance per round that a drafter that starts over, and is heard of only late_rounds later, has guessed all that was decoded meanwhile.
-
-    The mean time to a run of n successes of probability `right` is (1 - right^n) / (right^n (1 - right)) rounds.
-    """
-    run: float = right ** max(1, math.ceil(late_rounds))
-    return run * (1.0 - right) / (1.0 - run)
 
 
 def _chains(acceptance: float, continue_prob: float, longest: int) -> tuple[_FloatArray, _FloatArray]:
