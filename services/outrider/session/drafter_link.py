@@ -172,6 +172,8 @@ class DrafterLink:
         self._heard = True
         self._num_missed = 0
         self._follow(prefix)
+        if self._end is TailEnd.CREDIT and self.credit > len(prefix) + self.depth:
+            self._end = TailEnd.MORE  # it paused for credit that is on its way to it
         is_whole = tail.end is not TailEnd.MORE or self.credit <= len(prefix) + self.depth
         self._has_delivered |= is_whole or self._num_levels_heard > 1
 
