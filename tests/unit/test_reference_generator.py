@@ -73,7 +73,8 @@ def test_held_out_tasks_use_the_held_out_names_and_every_held_out_sentence() -> 
 
 
 def test_no_wording_of_a_training_sentence_is_a_held_out_sentence() -> None:
-    sentences = [(each.held_out, wording) for each in (*PATTERNS, *OPENINGS, *QUESTIONS) for wording in all_wordings(each.tell)]
+    written = [(each.held_out, each.tell) for each in PATTERNS] + [(each.held_out, each.tell) for each in (*OPENINGS, *QUESTIONS)]
+    sentences = [(kept, wording) for kept, tell in written for wording in all_wordings(tell)]
     held_out = {_bare(wording) for kept, wording in sentences if kept}
     known = {_bare(wording) for kept, wording in sentences if not kept}
     assert len(known) > 200

@@ -104,7 +104,7 @@ def test_messages_arrive_in_order_after_their_delay() -> None:
     wire.send(["c"], 30)
     assert wire.due_us() == 100
     assert wire.arrived(99) == []
-    assert wire.arrived(130) == ["a", "b", "c"]
+    assert wire.arrived(130) == [(100, "a"), (100, "b"), (130, "c")]
     assert wire.due_us() is None
 
 
