@@ -1,11 +1,14 @@
 """What holds for every test: one compute thread, no network for models, quiet libraries.
 
 Set before anything imports torch, which reads these once. Tests that need another number of threads start a process of their own.
+How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it.
 """
 
 from __future__ import annotations
 
 import os
+
+from hypothesis import HealthCheck, settings
 
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
@@ -16,3 +19,6 @@ SETTINGS = {
 }
 
 os.environ.update(SETTINGS)
+
+settings.register_profile("outrider", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("outrider")
