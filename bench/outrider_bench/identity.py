@@ -97,10 +97,10 @@ def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases
     spec = DeploymentSpec(model_path(target), model_path(draft), "serial", threads, dtype=dtype, numerics=numerics, verifier_extra=fixed)
     progress = make_console(stderr=True)
     with start(spec, progress) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
-        cases = make_cases(gateway, num_cases, max_tokens)
+        cells = draft_cells(list(verifier.verifier_info().pacings))
+        cases = make_cases(gateway, num_cases, max_tokens, len(cells))
         ask_all(gateway, cases[:CONCURRENCY], PLAIN_WISHES)  # warm
         report = NumericsReport(dtype, numerics, ask_all(gateway, cases, PLAIN_WISHES))
-        cells = draft_cells(list(verifier.verifier_info().pacings))
         for index, wishes in enumerate(cells):
             chosen = cases[index :: len(cells)]
             with progress.status(f"{dtype} {numerics}: {wishes.text} ..."):

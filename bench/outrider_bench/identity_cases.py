@@ -5,7 +5,6 @@ A pure function of the index, so that a failing request can be asked again alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.cli.connection import Connection
@@ -68,10 +67,12 @@ def sampling_of(index: int) -> SamplingParams:
     )
 
 
-def make_cases(gateway: Connection, num: int, max_tokens: int) -> list[Case]:
-    """num requests over all tasks."""
-    per_task = -(-num // len(TASKS))
-    prompts: Sequence[list[Prompt]] = [make_prompts(gateway, task, per_task, PROMPT_SEED) for task in TASKS]
-    return [
-        Case(index, prompts[index % len(TASKS)][index // len(TASKS)], sampling_of(index), 1000 + index, max_tokens) for index in range(num)
-    ]
+def make_cases(gateway: Connection, num: int, max_tokens: int, num_cells: int) -> list[Case]:
+    """num requests over all tasks, to be dealt out in turn to num_cells cells."""
+    prompts = [iter(make_prompts(gateway, task, num, PROMPT_SEED)) for task in TASKS]
+    return [Case(index, next(prompts[task_of(index, num_cells)]), sampling_of(index), 1000 + index, max_tokens) for index in range(num)]
+
+
+def task_of(index: int, num_cells: int) -> int:
+    """Which of TASKS: a cell's requests (every num_cells-th) go through them in turn, and so do the cells."""
+    return (index + index // num_cells * (1 - num_cells)) % len(TASKS)

@@ -1,0 +1,19 @@
+"""The requests of an identity run are mixed however many cells they are dealt out to."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider_bench.identity_cases import TASKS, task_of
+
+
+@pytest.mark.parametrize("num_cells", range(1, 13))
+def test_every_cell_goes_through_every_task_in_turn(num_cells: int) -> None:
+    for cell in range(num_cells):
+        dealt = [task_of(index, num_cells) for index in range(cell, len(TASKS) * num_cells, num_cells)]
+        assert sorted(dealt) == list(range(len(TASKS)))
+
+
+@pytest.mark.parametrize("num_cells", [3, 6, 9])
+def test_one_round_of_cells_is_mixed_too(num_cells: int) -> None:
+    assert {task_of(index, num_cells) for index in range(num_cells)} == set(range(len(TASKS)))
