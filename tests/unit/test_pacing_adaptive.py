@@ -157,7 +157,7 @@ class Driver:
         return self.session
 
     def wait_len(self) -> int:
-        """Guesses that the policy would wait for now."""
+        """Guesses without which the policy does not begin a round."""
         for depth in range(20):
             view = replace(self.session, num_nodes=depth, depth=depth)
             if self.policy.plan(StepView((view,), FLAT, 64, self.now_us)).take:

@@ -1,8 +1,9 @@
 """Whatever yields the most tokens per unit of time: no guesses, drafts in turns, or a drafter that runs ahead; and how long each.
 
 Online estimates (drafting time, measured step cost by rows, link, acceptance and pauses by session) go through the round model; what the
-model leaves out, above all two processes fighting for the same cores, is learned as achieved over expected throughput by pace. A session
-whose guesses do not pay goes without and is probed now and then. Loses to a well-chosen fixed policy by its probes and first windows only.
+model leaves out, above all two processes fighting for the same cores, is learned from the time that each pace's rounds took over the time
+expected. A session whose guesses do not pay goes without and is probed now and then. Loses to `serial` where a verifier and a drafter share
+few cores: it begins by overlapping, measures drafting under that contention, and settles on plain decoding (bench/LOG.md).
 Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (running ahead), docs/architecture.md section 3.
 """
 
