@@ -26,6 +26,17 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": 0,
 }
 _WINDOW = 12
+# For configurations that a test writes itself.
+TINY_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": False}),

@@ -136,32 +136,35 @@ def test_a_stopped_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     until(lambda: drafts_again(pair), "drafting after the drafter was continued")
 
 
-def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
-    drafter = pair.deployment.processes["drafter"]
-    answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGKILL))
+def lose_in_mid_answer(pair: Pair, lose: Callable[[], None]) -> None:
+    """The drafter goes away while it is of use: no token changes, nothing stalls, the loss is counted."""
+    answer = ask_and_hurt(pair, lose)
     assert answer.first.token_ids == pair.truth
     assert longest_stall_s(answer) < MAX_STALL_S
     statistics = answer.first.finished.statistics
     assert statistics.num_drafter_losses >= 1
-    assert statistics.num_accepted > 0, "it was hurt in the middle: some drafts came before"
+    assert statistics.num_accepted > 0, "it was lost in the middle: some drafts came before"
+
+
+def start_again(pair: Pair) -> None:
+    """A new drafter in its place, which drafts."""
     pair.deployment.restart("drafter")
     await_pair(pair.deployment)
     until(lambda: drafts_again(pair), "drafting after the drafter was started again")
+
+
+def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
+    drafter = pair.deployment.processes["drafter"]
+    lose_in_mid_answer(pair, lambda: drafter.signal(signal.SIGKILL))
+    start_again(pair)
 
 
 def test_a_drafter_that_is_told_to_end_takes_leave_and_costs_no_token(pair: Pair) -> None:
     drafter = pair.deployment.processes["drafter"]
-    answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGTERM))
-    assert answer.first.token_ids == pair.truth
-    assert longest_stall_s(answer) < MAX_STALL_S
-    statistics = answer.first.finished.statistics
-    assert statistics.num_drafter_losses >= 1
-    assert statistics.num_accepted > 0, "it was told in the middle: some drafts came before"
+    lose_in_mid_answer(pair, lambda: drafter.signal(signal.SIGTERM))
     until(lambda: drafter.exit_code is not None, "the end of a drafter that drains")
     assert drafter.exit_code == 0, drafter.log_tail()
-    pair.deployment.restart("drafter")
-    await_pair(pair.deployment)
-    until(lambda: drafts_again(pair), "drafting after the drafter was started again")
+    start_again(pair)
 
 
 def test_a_cancelled_request_leaves_nothing_on_any_process(pair: Pair) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,17 +32,7 @@ BIASES_THAT_THE_CONFIGURATION_DENIES = {
     f"{ATTENTION}{name}_proj.bias": torch.ones(length) for name, length in (("q", 48), ("k", 24), ("v", 24), ("o", 48))
 }
 ROTARY_BUFFER = {f"{ATTENTION}rotary_emb.inv_freq": torch.ones(6)}
-EXPERTS: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+EXPERTS = {**fakes_models.TINY_SIZES, "pad_token_id": 0}
 
 
 def load(directory: Path, kind: EngineKind = EngineKind.AUTO) -> PagedEngine:

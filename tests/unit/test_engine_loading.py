@@ -23,17 +23,6 @@ from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vo
 from outrider.errors import InvalidRequest, ModelRefused
 from outrider.types.identity import incompatibility
 
-TINY: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-
 
 def load(directory: Path, kind: EngineKind = EngineKind.AUTO, **settings: Any) -> PagedEngine:
     torch.set_num_threads(1)
@@ -47,7 +36,7 @@ def test_rope_that_looks_at_the_longest_row_is_refused_by_the_probe(rope_type: s
     rope: dict[str, Any] = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 4.0}
     if rope_type == "longrope":
         rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 32}
-    fakes_models.write_model(LlamaConfig(**TINY, max_position_embeddings=128, rope_parameters=rope), tmp_path)
+    fakes_models.write_model(LlamaConfig(**fakes_models.TINY_SIZES, max_position_embeddings=128, rope_parameters=rope), tmp_path)
     assert not is_lean(EngineConfig(str(tmp_path)))
     with pytest.raises(ModelRefused, match="longest row"):
         load(tmp_path)
@@ -56,7 +45,7 @@ def test_rope_that_looks_at_the_longest_row_is_refused_by_the_probe(rope_type: s
 
 
 def test_attention_that_is_not_ours_is_refused(tmp_path: Path) -> None:
-    sizes = {**TINY, "head_dim": 8, "num_local_experts": 2, "intermediate_size": 32, "pad_token_id": 0}
+    sizes = {**fakes_models.TINY_SIZES, "head_dim": 8, "num_local_experts": 2, "intermediate_size": 32, "pad_token_id": 0}
     fakes_models.write_model(GptOssConfig(**sizes), tmp_path)
     with pytest.raises(ModelRefused, match="s_aux"):
         load(tmp_path)

@@ -211,6 +211,9 @@ def test_a_given_draft_length_bounds_every_course() -> None:
     policy = AdaptivePacing(3)
     driver = Driver()
     driver.policy = policy
+    many = replace(driver.session, num_nodes=9, depth=9, draft_deadline_us=driver.now_us + 50_000)
+    (first,) = policy.plan(StepView((many,), FLAT, 64, driver.now_us)).take
+    assert first.max_nodes == 3
     for _ in range(60):
         driver.round(acceptance=0.97, draft_us_per_token=500.0)
     assert driver.wait_len() <= 3

@@ -97,7 +97,7 @@ class AdaptivePacing:
         if course.pace is Pace.PLAIN:
             return Wish(0, 0 if own.probe_until is None else PROBE_LEN, 0.0)
         if course is FIRST_COURSE:
-            return Wish(0, course.ahead_len, 0.0)
+            return Wish(0, min(course.ahead_len, bound), 0.0)
         wanted = min(course.hit_len if session.following else course.miss_len, bound)
         eta_us = session.waiting_since_us + 2.0 * self._link_us + (wanted - session.depth) * self._draft_us
         return Wish(wanted, wanted, eta_us)
