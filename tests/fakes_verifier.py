@@ -35,7 +35,7 @@ from outrider.v1.generation_pb2_grpc import GenerationServiceStub
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, add_VerifierServiceServicer_to_server
 
 VERIFIER_SERVICE = "outrider.v1.VerifierService"
-IDLE_TIMEOUT_S = 5.0
+IDLE_TIMEOUT_S = 30.0
 STALL_S = 0.3
 MODEL_DIR = Path(__file__).parents[1] / "models" / "ref-small"
 _VOCABULARY = read_vocabulary(MODEL_DIR)

@@ -27,7 +27,7 @@ from outrider.types.generation import Delta, Done, GenerationRequest
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 60.0
 EOS = 3
 
 

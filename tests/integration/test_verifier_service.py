@@ -27,7 +27,7 @@ from verifier_service.settings import DraftDefaults, VerifierSettings
 
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7, 8]
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 60.0
 
 
 @pytest.fixture

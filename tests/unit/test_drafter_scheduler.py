@@ -236,7 +236,7 @@ def test_the_thread_blocks_when_nothing_wants_drafts_and_stops_when_asked() -> N
         paused.clear()
     num_steps = engine.num_steps
     bench.inbox.control(StopAsked())
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert engine.num_steps == num_steps == 3
     assert engine.num_free_blocks == engine.limits.num_blocks

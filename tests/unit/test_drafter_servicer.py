@@ -32,7 +32,7 @@ from outrider.types.tree import extend_hash
 from outrider.v1 import drafter_pb2
 from outrider.v1.drafter_pb2_grpc import DrafterServiceStub, add_DrafterServiceServicer_to_server
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 HELLO = Hello(fake_identity(), "tests")
 
 

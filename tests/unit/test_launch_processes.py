@@ -17,7 +17,7 @@ from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 READY = "import json, sys; print(json.dumps({'ready': True, 'port': 7}), flush=True)\n"
 WAIT_FOR_TERM = "import signal; signal.sigwait({signal.SIGTERM})\n"
 BLOCK_TERM = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
-START_S = 20.0
+START_S = 60.0
 CHILD = "import signal; print('{}', flush=True); signal.pause()"
 PARENT = """
 import signal, sys, time

@@ -14,7 +14,7 @@ import pytest
 from outrider.launch.process import ServiceCommand, ServiceProcess
 
 START_S = 60.0
-END_S = 10.0
+END_S = 60.0
 SAY = "import json, sys, threading\nsay = lambda: print(json.dumps({'starting': True}), flush=True)\n"
 LOADS_FOR_EVER = "def load(settings):\n    say()\n    threading.Event().wait()\n"
 CONNECTS_FOR_EVER = "async def connect(self, timeout_s):\n    say()\n    await __import__('asyncio').Event().wait()\n"
