@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes_pacing import NOW_US, READY, session_view
-from outrider.session.pacing.adaptive import MAX_FIRST_TOKENS, PROBE_AFTER, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_AFTER, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
@@ -165,10 +165,32 @@ class Driver:
         raise AssertionError("it waits for more than any course asks for")
 
 
-def test_before_anything_is_known_it_waits_for_nothing_and_lets_the_drafter_guess() -> None:
+def test_before_anything_is_known_it_drafts_in_turns_and_little() -> None:
     driver = Driver()
-    assert driver.wait_len() == 0
-    assert driver.policy.draft_ahead(driver.session) > 0
+    assert driver.wait_len() == FIRST_LEN
+    assert driver.policy.draft_ahead(driver.session) == FIRST_LEN
+
+
+def test_a_drafter_that_is_slow_only_while_it_runs_ahead_is_used_in_turns() -> None:
+    """On shared cores it is; taken for its speed in turns, that would look as bad, and guesses would be given up altogether."""
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.95, draft_us_per_token=2_000.0)
+    assert driver.policy.draft_ahead(driver.session) > driver.wait_len(), "with a drafter so fast it runs ahead"
+    for _ in range(20):
+        driver.round(acceptance=0.95, draft_us_per_token=30_000.0)
+    assert driver.policy.draft_ahead(driver.session) == driver.wait_len() > 1
+
+
+def test_a_probe_waits_for_its_guesses_unless_drafting_is_slow() -> None:
+    for draft_us, waits in ((2_000.0, PROBE_LEN), (30_000.0, 0)):
+        driver = Driver()
+        for _ in range(40):
+            driver.round(acceptance=0.01, draft_us_per_token=draft_us)
+        assert driver.wait_len() == 0
+        while driver.policy.draft_ahead(driver.session) == 0:
+            driver.round()
+        assert driver.wait_len() == waits
 
 
 def test_guesses_that_are_never_right_are_given_up_and_probed_now_and_then() -> None:

@@ -2,8 +2,8 @@
 
 Online estimates (drafting time, measured step cost by rows, link, acceptance and pauses by session) go through the round model; what the
 model leaves out, above all two processes fighting for the same cores, is learned from the time that each pace's rounds took over the time
-expected. A session whose guesses do not pay goes without and is probed now and then. Loses to `serial` where a verifier and a drafter share
-few cores: it begins by overlapping, measures drafting under that contention, and settles on plain decoding (bench/LOG.md).
+expected. Everybody begins in turns, where nothing contends, and what drafting costs is kept apart for drafting in turns and drafting ahead:
+the one says nothing of the other on shared cores. A session whose guesses do not pay goes without and is probed now and then.
 Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (running ahead), docs/architecture.md section 3.
 """
 
@@ -26,14 +26,16 @@ PROBE_AFTER = 48  # tokens without guesses before the first probe; doubles with 
 MAX_PROBE_AFTER = 768
 PROBE_TESTS = 4  # guesses judged before a probe is over
 PROBE_LEN = 4
+PROBE_WAIT_STEPS = 2.0  # a probe waits for its guesses when they take at most so many steps of the target
 MAX_PROBE_TOKENS = 12  # decoded during a probe: a drafter that is never heard of in time has no use
 FIRST_FLUSH_LEN = 2
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
-FIRST_COURSE = Course(Pace.AHEAD, 0, 0, 6, 0.0, 0.0)  # waits for nothing: until something is known
-FIRST_TESTS = 12  # guesses judged before the first session of all may wait for any
-MAX_FIRST_TOKENS = 48
+FIRST_LEN = 4
+FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
+FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
+MAX_FIRST_TOKENS = 24
 MAX_REMEMBERED = 4096
-DRAFT_TIME_RATE = 1 / 8
+MEASURE_RATE = 1 / 2  # sessions smooth what they measure; this is between them
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class _Session:
     committed_len: int = 0
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
+    draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
 
 
 class AdaptivePacing:
@@ -62,10 +65,12 @@ class AdaptivePacing:
         self._memory = PaceMemory()
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._look_at_us: int | None = None
-        self._pace = Pace.AHEAD
+        self._pace = Pace.SERIAL
+        self._usual = FIRST_COURSE  # where new sessions begin
         self._taught = False
         self._flush_len = FIRST_FLUSH_LEN
-        self._draft_us = self._link_us = self._overhead_us = 0.0
+        self._draft_us: dict[Pace, float] = {}  # of a token; SERIAL: while the target rests, AHEAD: while it may be at work
+        self._link_us = self._overhead_us = self._step_us = 0.0
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -95,12 +100,22 @@ class AdaptivePacing:
         own = self._remember(session)
         course, bound = own.course, self._bound(session)
         if course.pace is Pace.PLAIN:
-            return Wish(0, 0 if own.probe_until is None else PROBE_LEN, 0.0)
-        if course is FIRST_COURSE:
-            return Wish(0, min(course.ahead_len, bound), 0.0)
+            if own.probe_until is None:
+                return Wish(0, 0, 0.0)
+            wanted = min(PROBE_LEN, bound)
+            return Wish(wanted if self._waits_for_probes else 0, wanted, 0.0)
         wanted = min(course.hit_len if session.following else course.miss_len, bound)
-        eta_us = session.waiting_since_us + 2.0 * self._link_us + (wanted - session.depth) * self._draft_us
+        eta_us = session.waiting_since_us + 2.0 * self._link_us + (wanted - session.depth) * self._drafting_us(course.pace)
         return Wish(wanted, wanted, eta_us)
+
+    @property
+    def _waits_for_probes(self) -> bool:
+        """In turns like the beginning, unless drafting or the link is too slow for that."""
+        return PROBE_LEN * self._drafting_us(Pace.SERIAL) + 2.0 * self._link_us <= PROBE_WAIT_STEPS * self._step_us
+
+    def _drafting_us(self, pace: Pace) -> float:
+        """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
+        return self._draft_us.get(pace) or max(self._draft_us.values(), default=0.0)
 
     def _bound(self, session: SessionView) -> int:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
@@ -134,7 +149,9 @@ class AdaptivePacing:
     def _remember(self, session: SessionView) -> _Session:
         own = self._sessions.get(session.session)
         if own is None:
-            own = self._sessions[session.session] = _Session(committed_len=session.committed_len, begin=session.committed_len)
+            own = self._sessions[session.session] = _Session(
+                self._usual, plain_since=session.committed_len, committed_len=session.committed_len, begin=session.committed_len
+            )
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         return own
@@ -143,14 +160,13 @@ class AdaptivePacing:
 
     def _look(self, view: StepView) -> None:
         self._measure(view)
-        self._taught |= any(
-            s.num_tested >= FIRST_TESTS or s.committed_len - self._remember(s).begin >= MAX_FIRST_TOKENS for s in view.sessions
-        )
+        self._taught |= any(self._knows_enough(session) for session in view.sessions)
         if not self._draft_us or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US
-        rates = measured_rates(view.cost, len(view.sessions), self._draft_us, self._link_us, self._overhead_us)
-        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(float(rates.step_us[1]) / (FLUSHES_A_STEP * self._draft_us))))
+        rates = {pace: self._rates(view, pace) for pace in Pace}
+        self._step_us = float(rates[Pace.PLAIN].step_us[1])
+        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._drafting_us(Pace.AHEAD)))))
         found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
@@ -164,20 +180,31 @@ class AdaptivePacing:
         drafting = self._drafting_pace(gains)
         for session, courses in looks:
             self._choose(session, courses, drafting)
-        self._pace = Pace.PLAIN if all(self._sessions[s.session].course.pace is Pace.PLAIN for s in view.sessions) else drafting
+        courses_now = [self._sessions[session.session].course for session in view.sessions]
+        drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
+        self._pace = drafting if drafted else Pace.PLAIN
+        self._usual = (drafted or courses_now)[-1]
 
     def _knows_enough(self, session: SessionView) -> bool:
         return session.num_tested >= FIRST_TESTS or session.committed_len - self._remember(session).begin >= MAX_FIRST_TOKENS
 
+    def _rates(self, view: StepView, pace: Pace) -> RoundRates:
+        return measured_rates(view.cost, len(view.sessions), self._drafting_us(pace), self._link_us, self._overhead_us)
+
     def _measure(self, view: StepView) -> None:
-        """Means over the sessions that know; what was learned from earlier sessions serves new ones."""
-        known = [session for session in view.sessions if session.draft_us_per_token > 0.0]
-        if not known:
-            return
-        rate = DRAFT_TIME_RATE if self._draft_us else 1.0
-        self._draft_us += rate * (sum(session.draft_us_per_token for session in known) / len(known) - self._draft_us)
-        self._link_us += rate * (sum(session.link_us for session in known) / len(known) - self._link_us)
-        self._overhead_us += rate * (sum(session.step_overhead_us for session in known) / len(known) - self._overhead_us)
+        """Means over the sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
+        fresh: dict[Pace, list[SessionView]] = {}
+        for session in view.sessions:
+            own = self._remember(session)
+            if session.draft_us_per_token not in (0.0, own.draft_us):
+                own.draft_us = session.draft_us_per_token
+                fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
+        for pace, known in fresh.items():
+            self._draft_us[pace] = _followed(self._draft_us.get(pace), [session.draft_us_per_token for session in known])
+        known = [session for sessions in fresh.values() for session in sessions]
+        if known:
+            self._link_us = _followed(self._link_us, [session.link_us for session in known])
+            self._overhead_us = _followed(self._overhead_us, [session.step_overhead_us for session in known])
 
     def _worth(self, course: Course) -> float:
         return course.tokens_per_us * self._memory.factor(course.pace)
@@ -206,14 +233,19 @@ class AdaptivePacing:
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
 
 
-def _courses(rates: RoundRates, acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:
+def _courses(rates: dict[Pace, RoundRates], acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:
     return {
-        Pace.PLAIN: [plain_course(rates)],
-        Pace.SERIAL: serial_courses(rates, acceptance, continue_prob)[:longest],
-        Pace.AHEAD: [best_ahead_course(rates, acceptance, continue_prob)],
+        Pace.PLAIN: [plain_course(rates[Pace.PLAIN])],
+        Pace.SERIAL: serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest],
+        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob)],
     }
 
 
 def _same(course: Course, among: list[Course]) -> Course | None:
     """The same course under present rates; None when it is not among them."""
     return next((one for one in among if (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len)), None)
+
+
+def _followed(estimate: float | None, measured: list[float]) -> float:
+    mean = sum(measured) / len(measured)
+    return estimate + MEASURE_RATE * (mean - estimate) if estimate else mean
