@@ -50,6 +50,10 @@ class CostModel:
         """The present curve, never falling."""
         return self._curve
 
+    def twin(self) -> CostModel:
+        """The same curve, to follow other observations from now on."""
+        return CostModel(dict(self._curve.points))
+
     def _flattened(self) -> CostCurve:
         highest = 0.0
         points: list[tuple[int, float]] = []
@@ -57,6 +61,21 @@ class CostModel:
             highest = max(highest, us)
             points.append((rows, highest))
         return CostCurve(tuple(points))
+
+
+class StepCosts:
+    """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves.
+
+    Kept as one, the curve of whichever pace is in use would hide what the other could do.
+    """
+
+    def __init__(self, alone: CostModel) -> None:
+        self.alone = alone
+        self.drafting = alone.twin()
+
+    def observe(self, num_rows: int, step_us: int, *, drafting: bool) -> None:
+        """A step without prefill; drafting: some drafter had leave to go on meanwhile."""
+        (self.drafting if drafting else self.alone).observe(num_rows, step_us)
 
 
 def measure_cost(engine: Engine) -> CostModel:

@@ -40,7 +40,7 @@ from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
 from verifier_service.clock import monotonic_us
-from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.cost_model import StepCosts, measure_cost
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.outgoing import Outgoing
@@ -97,7 +97,8 @@ class Scheduler:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._engine: Engine
-        self._cost: CostModel
+        self._cost: StepCosts
+        self._drafting = False  # whether drafters may be at work during the step that was planned
 
     @property
     def identity(self) -> ModelIdentity:
@@ -120,9 +121,9 @@ class Scheduler:
             begin_us = monotonic_us()
             self._engine = self._load()
             loaded_us = monotonic_us()
-            self._cost = measure_cost(self._engine)
+            self._cost = StepCosts(measure_cost(self._engine))
             spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
-            _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, self._cost.curve().points)
+            _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, self._cost.alone.curve().points)
         except BaseException as error:  # noqa: BLE001 -- the thread's edge: whoever waits for the engine gets the error
             self.engine_ready.set_exception(error)
             return
@@ -165,7 +166,7 @@ class Scheduler:
             num_sessions=len(self._sessions),
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self._sessions.values()),
             num_free_blocks=self._engine.num_free_blocks,
-            cost=self._cost.curve().points,
+            cost=self._cost.alone.curve().points,
             num_steps=self._num_steps,
         )
 
@@ -252,7 +253,10 @@ class Scheduler:
             views.append((hosted.answer.request.pacing, hosted.session.view(now_us)))
         if not views:
             return PacingPlan((), None, "idle")
-        return self._planner.plan(views, self._cost.curve(), self._engine.limits.max_rows, now_us)
+        self._drafting = any(not view.tail_ended for _, view in views)
+        return self._planner.plan(
+            views, self._cost.alone.curve(), self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve()
+        )
 
     def _step(self, take: tuple[SessionPlan, ...]) -> None:
         now_us = monotonic_us()
@@ -288,7 +292,7 @@ class Scheduler:
 
     def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
         if all(len(one.committed) == 1 for one in rows):
-            self._cost.observe(result.num_rows, result.step_us)
+            self._cost.observe(result.num_rows, result.step_us, drafting=self._drafting)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
         hosted.logprobs = result.logprobs

@@ -26,7 +26,14 @@ class StepPlanner:
             self._policies[name] = make_pacing(name, self._draft_len)
         return self._policies[name]
 
-    def plan(self, views: Sequence[tuple[str, SessionView]], cost: CostCurve, max_rows: int, now_us: int) -> PacingPlan:
+    def plan(
+        self,
+        views: Sequence[tuple[str, SessionView]],
+        cost: CostCurve,
+        max_rows: int,
+        now_us: int,
+        cost_drafting: CostCurve | None = None,
+    ) -> PacingPlan:
         """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for."""
         groups: dict[str, list[SessionView]] = {}
         for name, view in views:
@@ -41,7 +48,7 @@ class StepPlanner:
             left = max_rows - sum(_num_rows(entry) for entry in take)
             if left <= 0:
                 break
-            plan = self._policies[name].plan(StepView(tuple(groups[name]), cost, left, now_us))
+            plan = self._policies[name].plan(StepView(tuple(groups[name]), cost, left, now_us, cost_drafting))
             take += plan.take
             reasons.append(plan.reason)
             if plan.wake_us is not None:

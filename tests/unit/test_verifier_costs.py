@@ -6,7 +6,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
-from verifier_service.cost_model import CostModel, measure_cost
+from verifier_service.cost_model import CostModel, StepCosts, measure_cost
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -43,6 +43,14 @@ def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
 def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
     assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
     assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))
+
+
+def test_steps_beside_a_drafter_at_work_do_not_make_the_others_look_dear() -> None:
+    costs = StepCosts(CostModel({1: 1_000.0, 8: 1_200.0}))
+    for _ in range(200):
+        costs.observe(8, 2_400, drafting=True)
+    assert costs.alone.curve().verify_us(8) == 1_200.0
+    assert costs.drafting.curve().verify_us(8) == pytest.approx(2_400, rel=0.02)
 
 
 def view(session: int, **changes: object) -> SessionView:

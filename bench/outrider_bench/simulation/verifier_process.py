@@ -14,7 +14,7 @@ from outrider_bench.simulation.outcome import Recorder
 from outrider_bench.simulation.request import Request
 from outrider_bench.simulation.text import Text
 from outrider_bench.simulation.world import World
-from verifier_service.cost_model import MEASURED_ROWS, CostModel
+from verifier_service.cost_model import MEASURED_ROWS, CostModel, StepCosts
 from verifier_service.scheduler import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
 
 
@@ -27,7 +27,8 @@ class VerifierProcess:
         self._world = world
         self._pacing = pacing
         self._recorder = recorder
-        self._cost = CostModel({rows: world.verify.verify_us(rows) for rows in MEASURED_ROWS if rows <= world.max_rows})
+        self._cost = StepCosts(CostModel({rows: world.verify.verify_us(rows) for rows in MEASURED_ROWS if rows <= world.max_rows}))
+        self._drafting = False
         self._requests: dict[int, Request] = {}
         self._taking_part: list[Request] = []
         self._num_rows = 0
@@ -55,7 +56,10 @@ class VerifierProcess:
         views = tuple(request.view(now_us) for request in self._requests.values() if request.is_ready)
         if not views:
             return PacingPlan((), None, "idle")
-        return self._pacing.plan(StepView(views, self._cost.curve(), self._world.max_rows, now_us))
+        costs = self._cost.alone.curve(), self._cost.drafting.curve()
+        view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1])
+        self._drafting = view.is_drafting
+        return self._pacing.plan(view)
 
     def start(self, plan: PacingPlan, now_us: int) -> int:
         """Begin the step; returns its rows."""
@@ -67,7 +71,7 @@ class VerifierProcess:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's."""
         step_us = max(1, busy_us - self._world.step_overhead_us)
         if all(request.is_decoding for request in self._taking_part):
-            self._cost.observe(self._num_rows, step_us)
+            self._cost.observe(self._num_rows, step_us, drafting=self._drafting)
         self._recorder.count_step(self._num_rows, busy_us)
         for request in self._taking_part:
             request.verified(step_us, now_us)

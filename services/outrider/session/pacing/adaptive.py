@@ -189,7 +189,8 @@ class AdaptivePacing:
         return session.num_tested >= FIRST_TESTS or session.committed_len - self._remember(session).begin >= MAX_FIRST_TOKENS
 
     def _rates(self, view: StepView, pace: Pace) -> RoundRates:
-        return measured_rates(view.cost, len(view.sessions), self._drafting_us(pace), self._link_us, self._overhead_us)
+        cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
+        return measured_rates(cost, len(view.sessions), self._drafting_us(pace), self._link_us, self._overhead_us)
 
     def _measure(self, view: StepView) -> None:
         """Means over the sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""

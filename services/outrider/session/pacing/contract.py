@@ -70,12 +70,26 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """All live sessions, the measured cost curve, rows a step may hold, and the present time."""
+    """All live sessions, the measured cost curve, rows a step may hold, and the present time.
+
+    cost: of steps while drafters rest. cost_drafting: of steps while they may be at work, longer on shared cores; None = as cost.
+    """
 
     sessions: tuple[SessionView, ...]
     cost: CostCurve
     max_rows: int
     now_us: int
+    cost_drafting: CostCurve | None = None
+
+    @property
+    def overlapped_cost(self) -> CostCurve:
+        """What to expect of a step during which drafters go on."""
+        return self.cost_drafting or self.cost
+
+    @property
+    def is_drafting(self) -> bool:
+        """Whether a drafter may go on during a step that begins now."""
+        return any(not session.tail_ended for session in self.sessions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,13 +67,14 @@ class DraftLength:
     """The draft length of a policy. With a fixed length nothing is ever recomputed.
 
     Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US,
-    and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis).
+    and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis). overlaps: drafters go on during steps.
     """
 
-    def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float]) -> None:
+    def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float], *, overlaps: bool = False) -> None:
         assert fixed is None or 1 <= fixed <= MAX_DRAFT_LEN
         self._fixed = fixed is not None
         self._throughput = throughput
+        self._overlaps = overlaps
         self._look_at_us: int | None = None
         self._draft_us = 0.0
         self.value = DEFAULT_DRAFT_LEN if fixed is None else fixed
@@ -92,7 +93,8 @@ class DraftLength:
         overhead_us = sum(overheads) / len(overheads) if overheads else 0.0
         # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
         self._draft_us += (DRAFT_TIME_RATE if self._draft_us else 1.0) * (draft_us - self._draft_us)
-        rates = Rates(view.cost, self._draft_us, acceptance, overhead_us, len(view.sessions))
+        cost = view.overlapped_cost if self._overlaps else view.cost
+        rates = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions))
         best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best

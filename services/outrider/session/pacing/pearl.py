@@ -23,7 +23,7 @@ class PearlPacing:
     drafts = True
 
     def __init__(self, draft_len: int | None = None) -> None:
-        self._length = DraftLength(draft_len, pearl_tokens_per_us)
+        self._length = DraftLength(draft_len, pearl_tokens_per_us, overlaps=True)
 
     @property
     def draft_len(self) -> int:
