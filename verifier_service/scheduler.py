@@ -253,7 +253,7 @@ class Scheduler:
             views.append((hosted.answer.request.pacing, hosted.session.view(now_us)))
         if not views:
             return PacingPlan((), None, "idle")
-        self._drafting = any(not view.tail_ended for _, view in views)
+        self._drafting = any(view.is_drafting for _, view in views)
         return self._planner.plan(
             views, self._cost.alone.curve(), self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve()
         )

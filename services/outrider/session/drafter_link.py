@@ -101,6 +101,12 @@ class DrafterLink:
         """More of its guesses may be expected unasked: it has credit and has not said that it paused."""
         return self.is_worth_waiting and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
+    def may_be_at_work(self, prefix: CommittedPrefix) -> bool:
+        """It is reading the prompt, or has leave to guess on and has not said that it paused, whether or not anybody waits for it."""
+        if self.state is LinkState.OPENING:
+            return True
+        return self.is_open and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+
     def reopen(self, prefix_len: int) -> None:
         """Begin a new incarnation at this prefix."""
         self.incarnation += 1

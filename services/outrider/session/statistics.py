@@ -74,6 +74,7 @@ class SessionStatistics:
     continue_prob: float = 1.0
     link_us: float = 0.0
     step_overhead_us: float = 0.0
+    _num_draft_times: int = 0
     _draft_us_before_round: int = 0
     _overlapped_us: float = 0.0
     _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
@@ -115,7 +116,10 @@ class SessionStatistics:
         self.draft_us += interval.draft_us
         if num_levels:
             measured = interval.draft_us / num_levels
-            self.draft_us_per_token = _followed(self.draft_us_per_token, measured, DRAFT_TIME_RATE)
+            # The first tail holds the reading of the prompt too: it serves until there is a second, and no longer.
+            known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
+            self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
+            self._num_draft_times += 1
         self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)
         if verifying:
             self._pending_tails.append(interval)

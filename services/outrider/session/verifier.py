@@ -113,6 +113,7 @@ class VerifierSession:
             continue_prob=stats.continue_prob,
             link_us=stats.link_us,
             step_overhead_us=stats.step_overhead_us,
+            is_drafting=any(link.may_be_at_work(self.prefix) for link in self._drafters.open()),
         )
 
     def resume(self, now_us: int) -> None:

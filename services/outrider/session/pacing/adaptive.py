@@ -197,6 +197,8 @@ class AdaptivePacing:
         fresh: dict[Pace, list[SessionView]] = {}
         for session in view.sessions:
             own = self._remember(session)
+            if self._draft_us and not session.num_tested:
+                continue  # its only tail holds the reading of the prompt
             if session.draft_us_per_token not in (0.0, own.draft_us):
                 own.draft_us = session.draft_us_per_token
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)

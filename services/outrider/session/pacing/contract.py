@@ -45,6 +45,7 @@ class SessionView:
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
     for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
+    is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
     """
 
     session: int
@@ -66,6 +67,7 @@ class SessionView:
     continue_prob: float = 1.0
     link_us: float = 0.0
     step_overhead_us: float = 0.0
+    is_drafting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class StepView:
     @property
     def is_drafting(self) -> bool:
         """Whether a drafter may go on during a step that begins now."""
-        return any(not session.tail_ended for session in self.sessions)
+        return any(session.is_drafting for session in self.sessions)
 
 
 @dataclass(frozen=True, slots=True)
