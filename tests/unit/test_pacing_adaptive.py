@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes_pacing import NOW_US, READY, session_view
-from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_AFTER, PROBE_LEN, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
+from outrider.session.pacing.probing import PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses
 from outrider.session.pacing.together import Wish, plan_together
 

@@ -15,19 +15,16 @@ from dataclasses import dataclass
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
+from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, measured_rates, plain_course, serial_courses
 from outrider.session.pacing.together import Wish, plan_together
 
 LOOK_EVERY_US = 40_000
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
-START_GAIN, KEEP_GAIN = 0.05, 0.01  # over plain decoding, to begin to use guesses and to go on: a drafter's time is not free
+START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
-PROBE_AFTER = 48  # tokens without guesses before the first probe; doubles with each that fails
-MAX_PROBE_AFTER = 768
-PROBE_TESTS = 4  # guesses judged before a probe is over
 PROBE_LEN = 4
-PROBE_WAIT_STEPS = 2.0  # a probe waits for its guesses when they take at most so many steps of the target
-MAX_PROBE_TOKENS = 12  # decoded during a probe: a drafter that is never heard of in time has no use
+PROBE_WAIT_STEPS = 4.0  # a probe waits for its guesses when they take at most so many steps of the target
 FIRST_FLUSH_LEN = 2
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
 FIRST_LEN = 4
@@ -40,15 +37,12 @@ MEASURE_RATE = 1 / 2  # sessions smooth what they measure; this is between them
 
 @dataclass(slots=True)
 class _Session:
-    """What is remembered of one session. plain_since: committed length at which it went without guesses."""
+    """What is remembered of one session. begin: committed length when first seen."""
 
-    course: Course = FIRST_COURSE
-    plain_since: int = 0
-    probe_after: int = PROBE_AFTER
-    probe_until: int | None = None  # num_tested at which the probe under way is over
-    probe_begin: int = 0
-    begin: int = 0  # committed length when first seen
-    committed_len: int = 0
+    course: Course
+    probe: Probe
+    begin: int
+    committed_len: int
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
     draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
@@ -63,6 +57,7 @@ class AdaptivePacing:
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
         self._memory = PaceMemory()
+        self._budget = ProbeBudget()
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._look_at_us: int | None = None
         self._pace = Pace.SERIAL
@@ -87,7 +82,8 @@ class AdaptivePacing:
             return 0
         own = self._remember(session)
         if own.course.pace is Pace.PLAIN:
-            return min(PROBE_LEN, self._bound(session)) if self._is_probing(own, session) else 0
+            self._probe(own, session)
+            return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
         return min(own.course.ahead_len, 2 * self._bound(session))
 
     def flush_len(self, session: SessionView) -> int:
@@ -100,7 +96,7 @@ class AdaptivePacing:
         own = self._remember(session)
         course, bound = own.course, self._bound(session)
         if course.pace is Pace.PLAIN:
-            if own.probe_until is None:
+            if not own.probe.is_on:
                 return Wish(0, 0, 0.0)
             wanted = min(PROBE_LEN, bound)
             return Wish(wanted if self._waits_for_probes else 0, wanted, 0.0)
@@ -120,16 +116,11 @@ class AdaptivePacing:
     def _bound(self, session: SessionView) -> int:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
 
-    def _is_probing(self, own: _Session, session: SessionView) -> bool:
-        """Begins a probe when one is due, ends it when enough guesses were judged."""
-        if own.probe_until is None:
-            if session.committed_len - own.plain_since >= own.probe_after:
-                own.probe_until, own.probe_begin = session.num_tested + PROBE_TESTS, session.committed_len
-        elif session.num_tested >= own.probe_until or session.committed_len - own.probe_begin >= MAX_PROBE_TOKENS:
-            own.probe_until = None
-            own.plain_since = session.committed_len
-            own.probe_after = min(2 * own.probe_after, MAX_PROBE_AFTER)
-        return own.probe_until is not None
+    def _probe(self, own: _Session, session: SessionView) -> None:
+        if own.probe.is_on:
+            own.probe.end_if_done(session, self._budget, self._step_us + self._overhead_us)
+        else:
+            own.probe.begin_if_due(session, self._budget)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
@@ -140,18 +131,19 @@ class AdaptivePacing:
             if session.committed_len == own.committed_len:
                 continue
             took_us = session.waiting_since_us - own.ready_us
-            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.probe_until is None
+            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and not own.probe.is_on
             if comparable and took_us > 0:
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
+            if own.course.pace is Pace.PLAIN and not own.probe.is_on:
+                self._budget.count_plain(session.committed_len - own.committed_len)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter
 
     def _remember(self, session: SessionView) -> _Session:
         own = self._sessions.get(session.session)
         if own is None:
-            own = self._sessions[session.session] = _Session(
-                self._usual, plain_since=session.committed_len, committed_len=session.committed_len, begin=session.committed_len
-            )
+            at = session.committed_len
+            own = self._sessions[session.session] = _Session(self._usual, Probe(at), begin=at, committed_len=at)
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         return own
@@ -224,9 +216,10 @@ class AdaptivePacing:
         least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
         best = drafted if self._worth(drafted) > (1.0 + least_gain) * self._worth(plain) else plain
         if best.pace is not Pace.PLAIN:
-            own.probe_after, own.probe_until = PROBE_AFTER, None
+            own.probe.stop(session)
+            self._budget.relax()
         elif own.course.pace is not Pace.PLAIN:
-            own.plain_since, own.probe_until = session.committed_len, None
+            own.probe.stop(session)
         own.comparable = own.comparable and best.pace is own.course.pace
         own.course = best
 

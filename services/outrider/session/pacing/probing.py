@@ -1,0 +1,80 @@
+"""When a session that goes without guesses tries some again: as often as a small share of everybody's time pays for.
+
+A probe costs what its rounds took beyond plain decoding of the same tokens. Cheap probes (a fast drafter nearby) come often, dear ones (a
+far drafter, waited for in turns) seldom. What probes find out is read elsewhere: must not know courses or acceptance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.session.pacing.contract import SessionView
+
+PROBE_SHARE = 0.02  # of the time without guesses may be spent on probes
+PROBE_AFTER = 48  # plain tokens between two probes, of all sessions together, at least
+MAX_PROBE_AFTER = 4096
+OWN_PROBE_AFTER = 24  # plain tokens of a session before a probe of its own: it is another's turn
+PROBE_TESTS = 4  # guesses judged before a probe is over
+MAX_PROBE_TOKENS = 12  # decoded during a probe: a drafter that is never heard of in time has no use
+
+
+class ProbeBudget:
+    """Of all sessions of a policy."""
+
+    def __init__(self) -> None:
+        self._num_plain = 0
+        self._probe_after = PROBE_AFTER
+
+    def count_plain(self, num_tokens: int) -> None:
+        """So many tokens were decoded without guesses, and without probing."""
+        self._num_plain += num_tokens
+
+    def take(self) -> bool:
+        """Whether a probe is due; the next one is due after as many plain tokens again."""
+        if self._num_plain < self._probe_after:
+            return False
+        self._num_plain = 0
+        return True
+
+    def pay(self, lost_tokens: float) -> None:
+        """A probe is over; plain decoding would have yielded so many tokens more in its time."""
+        self._probe_after = round(min(MAX_PROBE_AFTER, max(PROBE_AFTER, lost_tokens / PROBE_SHARE)))
+
+    def relax(self) -> None:
+        """Guesses pay again: what probes used to cost says little now."""
+        self._probe_after = PROBE_AFTER
+
+
+@dataclass(slots=True)
+class Probe:
+    """A session's. plain_since: committed length since which it goes without. until: guesses judged when the probe under way is over."""
+
+    plain_since: int
+    until: int | None = None
+    begin_len: int = 0
+    begin_us: int = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether one is under way."""
+        return self.until is not None
+
+    def begin_if_due(self, session: SessionView, budget: ProbeBudget) -> None:
+        """Asked at each commit while none is under way."""
+        if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take():
+            self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
+
+    def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float) -> None:
+        """Asked at each commit while one is under way. plain_us: a round without guesses."""
+        assert self.until is not None
+        num_tokens = session.committed_len - self.begin_len
+        if session.num_tested < self.until and num_tokens < MAX_PROBE_TOKENS:
+            return
+        if plain_us > 0.0:
+            budget.pay((session.waiting_since_us - self.begin_us) / plain_us - num_tokens)
+        self.stop(session)
+
+    def stop(self, session: SessionView) -> None:
+        """Without a bill: the session goes without guesses from here on, or no longer does."""
+        self.until = None
+        self.plain_since = session.committed_len
