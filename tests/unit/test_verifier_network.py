@@ -14,7 +14,7 @@ from fakes import TableEngine, TruthTable, Weather
 from fakes_simulation import Request, ScriptedDrafter, Simulation, spec_of
 from outrider.session.events import FinishReason
 from outrider.session.pacing.registry import PACINGS, make_pacing
-from outrider.session.verifier import DEADLINE_CEILING_US
+from outrider.session.verifier import DEADLINE_CEILING_US, DEADLINE_FLOOR_US
 
 STEP_US = 10_000
 WEATHERS = {
@@ -127,6 +127,19 @@ def test_a_drafter_that_answers_again_is_waited_for_again() -> None:
     assert stats.num_missed_deadlines == 3
     assert stats.num_accepted > 200
     assert request.tokens == table.answer([5, 6], 402, frozenset({0}))
+
+
+def test_a_far_drafter_that_answers_steadily_is_not_given_up() -> None:
+    """The way there and back takes longer than the least deadline; once it is measured, the deadline allows for it."""
+    table = TruthTable(vocab_size=40, seed=1)
+    far, drafter = Weather(max_delay_us=4 * DEADLINE_FLOOR_US), ScriptedDrafter("d", table, 1.0, 500, 1)
+    simulation = Simulation(TableEngine(table, step_us=STEP_US), make_pacing("serial", 4), [drafter], weather=far)
+    request = simulation.add(spec_of(1, [5, 6, 7], 80, table))
+    simulation.run()
+    stats = request.session.statistics
+    assert request.tokens == table.answer([5, 6, 7], 83, frozenset({0}))
+    assert (stats.num_missed_deadlines, stats.num_drafter_losses) == (0, 0)
+    assert stats.num_accepted > 40, "five tokens a round once it is open"
 
 
 def test_cancelled_requests_leave_nothing_behind() -> None:

@@ -36,6 +36,8 @@ from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftTree, TokenOrigin, Verdict
 
 DEADLINE_FACTOR = 4.0
+LINK_FACTOR = 2.0
+MAX_LINK_US = 100_000  # one way, as far as a deadline allows for it: what a stopped drafter sends later seems to come from afar
 DEADLINE_FLOOR_US = 50_000
 DEADLINE_CEILING_US = 2_000_000
 UNMEASURED_DEADLINE_US = 250_000
@@ -228,7 +230,9 @@ class VerifierSession:
         view = self.view(now_us)
         # The last position of an answer is the target's own: a guess there could save nothing.
         until = min(self.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
-        expected = DEADLINE_FACTOR * view.draft_us_per_token * max(1, until - self.committed_len - view.depth)
+        drafting_us = view.draft_us_per_token * max(1, until - self.committed_len - view.depth)
+        there_and_back_us = 2.0 * min(view.link_us, MAX_LINK_US)
+        expected = DEADLINE_FACTOR * drafting_us + LINK_FACTOR * there_and_back_us if drafting_us else 0.0
         wait_us = round(min(DEADLINE_CEILING_US, max(DEADLINE_FLOOR_US, expected))) if expected else UNMEASURED_DEADLINE_US
         self._deadline_us = now_us + wait_us
         return until

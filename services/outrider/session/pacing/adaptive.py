@@ -71,6 +71,8 @@ class AdaptivePacing:
 
     def plan(self, view: StepView) -> PacingPlan:
         """Take whoever has the guesses its course asks for."""
+        if not view.sessions:
+            return PacingPlan((), None, "idle")
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
