@@ -1,0 +1,82 @@
+"""Probes of sessions that go without guesses: their share of the time, whose turn it is, and when one is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes_pacing import NOW_US, READY
+from outrider.session.pacing.probing import (
+    MAX_PROBE_AFTER,
+    MAX_PROBE_TOKENS,
+    OWN_PROBE_AFTER,
+    PROBE_AFTER,
+    PROBE_SHARE,
+    PROBE_TESTS,
+    Probe,
+    ProbeBudget,
+)
+
+PLAIN_US = 1_000.0
+
+
+def started(budget: ProbeBudget) -> Probe:
+    """A probe that has just begun at READY's length."""
+    probe = Probe(READY.committed_len - OWN_PROBE_AFTER)
+    budget.count_plain(MAX_PROBE_AFTER)
+    probe.begin_if_due(READY, budget)
+    assert probe.is_on
+    return probe
+
+
+def plain_tokens_until_due(budget: ProbeBudget) -> int:
+    num_tokens = 0
+    while not budget.take():
+        budget.count_plain(1)
+        num_tokens += 1
+    return num_tokens
+
+
+def test_all_sessions_together_probe_once_in_so_many_plain_tokens() -> None:
+    budget = ProbeBudget()
+    assert plain_tokens_until_due(budget) == PROBE_AFTER
+    assert plain_tokens_until_due(budget) == PROBE_AFTER
+
+
+@pytest.mark.parametrize("lost_tokens", [3.0, 30.0])
+def test_dear_probes_come_seldom_and_cost_their_share(lost_tokens: float) -> None:
+    budget = ProbeBudget()
+    budget.pay(lost_tokens)
+    assert lost_tokens / plain_tokens_until_due(budget) == pytest.approx(PROBE_SHARE, rel=0.01)
+    budget.pay(1e9)
+    assert plain_tokens_until_due(budget) == MAX_PROBE_AFTER
+    budget.relax()
+    assert plain_tokens_until_due(budget) == PROBE_AFTER
+
+
+def test_a_session_that_has_hardly_decoded_leaves_the_probe_to_another() -> None:
+    budget = ProbeBudget()
+    budget.count_plain(PROBE_AFTER)
+    fresh, old = Probe(READY.committed_len), Probe(0)
+    fresh.begin_if_due(READY, budget)
+    assert not fresh.is_on
+    old.begin_if_due(READY, budget)
+    assert old.is_on
+
+
+def test_a_probe_is_over_when_guesses_were_judged_or_none_came_and_is_billed_what_it_took() -> None:
+    for tested, tokens in ((PROBE_TESTS, 2), (0, MAX_PROBE_TOKENS)):
+        budget = ProbeBudget()
+        probe = started(budget)
+        going = replace(READY, num_tested=READY.num_tested + PROBE_TESTS - 1, committed_len=READY.committed_len + 1)
+        probe.end_if_done(going, budget, PLAIN_US)
+        assert probe.is_on
+        took_us = round((tokens + 7.0) * PLAIN_US)  # so seven tokens were lost
+        over = replace(
+            READY, num_tested=READY.num_tested + tested, committed_len=READY.committed_len + tokens, waiting_since_us=NOW_US + took_us
+        )
+        probe.end_if_done(over, budget, PLAIN_US)
+        assert not probe.is_on
+        assert probe.plain_since == over.committed_len
+        assert plain_tokens_until_due(budget) == pytest.approx(7.0 / PROBE_SHARE, rel=0.01)
