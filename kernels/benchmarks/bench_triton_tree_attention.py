@@ -1,0 +1,112 @@
+"""Paged tree attention in Triton on a card: time, bytes and operations of one layer, against the card's measured ceilings.
+
+Run: python kernels/benchmarks/bench_triton_tree_attention.py [--context 4096] [--nodes 16] [--sequences 8]
+Needs a CUDA GPU. Before anything is timed, the result is compared with the fp64 definition on a small step. Bytes are those that must
+move: keys and values of each sequence once, queries and results once. `torch` is scaled_dot_product_attention over gathered keys
+with a mask, the gathering not counted. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from outrider_kernels.card_ceilings import best_s, measure_ceilings, require_card
+from outrider_kernels.paged_tree_attention import PagedRows, pack_ancestry, reference_paged_tree_attention
+from outrider_kernels.triton_tree_attention import paged_tree_attention, plan_launch
+
+SHAPES = {"8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
+BLOCK_LEN = 16
+WORST_ERROR = 2e-2
+
+
+def chain_rows(num_sequences: int, context: int, num_nodes: int) -> PagedRows:
+    """Each sequence: one committed row and a tree of two chains, over blocks in random order."""
+    num_blocks = -(-(context + num_nodes) // BLOCK_LEN)
+    depths = torch.arange(num_nodes) // 2
+    ancestry = (torch.arange(num_nodes)[:, None] >= torch.arange(num_nodes)) & (
+        torch.arange(num_nodes)[:, None] % 2 == torch.arange(num_nodes) % 2
+    )
+    own = torch.cat([torch.zeros(1, num_nodes, dtype=torch.bool), ancestry])
+    positions = torch.cat([torch.tensor([context - 1]), context + depths])
+    return PagedRows(
+        rows_per_sequence=(1 + num_nodes,) * num_sequences,
+        block_table=torch.randperm(num_sequences * num_blocks).view(num_sequences, num_blocks).int().cuda(),
+        committed_lens=torch.full((num_sequences,), context, dtype=torch.int32, device="cuda"),
+        num_nodes=torch.full((num_sequences,), num_nodes, dtype=torch.int32, device="cuda"),
+        node_positions=(context + depths).int().repeat(num_sequences, 1).cuda(),
+        row_positions=positions.int().repeat(num_sequences).cuda(),
+        row_ancestry=pack_ancestry(own).repeat(num_sequences, 1).cuda(),
+        block_len=BLOCK_LEN,
+        max_keys=context + num_nodes,
+    )
+
+
+def tensors(rows: PagedRows, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Query and pools in bfloat16."""
+    heads, kv_heads, dim = shape
+    num_slots = rows.block_table.numel() * BLOCK_LEN
+    query = torch.randn(rows.num_rows, heads, dim, device="cuda", dtype=torch.bfloat16)
+    keys, values = torch.randn(2, kv_heads, num_slots, dim, device="cuda", dtype=torch.bfloat16)
+    return query, keys, values
+
+
+def check(shape: tuple[int, int, int]) -> None:
+    """A kernel that is wrong on this card is not worth timing."""
+    for num_splits in (1, 3):
+        rows = chain_rows(2, 100, 7)
+        query, keys, values = tensors(rows, shape)
+        launch = plan_launch(rows, shape[0], shape[1], num_splits)
+        got = paged_tree_attention(query, keys, values, launch, shape[2] ** -0.5, 30, 20.0).cpu().double()
+        expected = reference_paged_tree_attention(query.cpu(), keys.cpu(), values.cpu(), rows, shape[2] ** -0.5, 30, 20.0)
+        error = float((got - expected).abs().max())
+        if error > WORST_ERROR:
+            raise SystemExit(f"The kernel is wrong on this card: error {error:.1e} with {num_splits} splits. Nothing was timed.")
+
+
+def torch_s(rows: PagedRows, shape: tuple[int, int, int], context: int, num_nodes: int) -> float:
+    """Time of torch's own attention over a gathered batch of the same sizes."""
+    heads, kv_heads, dim = shape
+    num_sequences = len(rows.rows_per_sequence)
+    query = torch.randn(num_sequences, heads, 1 + num_nodes, dim, device="cuda", dtype=torch.bfloat16)
+    keys, values = torch.randn(2, num_sequences, kv_heads, context + num_nodes, dim, device="cuda", dtype=torch.bfloat16)
+    mask = torch.ones(1 + num_nodes, context + num_nodes, dtype=torch.bool, device="cuda").tril(context - 1)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return best_s(lambda: attend(query, keys, values, attn_mask=mask, enable_gqa=True))
+
+
+def main() -> None:
+    """Measure every shape and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--sequences", type=int, default=8)
+    arguments = parser.parse_args()
+    require_card()
+    ceilings = measure_ceilings(torch.bfloat16)
+    print(f"{ceilings.name}: copies {ceilings.bytes_per_s / 1e12:.2f} TB/s, products {ceilings.operations_per_s / 1e12:.0f} T/s")
+    report: dict[str, dict[str, float]] = {}
+    for name, shape in SHAPES.items():
+        check(shape)
+        heads, kv_heads, dim = shape
+        rows = chain_rows(arguments.sequences, arguments.context, arguments.nodes)
+        query, keys, values = tensors(rows, shape)
+        launch = plan_launch(rows, heads, kv_heads)
+        spent_s = best_s(partial(paged_tree_attention, query, keys, values, launch, dim**-0.5))
+        num_keys = arguments.sequences * rows.max_keys
+        num_bytes = 2 * (2 * num_keys * kv_heads * dim + 2 * query.numel())
+        num_operations = 4 * num_keys * (1 + arguments.nodes) * heads * dim
+        report[name] = ceilings.report(spent_s, num_bytes, num_operations) | {
+            "num_splits": launch.num_splits,
+            "torch_us": torch_s(rows, shape, arguments.context, arguments.nodes) * 1e6,
+        }
+        print(f"{name:20s}", "  ".join(f"{key} {value:.3g}" for key, value in report[name].items()))
+    print("RESULT", json.dumps({"card": ceilings.name, "context": arguments.context, "nodes": arguments.nodes, "shapes": report}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Paged tree attention in Triton, interpreted on the CPU: against its fp64 definition for odd shapes, with an error at most twice that
+of plain torch in the same dtype; kernels whose window or ancestry rule is broken must be caught by the same comparison.
+
+Run: pytest tests/unit/test_kernels_triton_attention.py
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import outrider_kernels
+from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
+from outrider_kernels.paged_tree_attention import PagedRows, gather_keys, pack_ancestry, reference_paged_tree_attention, visible_keys
+
+KERNEL = "outrider_kernels.triton_tree_attention"
+BLOCK_LEN = 16
+SCALING = 0.3
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """committed_len cached tokens, the last num_committed_rows of which are rows of this step; then a random tree, nodes all rows."""
+
+    committed_len: int
+    num_committed_rows: int
+    num_nodes: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step and a layer."""
+
+    sequences: tuple[Sequence, ...]
+    heads: int
+    kv_heads: int
+    dim: int
+    window: int | None = None
+    softcap: float | None = None
+    dtype: torch.dtype = torch.float32
+    num_splits: int = 1
+
+
+CASES = [
+    Case((Sequence(1, 1, 0),), 4, 4, 40),
+    Case((Sequence(15, 1, 3),), 6, 2, 64, softcap=3.0),
+    Case((Sequence(16, 1, 9),), 7, 1, 96, window=5),
+    Case((Sequence(17, 17, 0),), 3, 1, 40, window=4),
+    Case((Sequence(129, 1, 3),), 14, 2, 64, num_splits=3),
+    Case((Sequence(129, 3, 36),), 3, 1, 40, window=21, num_splits=2),
+    Case((Sequence(129, 0, 6), Sequence(1, 1, 5), Sequence(17, 2, 0), Sequence(64, 1, 33)), 3, 1, 40, window=30),
+    Case((Sequence(16, 4, 2), Sequence(0, 0, 4), Sequence(257, 1, 3)), 7, 1, 64, softcap=20.0, num_splits=4),
+    Case((Sequence(129, 2, 8), Sequence(15, 1, 1)), 6, 2, 64, dtype=torch.bfloat16, num_splits=2),
+    Case((Sequence(65, 1, 3), Sequence(16, 1, 1)), 14, 2, 96, window=40, softcap=5.0, dtype=torch.bfloat16),
+    Case((Sequence(129, 2, 8), Sequence(15, 1, 1)), 3, 1, 40, window=50, dtype=torch.float16, num_splits=2),
+    Case((Sequence(33, 1, 3),), 36, 2, 64, dtype=torch.float16, softcap=5.0),
+]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[InterpretedProcess]:
+    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
+    with InterpretedProcess() as process:
+        yield process
+
+
+def tree(num_nodes: int, chance: random.Random) -> tuple[Tensor, list[int]]:
+    """A random tree with many siblings: ancestry bool [nodes, nodes], and depths."""
+    ancestry = torch.zeros(num_nodes, num_nodes, dtype=torch.bool)
+    depths: list[int] = []
+    for node in range(num_nodes):
+        parent = chance.randrange(max(-1, node - 6), node)
+        if parent >= 0:
+            ancestry[node] = ancestry[parent]
+        ancestry[node, node] = True
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return ancestry, depths
+
+
+def paged_rows(sequences: tuple[Sequence, ...], chance: random.Random) -> PagedRows:
+    """Rows of all sequences over scattered blocks."""
+    num_keys = [sequence.committed_len + sequence.num_nodes for sequence in sequences]
+    num_blocks = [-(-count // BLOCK_LEN) for count in num_keys]
+    blocks = chance.sample(range(sum(num_blocks) + 5), sum(num_blocks))
+    table = torch.zeros(len(sequences), max(num_blocks), dtype=torch.int32)
+    max_nodes = max(1, *(sequence.num_nodes for sequence in sequences), 1)
+    node_positions = torch.zeros(len(sequences), max_nodes, dtype=torch.int32)
+    positions: list[int] = []
+    ancestries = []
+    for index, sequence in enumerate(sequences):
+        own = [blocks.pop() for _ in range(num_blocks[index])]
+        table[index, : len(own)] = torch.tensor(own, dtype=torch.int32)
+        ancestry, depths = tree(sequence.num_nodes, chance)
+        at = [sequence.committed_len + depth for depth in depths]
+        node_positions[index, : len(at)] = torch.tensor(at, dtype=torch.int32)
+        positions += [*range(sequence.committed_len - sequence.num_committed_rows, sequence.committed_len), *at]
+        padded = torch.zeros(sequence.num_committed_rows + sequence.num_nodes, max_nodes, dtype=torch.bool)
+        padded[sequence.num_committed_rows :, : sequence.num_nodes] = ancestry
+        ancestries.append(padded)
+    return PagedRows(
+        rows_per_sequence=tuple(sequence.num_committed_rows + sequence.num_nodes for sequence in sequences),
+        block_table=table,
+        committed_lens=torch.tensor([sequence.committed_len for sequence in sequences], dtype=torch.int32),
+        num_nodes=torch.tensor([sequence.num_nodes for sequence in sequences], dtype=torch.int32),
+        node_positions=node_positions,
+        row_positions=torch.tensor(positions, dtype=torch.int32),
+        row_ancestry=pack_ancestry(torch.cat(ancestries)),
+        block_len=BLOCK_LEN,
+        max_keys=max(num_keys),
+    )
+
+
+def plain_torch(query: Tensor, keys: Tensor, values: Tensor, rows: PagedRows, case: Case) -> Tensor:
+    """The same attention by ordinary torch operations in the query's dtype."""
+    parts = []
+    begin = 0
+    for sequence, num_rows in enumerate(rows.rows_per_sequence):
+        visible = torch.stack([visible_keys(rows, sequence, row, case.window) for row in range(begin, begin + num_rows)])
+        group_len = case.heads // case.kv_heads
+        own_keys = gather_keys(keys, rows, sequence).repeat_interleave(group_len, 0)
+        own_values = gather_keys(values, rows, sequence).repeat_interleave(group_len, 0)
+        scores = query[begin : begin + num_rows].transpose(0, 1) @ own_keys.transpose(1, 2) * SCALING
+        if case.softcap is not None:
+            scores = torch.tanh(scores / case.softcap) * case.softcap
+        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+        parts.append((weights @ own_values).transpose(0, 1))
+        begin += num_rows
+    return torch.cat(parts)
+
+
+def errors(interpreted: InterpretedProcess, case: Case, kernel: str = KERNEL) -> tuple[float, float]:
+    """Largest error of the kernel, and of plain torch in the same dtype."""
+    torch.set_num_threads(1)
+    rows = paged_rows(case.sequences, random.Random(case.dim + len(case.sequences)))
+    num_slots = (int(rows.block_table.max()) + 2) * BLOCK_LEN
+    generator = torch.Generator().manual_seed(case.heads)
+    query = torch.randn(rows.num_rows, case.heads, case.dim, generator=generator).to(case.dtype)
+    keys, values = torch.randn(2, case.kv_heads, num_slots, case.dim, generator=generator).to(case.dtype)
+    launch = interpreted.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.num_splits)
+    got = interpreted.call(kernel, "paged_tree_attention", query, keys, values, launch, SCALING, case.window, case.softcap)
+    assert got.shape == query.shape
+    assert got.dtype == case.dtype
+    expected = reference_paged_tree_attention(query, keys, values, rows, SCALING, case.window, case.softcap)
+    plain = plain_torch(query, keys, values, rows, case)
+    return float((got.double() - expected).abs().max()), float((plain.double() - expected).abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_is_at_most_twice_as_far_off_as_plain_torch(interpreted: InterpretedProcess, case: Case) -> None:
+    kernel, plain = errors(interpreted, case)
+    assert kernel <= 2 * plain + 1e-7
+
+
+MUTANTS = [
+    # Windows that count slots: siblings push context out, or a node sees too far up its own path.
+    ("(key[None, :] > position[:, None] - window)", "(key[None, :] > (position + row - first_row)[:, None] - window)"),
+    ("visible & (key_position[None, :] > position[:, None] - window)", "visible & (key[None, :] > position[:, None] - window)"),
+    # One position too many.
+    ("(key[None, :] > position[:, None] - window)", "(key[None, :] >= position[:, None] - window)"),
+    # Every node sees its siblings and cousins, or nodes beyond the first 32 are taken for the first ones.
+    ("& 1) != 0", "| 1) != 0"),
+    ("(node // 32)[None, :]", "(node // 64)[None, :]"),
+    # Rows of a prompt chunk see what comes after them.
+    ("present[None, :] & (key[None, :] <= position[:, None])", "present[None, :] & (key[None, :] >= 0)"),
+]
+MUTANT_CASE = Case((Sequence(17, 3, 0), Sequence(65, 0, 36)), 3, 1, 40, window=4)
+
+
+def test_the_kernel_the_mutants_come_from_is_right(interpreted: InterpretedProcess) -> None:
+    kernel, plain = errors(interpreted, MUTANT_CASE)
+    assert kernel <= 2 * plain + 1e-7
+
+
+@pytest.mark.parametrize("mutation", MUTANTS)
+def test_a_broken_mask_rule_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
+    source = (Path(outrider_kernels.__path__[0]) / "triton_tree_attention.py").read_text(encoding="utf-8")
+    assert source.count(mutation[0]) == 1
+    broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
+    broken.write_text(source.replace(*mutation), encoding="utf-8")
+    kernel, plain = errors(interpreted, MUTANT_CASE, str(broken))
+    assert kernel > 100 * plain
+
+
+def test_bits_of_the_ancestry_survive_packing() -> None:
+    ancestry = torch.rand(5, 70, generator=torch.Generator().manual_seed(1)) < 0.5
+    words = pack_ancestry(ancestry)
+    assert words.shape == (5, 3)
+    for row in range(5):
+        assert [bool(int(words[row, node // 32]) >> node % 32 & 1) for node in range(70)] == ancestry[row].tolist()
+    assert pack_ancestry(torch.zeros(2, 0, dtype=torch.bool)).tolist() == [[0], [0]]
+
+
+def test_a_step_without_rows_gives_nothing(interpreted: InterpretedProcess) -> None:
+    rows = paged_rows((Sequence(5, 0, 0),), random.Random(0))
+    pool = torch.zeros(1, 64, 16)
+    launch = interpreted.call(KERNEL, "plan_launch", rows, 2, 1)
+    assert interpreted.call(KERNEL, "paged_tree_attention", torch.zeros(0, 2, 16), pool, pool, launch, SCALING).shape == (0, 2, 16)
+
+
+def test_a_dying_interpreter_is_reported_and_replaced() -> None:
+    with InterpretedProcess() as process:
+        with pytest.raises(InterpretedProcessDied, match="ZeroDivisionError"):
+            process.call("operator", "truediv", 1, 0)
+        with pytest.raises(InterpretedProcessDied, match="exit code -6"):
+            process.call("os", "abort")
+        assert process.call("operator", "truediv", 1, 2) == 0.5
