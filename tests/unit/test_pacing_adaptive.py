@@ -1,4 +1,4 @@
-"""`adaptive`: its model of rounds, its memory of promises, whom it waits for, and that it neither clings to bad drafts nor oscillates."""
+"""`adaptive`: its model of rounds, its memory of promises, and that it neither clings to bad drafts nor oscillates."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fakes_pacing import NOW_US, READY, session_view
+from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses
-from outrider.session.pacing.together import Wish, plan_together
 
 TARGET_US = 24_000.0
 FLAT = CostCurve(((1, TARGET_US),))
@@ -84,55 +81,6 @@ def test_one_stalled_round_does_not_condemn_a_pace() -> None:
         memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
     memory.count(Pace.SERIAL, 10_000_000.0, 1_000.0)
     assert memory.factor(Pace.SERIAL) > 0.9
-
-
-# --- who is waited for ---------------------------------------------------------------------------------------------------------
-
-
-def test_ready_sessions_wait_for_others_only_as_long_as_the_step_they_save() -> None:
-    ready = session_view(1, guessed=4, draft_deadline_us=NOW_US + 90_000)
-    late = session_view(2, guessed=1, draft_deadline_us=NOW_US + 90_000)
-
-    def wishes(eta_us: float) -> dict[int, Wish]:
-        return {1: Wish(4, 4, 0.0), 2: Wish(4, 4, eta_us)}
-
-    soon, far = wishes(NOW_US + 5_000.0), wishes(NOW_US + 60_000.0)
-    view = StepView((ready, late), FLAT, 64, NOW_US)
-    held = plan_together(view, lambda session: soon[session.session])
-    assert not held.take
-    assert held.wake_us == NOW_US + 5_001
-    gone = plan_together(view, lambda session: far[session.session])
-    assert [part.session for part in gone.take] == [1]
-    overdue = replace(view, now_us=NOW_US + 5_001)
-    assert [part.session for part in plan_together(overdue, lambda session: soon[session.session]).take] == [1]
-
-
-def test_no_more_guesses_are_verified_than_wished_for() -> None:
-    view = StepView((session_view(1, guessed=9),), FLAT, 64, NOW_US)
-    (part,) = plan_together(view, lambda session: Wish(2, 3, 0.0)).take
-    assert part.max_nodes == 3
-
-
-@given(
-    depths=st.lists(st.integers(0, 8), min_size=1, max_size=6),
-    waits=st.lists(st.integers(0, 8), min_size=6, max_size=6),
-    etas=st.lists(st.integers(-20_000, 80_000), min_size=6, max_size=6),
-    deadlines=st.lists(st.integers(-5_000, 50_000), min_size=6, max_size=6),
-    max_rows=st.integers(1, 32),
-)
-def test_every_gathering_ends_at_the_first_deadline_at_the_latest(
-    depths: list[int], waits: list[int], etas: list[int], deadlines: list[int], max_rows: int
-) -> None:
-    sessions = tuple(session_view(at, depth, draft_deadline_us=NOW_US + deadlines[at]) for at, depth in enumerate(depths))
-    view = StepView(sessions, FLAT, max_rows, NOW_US)
-    plan = plan_together(view, lambda session: Wish(waits[session.session], waits[session.session], NOW_US + etas[session.session]))
-    first = min(session.draft_deadline_us for session in sessions)
-    if first <= NOW_US:
-        assert plan.take
-    if not plan.take:
-        assert plan.wake_us is not None
-        assert NOW_US < plan.wake_us <= first
-    assert sum(part.max_feed + part.max_nodes for part in plan.take) <= max_rows
 
 
 # --- the policy ----------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -17,14 +18,16 @@ from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, measured_rates, plain_course, serial_courses
-from outrider.session.pacing.together import Wish, plan_together
+from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 PROBE_LEN = 4
-PROBE_WAIT_STEPS = 4.0  # a probe waits for its guesses when they take at most so many steps of the target
+PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
+PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
+SLOPE_ROWS = 8
 FIRST_FLUSH_LEN = 2
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
 FIRST_LEN = 4
@@ -65,7 +68,10 @@ class AdaptivePacing:
         self._taught = False
         self._flush_len = FIRST_FLUSH_LEN
         self._draft_us: dict[Pace, float] = {}  # of a token; SERIAL: while the target rests, AHEAD: while it may be at work
-        self._link_us = self._overhead_us = self._step_us = 0.0
+        self._link_us = self._overhead_us = 0.0
+        self._now_us = 0
+        self._step_us = 0.0  # of one row
+        self._row_tokens = 0.0  # what one more row of a step costs, in tokens
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -76,7 +82,13 @@ class AdaptivePacing:
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
-        return plan_together(view, self._wish)
+        self._now_us = view.now_us
+        self._step_us = view.cost.verify_us(1)
+        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        tokens_per_us = self._tokens_per_us(view)
+        rows = 2 * len(view.sessions)
+        self._row_tokens = tokens_per_us * (cost.verify_us(rows + SLOPE_ROWS) - cost.verify_us(rows)) / SLOPE_ROWS
+        return plan_together(view, self._outlook, cost, tokens_per_us)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -94,22 +106,45 @@ class AdaptivePacing:
 
     # --- readiness --------------------------------------------------------------------------------------------------------
 
-    def _wish(self, session: SessionView) -> Wish:
+    def _outlook(self, session: SessionView) -> Outlook:
         own = self._remember(session)
-        course, bound = own.course, self._bound(session)
+        course, bound, right = own.course, self._bound(session), session.acceptance
         if course.pace is Pace.PLAIN:
-            if not own.probe.is_on:
-                return Wish(0, 0, 0.0)
-            wanted = min(PROBE_LEN, bound)
-            return Wish(wanted if self._waits_for_probes else 0, wanted, 0.0)
-        wanted = min(course.hit_len if session.following else course.miss_len, bound)
-        eta_us = session.waiting_since_us + 2.0 * self._link_us + (wanted - session.depth) * self._drafting_us(course.pace)
-        return Wish(wanted, wanted, eta_us)
+            wanted = most = min(PROBE_LEN, bound) if own.probe.is_on else 0
+            right = PROBE_HOPE
+        else:
+            wanted = min(course.hit_len if session.following else course.miss_len, bound)
+            most = max(wanted, min(bound, self._paying_len(right)))
+        draft_us = self._drafting_us(course.pace) or self._step_us / FIRST_LEN
+        next_us = self._next_guess_us(session, wanted, draft_us)
+        until_us = self._in_turns_until_us(own, session, wanted, draft_us)
+        return Outlook(wanted, most, right, right * session.continue_prob, next_us, draft_us, until_us)
 
-    @property
-    def _waits_for_probes(self) -> bool:
-        """In turns like the beginning, unless drafting or the link is too slow for that."""
-        return PROBE_LEN * self._drafting_us(Pace.SERIAL) + 2.0 * self._link_us <= PROBE_WAIT_STEPS * self._step_us
+    def _in_turns_until_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float | None:
+        """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
+        wait_us = 2.0 * self._link_us + wanted * draft_us
+        in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
+        return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
+
+    def _next_guess_us(self, session: SessionView, wanted: int, draft_us: float) -> float:
+        """A drafter that goes on sends at any time, one that starts over once it has heard; one that is late may be late as long again."""
+        begin_us = session.waiting_since_us + 2.0 * self._link_us
+        expected_us = self._now_us + draft_us if session.following else begin_us + (session.depth + 1) * draft_us
+        late_us = max(0.0, self._now_us - (begin_us + wanted * draft_us))
+        return max(expected_us, float(self._now_us)) + late_us
+
+    def _paying_len(self, right: float) -> int:
+        """Guesses of a chain, if they are there, until the next one's row costs more than it is expected to yield."""
+        if self._row_tokens <= 0.0 or right >= 1.0:
+            return MAX_DRAFT_LEN
+        if self._row_tokens >= 1.0 or right <= 0.0:
+            return 0
+        return min(MAX_DRAFT_LEN, int(math.log(self._row_tokens) / math.log(right)))
+
+    def _tokens_per_us(self, view: StepView) -> float:
+        """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
+        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._overhead_us)
+        return sum(max(plain, self._worth(self._remember(session).course)) for session in view.sessions)
 
     def _drafting_us(self, pace: Pace) -> float:
         """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
@@ -154,12 +189,11 @@ class AdaptivePacing:
 
     def _look(self, view: StepView) -> None:
         self._measure(view)
-        self._taught |= any(self._knows_enough(session) for session in view.sessions)
+        self._taught = self._taught or self._has_seen_enough(view)
         if not self._draft_us or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US
         rates = {pace: self._rates(view, pace) for pace in Pace}
-        self._step_us = float(rates[Pace.PLAIN].step_us[1])
         self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._drafting_us(Pace.AHEAD)))))
         found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
@@ -179,8 +213,10 @@ class AdaptivePacing:
         self._pace = drafting if drafted else Pace.PLAIN
         self._usual = (drafted or courses_now)[-1]
 
-    def _knows_enough(self, session: SessionView) -> bool:
-        return session.num_tested >= FIRST_TESTS or session.committed_len - self._remember(session).begin >= MAX_FIRST_TOKENS
+    def _has_seen_enough(self, view: StepView) -> bool:
+        """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
+        num_tokens = sum(session.committed_len - self._remember(session).begin for session in view.sessions)
+        return num_tokens >= MAX_FIRST_TOKENS or sum(session.num_tested for session in view.sessions) >= FIRST_TESTS
 
     def _rates(self, view: StepView, pace: Pace) -> RoundRates:
         cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost

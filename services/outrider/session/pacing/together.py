@@ -1,41 +1,96 @@
-"""Who goes now and who is waited for: one step for many costs less than a step for each, but waiting costs too.
+"""When the next step begins: one step for all, at the time that yields most, with whatever guesses are there then.
 
-Ready sessions are held back only as long as the step that is saved takes: at most until the others' guesses are expected, never beyond
-a deadline, and never a prefill. Knows session views and the cost curve. Must not know why a session wants a number of guesses.
+Waiting for guesses is worth what they are expected to add, and costs what all sessions could have decoded meanwhile; a session left out of
+a step would wait as long as the step takes, so none is. Nothing waits beyond a deadline, and nobody waits beside a prefill. Knows session
+views, the cost of rows and what each session hopes for. Must not know why it hopes for it. Source: the marginal value theorem (Charnov
+1976): stay as long as staying yields more than the average of leaving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.waiting import must_go
 
+MAX_TIMES = 6  # times to begin that are compared, besides now
+_ALMOST_ONE = 0.9999
+
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a session wants: not to go with fewer guesses than wait_len, to verify at most take_len levels, and when they may be here."""
+class Outlook:
+    """What a session hopes for. wanted: guesses it waits for; most: that it verifies if they are there.
 
-    wait_len: int
-    take_len: int
-    eta_us: float
+    right: chance that a guess is right. to_come: that one more comes and is right. next_us: when the next is expected; draft_us: how long
+    after one another they come. in_turns_until_us: it wants the drafter to rest while its guesses are verified, and the step not to begin
+    before it has what it wants, until then; None = whenever it pays.
+    """
+
+    wanted: int
+    most: int
+    right: float
+    to_come: float
+    next_us: float
+    draft_us: float
+    in_turns_until_us: float | None = None
 
 
-def plan_together(view: StepView, wish_of: Callable[[SessionView], Wish]) -> PacingPlan:
-    """Take those that have the guesses they want or can hope for none, unless it pays to wait for the others."""
-    wishes = {session.session: wish_of(session) for session in view.sessions}
-    going = [session for session in view.sessions if must_go(session, view.now_us) or session.depth >= wishes[session.session].wait_len]
-    if not going:
-        deadlines = [session.draft_deadline_us for session in view.sessions]
-        return PacingPlan((), min(deadlines, default=None), "draft" if deadlines else "idle")
-    hold_us = _hold_until(view, going, wishes)
-    if hold_us is not None:
-        return PacingPlan((), hold_us, "gather")
-    wanted = [Wanted(session, _nodes_within(session, wishes[session.session].take_len)) for session in going]
-    wake_us = None if len(going) == len(view.sessions) else _next_deadline(view, going)
-    return PacingPlan(share_rows(wanted, view.max_rows), wake_us, "verify")
+class _Prospect:
+    """One session's guesses and expected tokens at a given time."""
+
+    def __init__(self, session: SessionView, outlook: Outlook, now_us: int) -> None:
+        self.outlook = outlook
+        self._have = min(session.depth, outlook.most)
+        self._lacking = 0 if must_go(session, now_us) else max(0, outlook.wanted - session.depth)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether time brings it anything."""
+        return self._lacking > 0
+
+    @property
+    def eta_us(self) -> float:
+        """When it has what it wants."""
+        return self.outlook.next_us + (self._lacking - 1) * self.outlook.draft_us
+
+    def num_new(self, at_us: float) -> int:
+        """Guesses that will have come."""
+        if not self._lacking or at_us < self.outlook.next_us:
+            return 0
+        if self.outlook.draft_us <= 0.0:
+            return self._lacking
+        return min(self._lacking, 1 + int((at_us - self.outlook.next_us) / self.outlook.draft_us))
+
+    def rows(self, at_us: float) -> int:
+        """Rows of a step that begins then."""
+        return 1 + self._have + self.num_new(at_us)
+
+    def tokens(self, at_us: float) -> float:
+        """Expected tokens of a step that begins then."""
+        right, to_come = min(self.outlook.right, _ALMOST_ONE), min(self.outlook.to_come, _ALMOST_ONE)
+        reached = right**self._have
+        sure = (1.0 - reached * right) / (1.0 - right)
+        return sure + reached * to_come * (1.0 - to_come ** self.num_new(at_us)) / (1.0 - to_come)
+
+
+def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], cost: CostCurve, tokens_per_us: float) -> PacingPlan:
+    """Wait, or take everybody. cost: of the step. tokens_per_us: what all sessions together are expected to get from now on."""
+    if not view.sessions:
+        return PacingPlan((), None, "idle")
+    outlooks = [outlook_of(session) for session in view.sessions]
+    if not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
+        prospects = [_Prospect(session, outlook, view.now_us) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+        waiting = [prospect.outlook for prospect in prospects if prospect.is_waiting]
+        if waiting and all(outlook.in_turns_until_us is not None for outlook in outlooks):
+            begin_us = max(outlook.in_turns_until_us or 0.0 for outlook in waiting)
+        else:
+            begin_us = _best_time(prospects, cost, tokens_per_us, view.now_us)
+        if begin_us > view.now_us:
+            return PacingPlan((), min(int(begin_us) + 1, *(session.draft_deadline_us for session in view.sessions)), "draft")
+    wanted = [Wanted(session, _nodes_within(session, outlook.most)) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+    return PacingPlan(share_rows(wanted, view.max_rows), None, "verify")
 
 
 def _nodes_within(session: SessionView, length: int) -> int:
@@ -44,28 +99,13 @@ def _nodes_within(session: SessionView, length: int) -> int:
     return session.num_nodes * length // session.depth
 
 
-def _next_deadline(view: StepView, going: list[SessionView]) -> int:
-    taken = {session.session for session in going}
-    return min(session.draft_deadline_us for session in view.sessions if session.session not in taken)
+def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: float, now_us: int) -> float:
+    """Of now and some of the times at which a session has what it wants: where the tokens of the step are worth most."""
 
+    def worth(at_us: float) -> float:
+        rows = sum(prospect.rows(at_us) for prospect in prospects)
+        return sum(prospect.tokens(at_us) for prospect in prospects) - tokens_per_us * (at_us - now_us + cost.verify_us(rows))
 
-def _hold_until(view: StepView, going: list[SessionView], wishes: dict[int, Wish]) -> int | None:
-    """When to stop holding back `going`; None = go now."""
-    if len(going) == len(view.sessions) or any(s.num_uncached > 1 or view.now_us >= s.draft_deadline_us for s in going):
-        return None
-    taken = {session.session for session in going}
-    late = sorted((wish.eta_us, wish.take_len) for handle, wish in wishes.items() if handle not in taken)
-    rows = sum(1 + min(session.num_nodes, wishes[session.session].take_len) for session in going)
-    rows_late, best_gain, hold_us = 0, 0.0, None
-    for eta_us, take_len in late:
-        rows_late += 1 + take_len
-        gain = _saved_us(view.cost, rows, rows_late) - max(0.0, eta_us - view.now_us)
-        if eta_us > view.now_us and gain > best_gain:
-            best_gain, hold_us = gain, eta_us
-    if hold_us is None:
-        return None
-    return min(round(hold_us) + 1, *(session.draft_deadline_us for session in view.sessions))
-
-
-def _saved_us(cost: CostCurve, rows: int, rows_late: int) -> float:
-    return cost.verify_us(rows) + cost.verify_us(rows_late) - cost.verify_us(rows + rows_late)
+    etas = sorted({prospect.eta_us for prospect in prospects if prospect.is_waiting and prospect.eta_us > now_us})
+    every = -(-len(etas) // MAX_TIMES) or 1
+    return max((float(now_us), *etas[every - 1 :: every]), key=worth)

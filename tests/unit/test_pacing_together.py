@@ -1,0 +1,107 @@
+"""When a step begins: what waiting is worth, drafts in turns, late drafters, and that no deadline is passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.together import Outlook, plan_together
+
+STEP_US = 10_000.0
+FLAT = CostCurve(((1, STEP_US),))
+STEEP = CostCurve(((1, 1_000.0), (64, 64_000.0)))
+FAR_US = NOW_US + 900_000
+
+
+def waiting(session: int, guessed: int = 0) -> SessionView:
+    return session_view(session, guessed, draft_deadline_us=FAR_US)
+
+
+def outlook(wanted: int, next_in_us: float, draft_us: float, right: float = 0.9) -> Outlook:
+    return Outlook(wanted, max(wanted, 8), right, right, NOW_US + next_in_us, draft_us)
+
+
+def plan(outlooks: dict[int, Outlook], *sessions: SessionView, cost: CostCurve = FLAT, steps_worth: float = 1.0) -> PacingPlan:
+    """steps_worth: tokens that all of them together are expected to get in the time of a step."""
+    view = StepView(sessions, cost, 64, NOW_US)
+    return plan_together(view, lambda session: outlooks[session.session], cost, steps_worth / cost.verify_us(1))
+
+
+def test_guesses_are_waited_for_as_long_as_they_add_more_than_the_time_is_worth() -> None:
+    """Four guesses at 0.9 add 3.1 tokens: worth three steps where a step yields a token, less than one where it yields four."""
+    cheap = {1: outlook(4, 1_000.0, 1_000.0)}
+    held = plan(cheap, waiting(1))
+    assert (held.take, held.wake_us) == ((), NOW_US + 4_001)
+    dear = {1: outlook(4, 10_000.0, 10_000.0)}
+    assert plan(dear, waiting(1)).take
+    assert not plan(cheap, waiting(1), steps_worth=6.0).take
+    assert plan(cheap, waiting(1), steps_worth=9.0).take
+
+
+def test_whoever_has_guesses_waits_for_the_others_only_while_that_pays() -> None:
+    ready, late = waiting(1, guessed=4), waiting(2)
+    soon = {1: outlook(4, 0.0, 0.0), 2: outlook(4, 500.0, 500.0)}
+    assert not plan(soon, ready, late, steps_worth=5.0).take
+    far = {1: outlook(4, 0.0, 0.0), 2: outlook(4, 20_000.0, 500.0)}
+    assert [part.session for part in plan(far, ready, late, steps_worth=5.0).take] == [1, 2], "and the late one comes along without"
+
+
+def test_where_every_row_costs_a_step_a_guess_is_not_waited_for() -> None:
+    hopes = {1: outlook(4, 10.0, 10.0, right=0.5)}
+    assert not plan(hopes, waiting(1)).take
+    assert plan(hopes, waiting(1), cost=STEEP).take
+
+
+def test_in_turns_a_step_does_not_begin_before_the_guesses_are_there_or_late() -> None:
+    """Even where it would pay: a drafter that goes on meanwhile takes the step's cores."""
+    hopes = {1: replace(outlook(4, 30_000.0, 30_000.0), in_turns_until_us=NOW_US + 70_000.0)}
+    held = plan(hopes, waiting(1, guessed=1))
+    assert (held.take, held.wake_us) == ((), NOW_US + 70_001)
+    assert plan(hopes, waiting(1, guessed=4)).take
+    assert plan({1: replace(hopes[1], in_turns_until_us=float(NOW_US))}, waiting(1, guessed=1)).take
+    assert plan({**hopes, 2: outlook(0, 0.0, 0.0)}, waiting(1, guessed=1), waiting(2)).take, "not at the price of one that needs none"
+
+
+@pytest.mark.parametrize("change", [{"tail_ended": True}, {"has_drafter": False}, {"num_uncached": 30}, {"draft_deadline_us": NOW_US}])
+def test_nobody_waits_for_what_will_not_come(change: dict[str, object]) -> None:
+    hopes = {1: replace(outlook(4, 1_000.0, 1_000.0), in_turns_until_us=NOW_US + 70_000.0)}
+    assert plan(hopes, replace(waiting(1, guessed=1), **change)).take  # type: ignore[arg-type]
+
+
+def test_no_more_guesses_are_verified_than_hoped_for() -> None:
+    (part,) = plan({1: Outlook(2, 3, 0.9, 0.9, NOW_US, 0.0)}, waiting(1, guessed=9)).take
+    assert part.max_nodes == 3
+
+
+@given(
+    depths=st.lists(st.integers(0, 8), min_size=1, max_size=9),
+    wanted=st.lists(st.integers(0, 8), min_size=9, max_size=9),
+    etas=st.lists(st.integers(-20_000, 80_000), min_size=9, max_size=9),
+    deadlines=st.lists(st.integers(-5_000, 50_000), min_size=9, max_size=9),
+    in_turns=st.booleans(),
+    rate=st.floats(0.0, 0.01),
+    right=st.floats(0.0, 1.0),
+    max_rows=st.integers(1, 32),
+)
+def test_every_wait_ends_at_the_first_deadline_at_the_latest(
+    depths: list[int], wanted: list[int], etas: list[int], deadlines: list[int], in_turns: bool, rate: float, right: float, max_rows: int
+) -> None:
+    sessions = tuple(session_view(at, depth, draft_deadline_us=NOW_US + deadlines[at]) for at, depth in enumerate(depths))
+
+    def hope(session: SessionView) -> Outlook:
+        until_us = NOW_US + 1e9 if in_turns else None
+        return Outlook(wanted[session.session], wanted[session.session], right, right, NOW_US + etas[session.session], 700.0, until_us)
+
+    plan = plan_together(StepView(sessions, FLAT, max_rows, NOW_US), hope, FLAT, rate)
+    first = min(session.draft_deadline_us for session in sessions)
+    if first <= NOW_US:
+        assert plan.take
+    if not plan.take:
+        assert plan.wake_us is not None
+        assert NOW_US < plan.wake_us <= first
+    assert sum(part.max_feed + part.max_nodes for part in plan.take) <= max_rows
