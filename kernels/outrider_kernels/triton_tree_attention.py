@@ -10,7 +10,6 @@ online softmax (Milakov & Gimelshein 2018); query heads packed into rows as GQA 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -18,8 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 from outrider_kernels.paged_tree_attention import PagedRows
-
-Pointer = Any  # a tensor at the launch, a pointer inside
 
 MIN_TILE_ROWS = 16  # the smallest side of a matrix product on a tensor core
 BLOCK_KEYS = 64
@@ -101,7 +98,7 @@ def paged_tree_attention(
 
 
 @triton.jit
-def _tanh(x: Any) -> Any:
+def _tanh(x: tl.tensor) -> tl.tensor:
     """Within 3 ulp of fp32: a series where 1 - exp would cancel, else the quotient of exponentials."""
     square = x * x
     series = -0.008863235529902197 * square + 0.021869488536155203
@@ -115,7 +112,7 @@ def _tanh(x: Any) -> Any:
 
 
 @triton.jit
-def _slots_of(key: Any, present: Any, block_table: Pointer, BLOCK_LEN: tl.constexpr) -> Any:
+def _slots_of(key: tl.tensor, present: tl.tensor, block_table: tl.tensor, BLOCK_LEN: tl.constexpr) -> tl.tensor:
     """Pool slots of logical keys. block_table: of their sequence."""
     block = tl.load(block_table + key // BLOCK_LEN, mask=present, other=0)
     return block.to(tl.int64) * BLOCK_LEN + key % BLOCK_LEN
@@ -123,10 +120,10 @@ def _slots_of(key: Any, present: Any, block_table: Pointer, BLOCK_LEN: tl.conste
 
 @triton.jit
 def _add_block(
-    query: Any, keys: Pointer, values: Pointer, slot: Any, present: Any, visible: Any, slot_stride: Any, scaling: Any, softcap: Any,
-    top: Any, weight: Any, summed: Any,
+    query: tl.tensor, keys: tl.tensor, values: tl.tensor, slot: tl.tensor, present: tl.tensor, visible: tl.tensor, slot_stride: tl.tensor,
+    scaling: tl.tensor, softcap: tl.tensor, top: tl.tensor, weight: tl.tensor, summed: tl.tensor,
     HEAD_DIM: tl.constexpr, HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, BLOCK_DIM: tl.constexpr,
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """One block of keys into the online softmax. visible: [rows, keys]; what is not present is not read."""
     dim = tl.arange(0, BLOCK_DIM)
     address = slot[:, None] * slot_stride + dim[None, :]
@@ -151,10 +148,11 @@ def _add_block(
 
 @triton.jit
 def _split_kernel(
-    query: Pointer, keys: Pointer, values: Pointer, tiles: Pointer, block_table: Pointer, committed_lens: Pointer, num_nodes: Pointer,
-    node_positions: Pointer, row_positions: Pointer, row_ancestry: Pointer, summed_out: Pointer, top_out: Pointer, weight_out: Pointer,
-    scaling: Any, softcap: Any, window: Any, num_rows: Any, num_heads: Any, head_stride: Any, slot_stride: Any, table_stride: Any,
-    node_stride: Any, ancestry_stride: Any,
+    query: tl.tensor, keys: tl.tensor, values: tl.tensor, tiles: tl.tensor, block_table: tl.tensor, committed_lens: tl.tensor,
+    num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, summed_out: tl.tensor,
+    top_out: tl.tensor, weight_out: tl.tensor, scaling: tl.tensor, softcap: tl.tensor, window: tl.tensor, num_rows: tl.tensor,
+    num_heads: tl.tensor, head_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor, node_stride: tl.tensor,
+    ancestry_stride: tl.tensor,
     GROUP_LEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_LEN: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -233,7 +231,7 @@ def _split_kernel(
 
 @triton.jit
 def _merge_kernel(
-    summed_in: Pointer, top_in: Pointer, weight_in: Pointer, out: Pointer, num_rows: Any, num_heads: Any,
+    summed_in: tl.tensor, top_in: tl.tensor, weight_in: tl.tensor, out: tl.tensor, num_rows: tl.tensor, num_heads: tl.tensor,
     HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row and head: partial sums of all splits to the result."""

@@ -1,0 +1,52 @@
+"""Every Triton kernel compiles for a card (compute capability 9.0) on a machine without one: the interpreter accepts what the compiler
+refuses. Nothing is run.
+
+Run: pytest tests/unit/test_kernels_compile.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from outrider_kernels import triton_tree_attention
+
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compile anew, whatever earlier runs left on this machine."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest: str = "i32", **options: object) -> str:
+    """The assembly of a kernel. types: of the arguments by name; the rest share one type."""
+    signature = {name: "constexpr" if name in constants else types.get(name, rest) for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    return str(triton.compile(source, target=TARGET, options=options).asm["ptx"])
+
+
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_tree_attention_compiles_to_tensor_core_products(num_splits: int) -> None:
+    constants = {
+        "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": num_splits, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
+        "WIDE": False, "TILE_ROWS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
+    }  # fmt: skip
+    tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
+    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values"), "*bf16")
+    types |= {"summed_out": "*bf16" if num_splits == 1 else "*fp32", "top_out": "*fp32", "weight_out": "*fp32"}
+    types |= {"scaling": "fp32", "softcap": "fp32"}
+    assembly = compiled(triton_tree_attention._split_kernel, constants, types)
+    assert "mma" in assembly
+
+
+def test_the_merge_of_splits_compiles() -> None:
+    constants = {"HEAD_DIM": 96, "NUM_SPLITS": 4, "BLOCK_DIM": 128}
+    types = dict.fromkeys(("summed_in", "top_in", "weight_in"), "*fp32") | {"out": "*bf16"}
+    assert compiled(triton_tree_attention._merge_kernel, constants, types)
