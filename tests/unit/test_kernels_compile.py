@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outrider_kernels import triton_tree_attention
+from outrider_kernels import triton_compact, triton_tree_attention
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -50,3 +50,11 @@ def test_the_merge_of_splits_compiles() -> None:
     constants = {"HEAD_DIM": 96, "NUM_SPLITS": 4, "BLOCK_DIM": 128}
     types = dict.fromkeys(("summed_in", "top_in", "weight_in"), "*fp32") | {"out": "*bf16"}
     assert compiled(triton_tree_attention._merge_kernel, constants, types)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_compaction_compiles_and_waits_between_reading_and_writing(bits: int) -> None:
+    constants = {"DIM": 96, "ELEMENT_BITS": bits, "TILE_MOVES": 64, "BLOCK_DIM": 128}
+    types = {"addresses": "*i64", "slots": "*i64"}
+    assembly = compiled(triton_compact._move_kernel, constants, types)
+    assert assembly.rindex("ld.global") < assembly.index("bar.sync") < assembly.index("st.global")
