@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import outrider_kernels
+from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
-from outrider_kernels.paged_tree_attention import PagedRows, gather_keys, pack_ancestry, reference_paged_tree_attention, visible_keys
+from outrider_kernels.paged_tree_attention import PagedRows, gather_keys, reference_paged_tree_attention, visible_keys
 
 KERNEL = "outrider_kernels.triton_tree_attention"
 BLOCK_LEN = 16
@@ -110,7 +111,7 @@ def paged_rows(sequences: tuple[Sequence, ...], chance: random.Random) -> PagedR
         num_nodes=torch.tensor([sequence.num_nodes for sequence in sequences], dtype=torch.int32),
         node_positions=node_positions,
         row_positions=torch.tensor(positions, dtype=torch.int32),
-        row_ancestry=pack_ancestry(torch.cat(ancestries)),
+        row_ancestry=pack_bits(torch.cat(ancestries)),
         block_len=BLOCK_LEN,
         max_keys=max(num_keys),
     )
@@ -189,11 +190,11 @@ def test_a_broken_mask_rule_is_caught(interpreted: InterpretedProcess, mutation:
 
 def test_bits_of_the_ancestry_survive_packing() -> None:
     ancestry = torch.rand(5, 70, generator=torch.Generator().manual_seed(1)) < 0.5
-    words = pack_ancestry(ancestry)
+    words = pack_bits(ancestry)
     assert words.shape == (5, 3)
     for row in range(5):
         assert [bool(int(words[row, node // 32]) >> node % 32 & 1) for node in range(70)] == ancestry[row].tolist()
-    assert pack_ancestry(torch.zeros(2, 0, dtype=torch.bool)).tolist() == [[0], [0]]
+    assert pack_bits(torch.zeros(2, 0, dtype=torch.bool)).tolist() == [[0], [0]]
 
 
 def test_a_step_without_rows_gives_nothing(interpreted: InterpretedProcess) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
+from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import Probe, ProbeBudget
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, measured_rates, plain_course, serial_courses
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -35,7 +36,6 @@ FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  #
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
 MAX_REMEMBERED = 4096
-MEASURE_RATE = 1 / 2  # sessions smooth what they measure; this is between them
 
 
 @dataclass(slots=True)
@@ -67,8 +67,7 @@ class AdaptivePacing:
         self._usual = FIRST_COURSE  # where new sessions begin
         self._taught = False
         self._flush_len = FIRST_FLUSH_LEN
-        self._draft_us: dict[Pace, float] = {}  # of a token; SERIAL: while the target rests, AHEAD: while it may be at work
-        self._link_us = self._overhead_us = 0.0
+        self._rates = PaceRates()
         self._now_us = 0
         self._step_us = 0.0  # of one row
         self._row_tokens = 0.0  # what one more row of a step costs, in tokens
@@ -79,11 +78,11 @@ class AdaptivePacing:
         """Take whoever has the guesses its course asks for."""
         if not view.sessions:
             return PacingPlan((), None, "idle")
+        self._now_us = view.now_us
+        self._step_us = view.cost.verify_us(1)
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
-        self._now_us = view.now_us
-        self._step_us = view.cost.verify_us(1)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
         rows = 2 * len(view.sessions)
@@ -115,20 +114,22 @@ class AdaptivePacing:
         else:
             wanted = min(course.hit_len if session.following else course.miss_len, bound)
             most = max(wanted, min(bound, self._paying_len(right)))
-        draft_us = self._drafting_us(course.pace) or self._step_us / FIRST_LEN
+        draft_us = self._rates.draft_us(course.pace) or self._step_us / FIRST_LEN
         next_us = self._next_guess_us(session, wanted, draft_us)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
         return Outlook(wanted, most, right, right * session.continue_prob, next_us, draft_us, until_us)
 
     def _in_turns_until_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
-        wait_us = 2.0 * self._link_us + wanted * draft_us
+        if not session.has_drafter or not session.max_draft_len:
+            return None
+        wait_us = 2.0 * self._rates.link_us + wanted * draft_us
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
 
     def _next_guess_us(self, session: SessionView, wanted: int, draft_us: float) -> float:
         """A drafter that goes on sends at any time, one that starts over once it has heard; one that is late may be late as long again."""
-        begin_us = session.waiting_since_us + 2.0 * self._link_us
+        begin_us = session.waiting_since_us + 2.0 * self._rates.link_us
         expected_us = self._now_us + draft_us if session.following else begin_us + (session.depth + 1) * draft_us
         late_us = max(0.0, self._now_us - (begin_us + wanted * draft_us))
         return max(expected_us, float(self._now_us)) + late_us
@@ -143,19 +144,15 @@ class AdaptivePacing:
 
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
-        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._overhead_us)
+        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._rates.overhead_us)
         return sum(max(plain, self._worth(self._remember(session).course)) for session in view.sessions)
-
-    def _drafting_us(self, pace: Pace) -> float:
-        """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
-        return self._draft_us.get(pace) or max(self._draft_us.values(), default=0.0)
 
     def _bound(self, session: SessionView) -> int:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
 
     def _probe(self, own: _Session, session: SessionView) -> None:
         if own.probe.is_on:
-            own.probe.end_if_done(session, self._budget, self._step_us + self._overhead_us)
+            own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us)
         else:
             own.probe.begin_if_due(session, self._budget)
 
@@ -190,11 +187,11 @@ class AdaptivePacing:
     def _look(self, view: StepView) -> None:
         self._measure(view)
         self._taught = self._taught or self._has_seen_enough(view)
-        if not self._draft_us or not self._taught:
+        if not self._rates.is_known or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US
-        rates = {pace: self._rates(view, pace) for pace in Pace}
-        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._drafting_us(Pace.AHEAD)))))
+        rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
+        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._rates.draft_us(Pace.AHEAD)))))
         found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
@@ -218,26 +215,17 @@ class AdaptivePacing:
         num_tokens = sum(session.committed_len - self._remember(session).begin for session in view.sessions)
         return num_tokens >= MAX_FIRST_TOKENS or sum(session.num_tested for session in view.sessions) >= FIRST_TESTS
 
-    def _rates(self, view: StepView, pace: Pace) -> RoundRates:
-        cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
-        return measured_rates(cost, len(view.sessions), self._drafting_us(pace), self._link_us, self._overhead_us)
-
     def _measure(self, view: StepView) -> None:
-        """Means over the sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
+        """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
         fresh: dict[Pace, list[SessionView]] = {}
         for session in view.sessions:
             own = self._remember(session)
-            if self._draft_us and not session.num_tested:
+            if self._rates.is_known and not session.num_tested:
                 continue  # its only tail holds the reading of the prompt
             if session.draft_us_per_token not in (0.0, own.draft_us):
                 own.draft_us = session.draft_us_per_token
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
-        for pace, known in fresh.items():
-            self._draft_us[pace] = _followed(self._draft_us.get(pace), [session.draft_us_per_token for session in known])
-        known = [session for sessions in fresh.values() for session in sessions]
-        if known:
-            self._link_us = _followed(self._link_us, [session.link_us for session in known])
-            self._overhead_us = _followed(self._overhead_us, [session.step_overhead_us for session in known])
+        self._rates.observe(fresh)
 
     def _worth(self, course: Course) -> float:
         return course.tokens_per_us * self._memory.factor(course.pace)
@@ -253,11 +241,10 @@ class AdaptivePacing:
         drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
         least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
         best = drafted if self._worth(drafted) > (1.0 + least_gain) * self._worth(plain) else plain
-        if best.pace is not Pace.PLAIN:
+        if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
             own.probe.stop(session)
-            self._budget.relax()
-        elif own.course.pace is not Pace.PLAIN:
-            own.probe.stop(session)
+            if best.pace is not Pace.PLAIN:
+                self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
         own.course = best
 
@@ -278,8 +265,3 @@ def _courses(rates: dict[Pace, RoundRates], acceptance: float, continue_prob: fl
 def _same(course: Course, among: list[Course]) -> Course | None:
     """The same course under present rates; None when it is not among them."""
     return next((one for one in among if (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len)), None)
-
-
-def _followed(estimate: float | None, measured: list[float]) -> float:
-    mean = sum(measured) / len(measured)
-    return estimate + MEASURE_RATE * (mean - estimate) if estimate else mean

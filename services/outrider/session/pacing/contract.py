@@ -125,7 +125,7 @@ class Pacing(Protocol):
     drafts: bool
 
     def plan(self, view: StepView) -> PacingPlan:
-        """Decide the next step. Must make progress: a ready session past its deadline is taken."""
+        """Decide the next step. Must make progress: a prefill and a ready session past its deadline are taken, every wait has an end."""
         ...
 
     def draft_ahead(self, session: SessionView) -> int:

@@ -1,0 +1,141 @@
+"""The fused pick in Triton, interpreted on the CPU: noise bit for bit that of the definition, picks those of the reference, over any
+cut of the vocabulary; walks those of the plain walk; broken twins are caught.
+
+Run: pytest tests/unit/test_kernels_triton_pick.py
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import outrider_kernels
+from outrider.engine.pick_walk import walk_picks
+from outrider.noise.field import bits, gumbel
+from outrider.noise.reference_pick import reference_pick
+from outrider.types.sampling import SamplingParams
+from outrider_kernels.bit_mask import pack_bits
+from outrider_kernels.interpreted_process import InterpretedProcess
+
+PICK = "outrider_kernels.triton_pick"
+NUM_ROWS = 10
+NUM_IDS = 2051  # three tiles, the last with three tokens
+TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1.7, 1e-6, 0.0, 1.0, 5.0, 0.7]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[InterpretedProcess]:
+    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
+    with InterpretedProcess() as process:
+        yield process
+
+
+def broken(kernel: str, mutation: tuple[str, str], folder: Path) -> str:
+    """The path of a copy of a kernel's file with one thing changed."""
+    source = (Path(outrider_kernels.__path__[0]) / f"{kernel}.py").read_text(encoding="utf-8")
+    assert source.count(mutation[0]) == 1
+    path = folder / f"broken_{abs(hash(mutation))}.py"
+    path.write_text(source.replace(*mutation), encoding="utf-8")
+    return str(path)
+
+
+def as_int64(keys: list[int]) -> Tensor:
+    return torch.from_numpy(np.array(keys, np.uint64).view(np.int64))
+
+
+def test_noise_is_the_definition_bit_for_bit(interpreted: InterpretedProcess) -> None:
+    chance = random.Random(3)
+    keys = [0, 2**64 - 1, *(chance.getrandbits(64) for _ in range(2998))]
+    positions = [0, 2**31, *(chance.randrange(1 << 20) for _ in range(2998))]
+    tokens = [0, 2**31 - 1, *(chance.randrange(1 << 18) for _ in range(2998))]
+    arguments = (as_int64(keys), torch.tensor(positions), torch.tensor(tokens))
+    got_bits, got = interpreted.call("outrider_kernels.triton_noise", "gumbel", *arguments)
+    assert np.array_equal(got_bits.numpy().view(np.uint64), bits(keys, positions, tokens))
+    assert np.array_equal(got.numpy().view(np.int32), gumbel(keys, positions, tokens).view(np.int32))
+
+
+class Rows:
+    """Rows with many ties (logits in eighths), some with bias and masks, and what the reference picks."""
+
+    def __init__(self, dtype: torch.dtype, masked: bool) -> None:
+        generator = torch.Generator().manual_seed(11)
+        chance = random.Random(5)
+        self.keys = [chance.getrandbits(64) for _ in range(NUM_ROWS)]
+        self.positions = [chance.randrange(5000) for _ in range(NUM_ROWS)]
+        self.logits = (torch.randn(NUM_ROWS, NUM_IDS, generator=generator) * 16).round().div(8).to(dtype)
+        self.bias = torch.randn(NUM_ROWS, NUM_IDS, generator=generator) if masked else None
+        self.visible = torch.rand(NUM_ROWS, NUM_IDS, generator=generator) < 0.2 if masked else None
+
+    def arguments(self, begin: int, end: int, module: Any) -> tuple[Tensor, Any, int]:
+        """The shard of ids [begin, end)."""
+        rows = module.PickRows(
+            as_int64(self.keys),
+            torch.tensor(self.positions),
+            torch.tensor(TEMPERATURES, dtype=torch.float64),
+            None if self.bias is None else self.bias[:, begin:end].contiguous(),
+            None if self.visible is None else pack_bits(self.visible[:, begin:end]),
+        )
+        return self.logits[:, begin:end], rows, begin
+
+    def expected(self) -> list[int]:
+        """The reference's picks."""
+        logits = self.logits.float()
+        if self.bias is not None and self.visible is not None:
+            logits = (logits + self.bias).masked_fill(~self.visible, -torch.inf)
+        return [
+            reference_pick(logits[row].numpy(), SamplingParams(temperature=temperature), self.keys[row], self.positions[row], [], [])
+            for row, temperature in enumerate(TEMPERATURES)
+        ]
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """The kernel's module, for its values; nothing of it is launched here."""
+    return pytest.importorskip("outrider_kernels.triton_pick") if False else __import__(PICK, fromlist=["PickRows"])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_picks_are_the_reference(interpreted: InterpretedProcess, module: Any, dtype: torch.dtype, masked: bool) -> None:
+    rows = Rows(dtype, masked)
+    assert interpreted.call(PICK, "pick", *rows.arguments(0, NUM_IDS, module)).tokens.tolist() == rows.expected()
+
+
+CUTS = [0, 1, 700, 1029, NUM_IDS]
+
+
+def sharded(interpreted: InterpretedProcess, rows: Rows, module: Any, kernel: str = PICK) -> list[int]:
+    """Picks merged from shards of very different sizes, the last first."""
+    shards = [interpreted.call(kernel, "pick", *rows.arguments(begin, end, module)) for begin, end in zip(CUTS, CUTS[1:], strict=False)]
+    merged: list[int] = interpreted.call(PICK, "merge_shards", shards[::-1]).tokens.tolist()
+    return merged
+
+
+def test_shards_of_the_vocabulary_pick_what_the_whole_picks(interpreted: InterpretedProcess, module: Any) -> None:
+    rows = Rows(torch.float32, True)
+    assert sharded(interpreted, rows, module) == rows.expected()
+
+
+MUTANTS = [
+    ("vocab_begin + column, _NO_TOKEN", "column, _NO_TOKEN"),  # noise by the shard's own ids
+    ("leads & (logit == best_logit)", "logit == logit"),  # the lowest id of all
+    ("score + temperature * noise", "score + noise"),
+    ("column // 32, mask=real", "column // 64, mask=real"),
+    ("logit = logit + tl.load(bias", "logit = logit - tl.load(bias"),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTANTS)
+def test_a_broken_pick_is_caught(interpreted: InterpretedProcess, module: Any, mutation: tuple[str, str], tmp_path: Path) -> None:
+    rows = Rows(torch.float32, True)
+    # Winners of the broken twin's own class do not travel: its picks are merged there.
+    path = broken("triton_pick", mutation, tmp_path)
+    winners = [interpreted.call(path, "pick", *rows.arguments(begin, end, module)) for begin, end in zip(CUTS, CUTS[1:], strict=False)]
+    assert interpreted.call(PICK, "merge_shards", winners).tokens.tolist() != rows.expected()
