@@ -15,8 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.card_ceilings import best_s, measure_ceilings, require_card
-from outrider_kernels.paged_tree_attention import PagedRows, pack_ancestry, reference_paged_tree_attention
+from outrider_kernels.paged_tree_attention import PagedRows, reference_paged_tree_attention
 from outrider_kernels.triton_tree_attention import paged_tree_attention, plan_launch
 
 SHAPES = {"8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
@@ -40,7 +41,7 @@ def chain_rows(num_sequences: int, context: int, num_nodes: int) -> PagedRows:
         num_nodes=torch.full((num_sequences,), num_nodes, dtype=torch.int32, device="cuda"),
         node_positions=(context + depths).int().repeat(num_sequences, 1).cuda(),
         row_positions=positions.int().repeat(num_sequences).cuda(),
-        row_ancestry=pack_ancestry(own).repeat(num_sequences, 1).cuda(),
+        row_ancestry=pack_bits(own).repeat(num_sequences, 1).cuda(),
         block_len=BLOCK_LEN,
         max_keys=context + num_nodes,
     )

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from types import ModuleType, TracebackType
 from typing import IO, Any
 
 DEATH_NOTE_CHARS = 4000
+
+_LENGTH = struct.Struct("<Q")
 
 
 class InterpretedProcessDied(RuntimeError):
@@ -51,12 +54,14 @@ class InterpretedProcess:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            pickle.dump((module, function, arguments, named), child.stdin)
-            child.stdin.flush()
-            answer: tuple[Any, tuple[Any, ...]] = pickle.load(child.stdout)
-        except (EOFError, BrokenPipeError):
-            raise InterpretedProcessDied(self._end()) from None
-        return answer
+            _send(child.stdin, (module, function, arguments, named))
+            answer = _receive(child.stdout)
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            raise InterpretedProcessDied(self._end())
+        result: tuple[Any, tuple[Any, ...]] = pickle.loads(answer)
+        return result
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -78,6 +83,23 @@ class InterpretedProcess:
         return f"exit code {code}: {note}"
 
 
+def _send(stream: IO[bytes], message: object) -> None:
+    """The length first, so that a message that cannot be read by the other side does not spoil the next one."""
+    content = pickle.dumps(message)
+    stream.write(_LENGTH.pack(len(content)) + content)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """One pickled message; None when the other side has ended."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (content_len,) = _LENGTH.unpack(head)
+    content = stream.read(content_len)
+    return content if len(content) == content_len else None
+
+
 def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
         return importlib.import_module(name)
@@ -94,14 +116,10 @@ def _serve() -> None:
     """Answer calls until the input ends; an exception ends the process, and its traceback is what the parent reports."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not come between the answers
-    while True:
-        try:
-            name, function, arguments, named = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
+    while (message := _receive(sys.stdin.buffer)) is not None:
+        name, function, arguments, named = pickle.loads(message)
         result = getattr(_module(name), function)(*arguments, **named)
-        pickle.dump((result, arguments), answers)
-        answers.flush()
+        _send(answers, (result, arguments))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outrider_kernels.bit_mask import WORD_BITS
 from outrider_kernels.tree_attention import reference_tree_attention
-
-WORD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class PagedRows:
 
     rows_per_sequence: rows of each sequence. block_table: int32 [num_seqs, max_blocks] pool blocks. committed_lens, num_nodes: int32
     [num_seqs]. node_positions: int32 [num_seqs, max_nodes >= 1]. row_positions: int32 [num_rows]. row_ancestry: int32 [num_rows,
-    num_words >= ceil(max_nodes / 32)] from `pack_ancestry`; zero for rows that are committed tokens themselves, which are slots
+    num_words >= ceil(max_nodes / 32)] from `pack_bits`; zero for rows that are committed tokens themselves, which are slots
     below committed_len and see no node. A tree row's position is at least committed_len and its own node is among its ancestry.
     block_len: slots of a block. max_keys: at least every sequence's committed_len + num_nodes.
     """
@@ -43,17 +42,6 @@ class PagedRows:
     def num_rows(self) -> int:
         """Rows of all sequences."""
         return sum(self.rows_per_sequence)
-
-
-def pack_ancestry(ancestry: Tensor) -> Tensor:
-    """Bits of a mask: bool [rows, nodes] to int32 [rows, max(1, ceil(nodes / 32))], node n in bit n % 32 of word n // 32."""
-    num_rows, num_nodes = ancestry.shape
-    num_words = max(1, -(-num_nodes // WORD_BITS))
-    padded = torch.zeros(num_rows, num_words * WORD_BITS, dtype=torch.int64, device=ancestry.device)
-    padded[:, :num_nodes] = ancestry
-    places = torch.arange(WORD_BITS, dtype=torch.int64, device=ancestry.device)
-    words = (padded.view(num_rows, num_words, WORD_BITS) << places).sum(-1)
-    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)  # the sign bit is node 31
 
 
 def visible_keys(rows: PagedRows, sequence: int, row: int, window: int | None) -> Tensor:

@@ -6,6 +6,7 @@ Run: pytest tests/unit/test_kernels_compile.py
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outrider_kernels import triton_compact, triton_tree_attention
+from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
+from outrider_kernels import triton_compact, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -25,11 +27,11 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest: str = "i32", **options: object) -> str:
+def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest: str = "i32", fusion: bool = True) -> str:
     """The assembly of a kernel. types: of the arguments by name; the rest share one type."""
     signature = {name: "constexpr" if name in constants else types.get(name, rest) for name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    return str(triton.compile(source, target=TARGET, options=options).asm["ptx"])
+    return str(triton.compile(source, target=TARGET, options={"enable_fp_fusion": fusion}).asm["ptx"])
 
 
 @pytest.mark.parametrize("num_splits", [1, 4])
@@ -58,3 +60,24 @@ def test_compaction_compiles_and_waits_between_reading_and_writing(bits: int) ->
     types = {"addresses": "*i64", "slots": "*i64"}
     assembly = compiled(triton_compact._move_kernel, constants, types)
     assert assembly.rindex("ld.global") < assembly.index("bar.sync") < assembly.index("st.global")
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_pick_compiles_without_a_fused_multiply_add(filtered: bool) -> None:
+    """Fused, the logarithm's last bits would differ from the definition's, and picks from those of other machines."""
+    constants = {"HAS_BIAS": filtered, "HAS_ALLOWED": filtered, "BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}
+    types = {"logits": "*bf16", "bias": "*fp32", "allowed": "*i32", "keys": "*i64", "positions": "*i64", "temperatures": "*fp64"}
+    types |= {"scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
+    assembly = compiled(triton_pick._tile_kernel, constants, types, fusion=triton_noise.NO_FUSION["enable_fp_fusion"])
+    assert "mul.rn.f64" in assembly
+    assert "div.rn.f64" in assembly
+    assert "fma" not in assembly
+    for constant in (LN2_HIGH, LN2_LOW, *SERIES):  # in full, not by way of fp32
+        assert f"0d{struct.pack('>d', constant).hex().upper()}" in assembly
+    assert "fma.rn.f64" in compiled(triton_pick._tile_kernel, constants, types)  # what the option is for
+
+
+def test_the_merge_of_picks_and_the_walk_compile() -> None:
+    types = {"scores": "*fp64", "logits": "*fp32", "tokens": "*i32", "scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
+    assert compiled(triton_pick._best_kernel, {"TILE_PARTS": 64}, types)
+    assert compiled(triton_pick_walk._walk_kernel, {"TILE_NODES": 64}, {"max_nodes": "i32"}, rest="*i32")

@@ -1,5 +1,5 @@
 """The fused pick in Triton, interpreted on the CPU: noise bit for bit that of the definition, picks those of the reference, over any
-cut of the vocabulary; walks those of the plain walk; broken twins are caught.
+cut of the vocabulary; broken twins are caught.
 
 Run: pytest tests/unit/test_kernels_triton_pick.py
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 import outrider_kernels
-from outrider.engine.pick_walk import walk_picks
 from outrider.noise.field import bits, gumbel
 from outrider.noise.reference_pick import reference_pick
 from outrider.types.sampling import SamplingParams
 from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.interpreted_process import InterpretedProcess
+from outrider_kernels.pick_rows import PickRows
 
 PICK = "outrider_kernels.triton_pick"
 NUM_ROWS = 10
@@ -73,9 +73,9 @@ class Rows:
         self.bias = torch.randn(NUM_ROWS, NUM_IDS, generator=generator) if masked else None
         self.visible = torch.rand(NUM_ROWS, NUM_IDS, generator=generator) < 0.2 if masked else None
 
-    def arguments(self, begin: int, end: int, module: Any) -> tuple[Tensor, Any, int]:
+    def arguments(self, begin: int, end: int) -> tuple[Tensor, PickRows, int]:
         """The shard of ids [begin, end)."""
-        rows = module.PickRows(
+        rows = PickRows(
             as_int64(self.keys),
             torch.tensor(self.positions),
             torch.tensor(TEMPERATURES, dtype=torch.float64),
@@ -95,32 +95,26 @@ class Rows:
         ]
 
 
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """The kernel's module, for its values; nothing of it is launched here."""
-    return pytest.importorskip("outrider_kernels.triton_pick") if False else __import__(PICK, fromlist=["PickRows"])
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_picks_are_the_reference(interpreted: InterpretedProcess, module: Any, dtype: torch.dtype, masked: bool) -> None:
+def test_picks_are_the_reference(interpreted: InterpretedProcess, dtype: torch.dtype, masked: bool) -> None:
     rows = Rows(dtype, masked)
-    assert interpreted.call(PICK, "pick", *rows.arguments(0, NUM_IDS, module)).tokens.tolist() == rows.expected()
+    assert interpreted.call(PICK, "pick", *rows.arguments(0, NUM_IDS)).tokens.tolist() == rows.expected()
 
 
 CUTS = [0, 1, 700, 1029, NUM_IDS]
 
 
-def sharded(interpreted: InterpretedProcess, rows: Rows, module: Any, kernel: str = PICK) -> list[int]:
+def sharded(interpreted: InterpretedProcess, rows: Rows, kernel: str = PICK) -> list[int]:
     """Picks merged from shards of very different sizes, the last first."""
-    shards = [interpreted.call(kernel, "pick", *rows.arguments(begin, end, module)) for begin, end in zip(CUTS, CUTS[1:], strict=False)]
+    shards = [interpreted.call(kernel, "pick", *rows.arguments(begin, end)) for begin, end in pairwise(CUTS)]
     merged: list[int] = interpreted.call(PICK, "merge_shards", shards[::-1]).tokens.tolist()
     return merged
 
 
-def test_shards_of_the_vocabulary_pick_what_the_whole_picks(interpreted: InterpretedProcess, module: Any) -> None:
+def test_shards_of_the_vocabulary_pick_what_the_whole_picks(interpreted: InterpretedProcess) -> None:
     rows = Rows(torch.float32, True)
-    assert sharded(interpreted, rows, module) == rows.expected()
+    assert sharded(interpreted, rows) == rows.expected()
 
 
 MUTANTS = [
@@ -133,9 +127,6 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_pick_is_caught(interpreted: InterpretedProcess, module: Any, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_pick_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
     rows = Rows(torch.float32, True)
-    # Winners of the broken twin's own class do not travel: its picks are merged there.
-    path = broken("triton_pick", mutation, tmp_path)
-    winners = [interpreted.call(path, "pick", *rows.arguments(begin, end, module)) for begin, end in zip(CUTS, CUTS[1:], strict=False)]
-    assert interpreted.call(PICK, "merge_shards", winners).tokens.tolist() != rows.expected()
+    assert sharded(interpreted, rows, broken("triton_pick", mutation, tmp_path)) != rows.expected()
