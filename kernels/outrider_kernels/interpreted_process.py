@@ -7,6 +7,7 @@ says so. Arguments and results travel by pickle over pipes. Must not know what i
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -15,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, Any
@@ -39,7 +41,7 @@ class InterpretedProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
+        self.end()
 
     def call(self, module: str, function: str, *arguments: object, **named: object) -> Any:
         """What module.function(*arguments, **named) returns in the child. module: a name, or the path of a .py file."""
@@ -59,18 +61,18 @@ class InterpretedProcess:
         except BrokenPipeError:
             answer = None
         if answer is None:
-            raise InterpretedProcessDied(self._end())
+            raise InterpretedProcessDied(self.end())
         result: tuple[Any, tuple[Any, ...]] = pickle.loads(answer)
         return result
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the child; _end closes it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the child; end() closes it
         command = [sys.executable, "-m", __name__]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment)
         return self._child
 
-    def _end(self) -> str:
+    def end(self) -> str:
         """End the child; returns its exit code and the end of its standard error."""
         if self._child is None or self._errors is None:
             return ""
@@ -81,6 +83,14 @@ class InterpretedProcess:
         code = self._child.returncode
         self._child = self._errors = None
         return f"exit code {code}: {note}"
+
+
+@cache
+def shared_process() -> InterpretedProcess:
+    """One child for all callers of this process that need none of their own, for its start is slow; it ends with this process."""
+    process = InterpretedProcess()
+    atexit.register(process.end)
+    return process
 
 
 def _send(stream: IO[bytes], message: object) -> None:

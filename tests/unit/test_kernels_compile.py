@@ -34,15 +34,14 @@ def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest
     return str(triton.compile(source, target=TARGET, options={"enable_fp_fusion": fusion}).asm["ptx"])
 
 
-@pytest.mark.parametrize("num_splits", [1, 4])
-def test_tree_attention_compiles_to_tensor_core_products(num_splits: int) -> None:
+def test_tree_attention_compiles_to_tensor_core_products() -> None:
     constants = {
-        "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": num_splits, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
+        "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
         "WIDE": False, "TILE_ROWS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values"), "*bf16")
-    types |= {"summed_out": "*bf16" if num_splits == 1 else "*fp32", "top_out": "*fp32", "weight_out": "*fp32"}
+    types |= {"summed_out": "*fp32", "top_out": "*fp32", "weight_out": "*fp32"}
     types |= {"scaling": "fp32", "softcap": "fp32"}
     assembly = compiled(triton_tree_attention._split_kernel, constants, types)
     assert "mma" in assembly
@@ -54,7 +53,7 @@ def test_the_merge_of_splits_compiles() -> None:
     assert compiled(triton_tree_attention._merge_kernel, constants, types)
 
 
-@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("bits", [16, 64])
 def test_compaction_compiles_and_waits_between_reading_and_writing(bits: int) -> None:
     constants = {"DIM": 96, "ELEMENT_BITS": bits, "TILE_MOVES": 64, "BLOCK_DIM": 128}
     types = {"addresses": "*i64", "slots": "*i64"}

@@ -6,25 +6,23 @@ Run: pytest tests/unit/test_kernels_triton_compact.py
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from outrider_kernels.compact import compact
-from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
+from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
 
 KERNEL = "outrider_kernels.triton_compact"
 NUM_SLOTS = 40
 PATH_SEEDS = range(12)
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[InterpretedProcess]:
+@pytest.fixture
+def interpreted() -> InterpretedProcess:
     """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    with InterpretedProcess() as process:
-        yield process
+    return shared_process()
 
 
 def pools() -> list[Tensor]:

@@ -6,7 +6,6 @@ Run: pytest tests/unit/test_kernels_triton_walk.py
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +15,17 @@ import torch
 import outrider_kernels
 from outrider.engine.pick_walk import walk_picks
 from outrider.types.tree import IntArray, Verdict
-from outrider_kernels.interpreted_process import InterpretedProcess
+from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
 from outrider_kernels.pick_rows import Walks
 
 WALK = "outrider_kernels.triton_pick_walk"
 SIZES = [1, 0, 15, 16, 17, 40, 3, 64, 2, 33]
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> Iterator[InterpretedProcess]:
+@pytest.fixture
+def interpreted() -> InterpretedProcess:
     """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    with InterpretedProcess() as process:
-        yield process
+    return shared_process()
 
 
 def tree(num_nodes: int, chance: random.Random) -> tuple[IntArray, IntArray, IntArray]:
