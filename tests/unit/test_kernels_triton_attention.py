@@ -19,6 +19,7 @@ import outrider_kernels
 from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
 from outrider_kernels.paged_tree_attention import PagedRows, gather_keys, reference_paged_tree_attention, visible_keys
+from outrider_kernels.triton_tree_attention import plan_launch
 
 KERNEL = "outrider_kernels.triton_tree_attention"
 BLOCK_LEN = 16
@@ -207,6 +208,15 @@ def test_a_step_without_rows_gives_nothing(interpreted: InterpretedProcess) -> N
     pool = torch.zeros(1, 64, 16)
     launch = interpreted.call(KERNEL, "plan_launch", rows, 2, 1)
     assert interpreted.call(KERNEL, "paged_tree_attention", torch.zeros(0, 2, 16), pool, pool, launch, SCALING).shape == (0, 2, 16)
+
+
+def test_few_long_sequences_are_split_and_many_are_not() -> None:
+    long = paged_rows((Sequence(3000, 1, 0),), random.Random(0))
+    assert plan_launch(long, 8, 1).num_splits == 12  # of at least 256 keys each
+    short = paged_rows((Sequence(129, 1, 0),), random.Random(0))
+    assert plan_launch(short, 8, 1).num_splits == 1
+    many = paged_rows((Sequence(3000, 1, 0),) * 40, random.Random(0))
+    assert plan_launch(many, 64, 8).num_splits == 1
 
 
 def test_a_dying_interpreter_is_reported_and_replaced() -> None:
