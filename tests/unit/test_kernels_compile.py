@@ -6,6 +6,7 @@ Run: pytest tests/unit/test_kernels_compile.py
 
 from __future__ import annotations
 
+import ast
 import struct
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
 from outrider_kernels import triton_compact, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
 
@@ -80,3 +82,16 @@ def test_the_merge_of_picks_and_the_walk_compile() -> None:
     types = {"scores": "*fp64", "logits": "*fp32", "tokens": "*i32", "scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
     assert compiled(triton_pick._best_kernel, {"TILE_PARTS": 64}, types)
     assert compiled(triton_pick_walk._walk_kernel, {"TILE_NODES": 64}, {"max_nodes": "i32"}, rest="*i32")
+
+
+def test_only_files_named_after_triton_need_it() -> None:
+    """It is an extra: an engine without a card imports the package, its values and its torch operations."""
+    needing = set()
+    for path in Path(outrider_kernels.__path__[0]).glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        if any(name.split(".")[0] == "triton" or name.startswith("outrider_kernels.triton_") for name in names):
+            needing.add(path.stem)
+    assert needing
+    assert all(name.startswith("triton_") for name in needing)
