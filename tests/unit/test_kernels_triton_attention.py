@@ -55,12 +55,12 @@ CASES = [
     Case((Sequence(16, 1, 9),), 7, 1, 96, window=5),
     Case((Sequence(17, 17, 0),), 3, 1, 40, window=4),
     Case((Sequence(129, 1, 3),), 14, 2, 64, num_splits=3),
-    Case((Sequence(129, 2, 34),), 3, 1, 40, window=21),
+    Case((Sequence(65, 2, 34),), 3, 1, 40, window=21),
     Case((Sequence(129, 0, 6), Sequence(1, 1, 5), Sequence(17, 2, 0), Sequence(64, 1, 33)), 3, 1, 40, window=30),
     Case((Sequence(16, 4, 2), Sequence(0, 0, 2), Sequence(129, 1, 1)), 7, 1, 64, softcap=20.0, num_splits=4),
-    Case((Sequence(129, 2, 8), Sequence(15, 1, 1)), 6, 2, 64, dtype=torch.bfloat16, num_splits=2),
+    Case((Sequence(129, 2, 3), Sequence(15, 1, 1)), 6, 2, 64, dtype=torch.bfloat16, num_splits=2),
     Case((Sequence(65, 1, 3), Sequence(16, 1, 1)), 14, 2, 96, window=40, softcap=5.0, dtype=torch.bfloat16),
-    Case((Sequence(129, 2, 8), Sequence(15, 1, 1)), 3, 1, 40, window=50, dtype=torch.float16, num_splits=2),
+    Case((Sequence(129, 2, 3), Sequence(15, 1, 1)), 3, 1, 40, window=50, dtype=torch.float16, num_splits=2),
     Case((Sequence(33, 1, 3),), 36, 2, 64, dtype=torch.float16, softcap=5.0),
 ]
 
