@@ -80,3 +80,11 @@ def test_a_probe_is_over_when_guesses_were_judged_or_none_came_and_is_billed_wha
         assert not probe.is_on
         assert probe.plain_since == over.committed_len
         assert plain_tokens_until_due(budget) == pytest.approx(7.0 / PROBE_SHARE, rel=0.01)
+
+
+def test_a_probe_costs_everybody_who_shares_its_steps() -> None:
+    budget = ProbeBudget()
+    probe = started(budget)
+    over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 2, waiting_since_us=NOW_US + 9_000)
+    probe.end_if_done(over, budget, PLAIN_US, num_sessions=8)
+    assert plain_tokens_until_due(budget) == pytest.approx(8 * 7.0 / PROBE_SHARE, rel=0.01)

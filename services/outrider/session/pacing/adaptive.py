@@ -69,6 +69,7 @@ class AdaptivePacing:
         self._flush_len = FIRST_FLUSH_LEN
         self._rates = PaceRates()
         self._now_us = 0
+        self._num_sessions = 1
         self._step_us = 0.0  # of one row
         self._row_tokens = 0.0  # what one more row of a step costs, in tokens
 
@@ -78,7 +79,7 @@ class AdaptivePacing:
         """Take whoever has the guesses its course asks for."""
         if not view.sessions:
             return PacingPlan((), None, "idle")
-        self._now_us = view.now_us
+        self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
@@ -152,7 +153,7 @@ class AdaptivePacing:
 
     def _probe(self, own: _Session, session: SessionView) -> None:
         if own.probe.is_on:
-            own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us)
+            own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us, self._num_sessions)
         else:
             own.probe.begin_if_due(session, self._budget)
 
@@ -165,7 +166,8 @@ class AdaptivePacing:
             if session.committed_len == own.committed_len:
                 continue
             took_us = session.waiting_since_us - own.ready_us
-            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and not own.probe.is_on
+            # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
+            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable and took_us > 0:
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:

@@ -64,14 +64,14 @@ class Probe:
         if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take():
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
 
-    def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float) -> None:
-        """Asked at each commit while one is under way. plain_us: a round without guesses."""
+    def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float, num_sessions: int = 1) -> None:
+        """Asked at each commit while one is under way. plain_us: a round without guesses; num_sessions: that share the steps, and wait."""
         assert self.until is not None
         num_tokens = session.committed_len - self.begin_len
         if session.num_tested < self.until and num_tokens < MAX_PROBE_TOKENS:
             return
         if plain_us > 0.0:
-            budget.pay((session.waiting_since_us - self.begin_us) / plain_us - num_tokens)
+            budget.pay(num_sessions * ((session.waiting_since_us - self.begin_us) / plain_us - num_tokens))
         self.stop(session)
 
     def stop(self, session: SessionView) -> None:
