@@ -14,6 +14,9 @@ MAX_DRAFTER_THREADS = 4
 # How long a waiting OpenMP thread spins before it sleeps (GNU's, which torch's CPU builds use). Its default outlasts a time slice: with
 # other work on the cores, two threads took 2,200 ms for a forward that takes one thread 113 ms, and 135 ms with this bound.
 OPENMP_SPIN_COUNT = 2000
+# The same for OpenBLAS (numpy's), as a power of two of cycles: 22 is about a millisecond, so that threads stay awake within a step and from
+# one to the next. Its default of 26 is a time slice and more, and a prefill (torch's threads) right after a decode step took twice as long.
+OPENBLAS_SPIN_EXPONENT = 22
 _TAKING_TURNS = frozenset({"plain", "serial"})
 _EITHER = "adaptive"
 FEW_CORES = 2  # up to here a core of its own for the drafter costs the verifier half of what it has
@@ -69,6 +72,7 @@ def thread_environment(num_threads: int) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": count,
         "NUMEXPR_NUM_THREADS": count,
         "GOMP_SPINCOUNT": str(OPENMP_SPIN_COUNT),
+        "OPENBLAS_THREAD_TIMEOUT": str(OPENBLAS_SPIN_EXPONENT),
         "TOKENIZERS_PARALLELISM": "false",
     }
 
