@@ -11,7 +11,7 @@ from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, DrafterLost, RoundPlanned, RoundVerified
 from outrider.session.pacing.serial import SerialPacing
-from outrider.session.statistics import DraftInterval, SessionStatistics
+from outrider.session.statistics import ACCEPTANCE_PRIOR, DraftInterval, SessionStatistics
 from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
 from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import Verdict, extend_hash
@@ -117,6 +117,40 @@ def drafted_session() -> VerifierSession:
 def verify_at(session: VerifierSession, begin_us: int) -> None:
     session.step(RoundPlanned(8, 8, begin_us))
     session.step(RoundVerified(Verdict((), 7, bonus=False), 1000, begin_us + 1300))
+
+
+def tail_at(first_node: int, base: int, prefix: list[int], tokens: list[int]) -> DrafterFrameArrived:
+    parents = np.arange(first_node - 1, first_node - 1 + len(tokens), dtype=np.int32)
+    tail = Tail(1, 1, 0, first_node, base, extend_hash(0, prefix), np.array(tokens, np.int32), parents, TailEnd.MORE, "lab", 0, 0, 0)
+    return DrafterFrameArrived("d", tail, 0)
+
+
+def test_guesses_that_the_truth_overtook_are_judged_once_right_or_wrong() -> None:
+    """A drafter that is always late would otherwise be known only by what came in time."""
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(DrafterJoined("d", 0))
+    for token in (4, 5, 6):  # three rounds without guesses
+        session.step(RoundPlanned(8, 0, 0))
+        session.step(RoundVerified(Verdict((), token, bonus=True), 0, 0))
+    session.step(tail_at(0, 4, [1, 2, 3, 4], [5]))
+    assert session.statistics.num_tested == 1, "5 was right, and came after the round that found it out"
+    assert session.statistics.acceptance > ACCEPTANCE_PRIOR
+    before = session.statistics.acceptance
+    session.step(tail_at(1, 4, [1, 2, 3, 4], [2, 7]))
+    assert (session.statistics.num_tested, session.statistics.acceptance < before) == (2, True), "2 was wrong, and 7 hung on it"
+    session.step(RoundPlanned(8, 0, 0))
+    session.step(RoundVerified(Verdict((), 7, bonus=True), 0, 0))
+    assert session.statistics.num_tested == 2, "nobody is judged twice"
+
+
+def test_what_a_round_judged_is_not_judged_again() -> None:
+    session = drafted_session()  # 5, 6 follow the truth
+    session.step(RoundPlanned(8, 8, 0))
+    session.step(RoundVerified(Verdict((0,), 3, bonus=False), 0, 0))  # 5 accepted, 3 instead of 6
+    assert session.statistics.num_tested == 2
+    session.step(RoundPlanned(8, 8, 0))
+    session.step(RoundVerified(Verdict((), 3, bonus=True), 0, 0))
+    assert session.statistics.num_tested == 2
 
 
 def test_a_round_in_time_measures_what_it_cost_beside_its_step() -> None:

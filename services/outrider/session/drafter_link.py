@@ -77,6 +77,8 @@ class DrafterLink:
         self._has_delivered = False
         self._num_missed = 0
         self._num_late = 0
+        self._judged_len = prefix_len
+        self._outcomes: list[bool] = []
 
     @property
     def is_open(self) -> bool:
@@ -183,8 +185,20 @@ class DrafterLink:
         is_whole = tail.end is not TailEnd.MORE or self.credit <= len(prefix) + self.depth
         self._has_delivered |= is_whole or self._num_levels_heard > 1
 
-    def observe_commit(self, prefix: CommittedPrefix) -> None:
-        """The truth grew: move along it, and expect the drafter to go on unless it still waits at the end of what it guessed."""
+    def take_outcomes(self) -> list[bool]:
+        """Guesses that the truth overtook before any round could verify them, right or wrong, since last asked.
+
+        Left out, acceptance would be known only of guesses that came in time, which in overlapped rounds are those after right ones.
+        """
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def observe_commit(self, prefix: CommittedPrefix, judged_len: int) -> None:
+        """The truth grew: move along it, and expect the drafter to go on unless it still waits at the end of what it guessed.
+
+        judged_len: positions before it were judged by a round, if they were guessed.
+        """
+        self._judged_len = max(self._judged_len, judged_len)
         self._judge_round()
         if self.tree is None:
             self._end = TailEnd.MORE
@@ -204,8 +218,10 @@ class DrafterLink:
         tree = self.tree
         assert tree is not None
         while tree.root_len < len(prefix) and tree.advance(prefix.token(tree.root_len)):
-            pass
+            self._judge(tree.root_len - 1, right=True)
         below = tree.live_nodes()
+        if below and tree.root_len < len(prefix):
+            self._judge(tree.root_len, right=False)
         if tree.root_len == len(prefix):
             start = tree.root_len - tree.base
             self.num_live = len(below)
@@ -217,6 +233,12 @@ class DrafterLink:
         if left and tree.root_len >= prefix.newest_begin:
             self.starts_over_at = len(prefix)
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
+
+    def _judge(self, position: int, *, right: bool) -> None:
+        """The guess for a committed position, once."""
+        if position >= self._judged_len:
+            self._outcomes.append(right)
+            self._judged_len = position + 1
 
     def miss_deadline(self, prefix: CommittedPrefix) -> bool:
         """A round starts after its deadline; True (and counted) when its drafter brought at most a trickle."""

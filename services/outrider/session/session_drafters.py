@@ -81,11 +81,12 @@ class SessionDrafters:
                 self._statistics.num_missed_deadlines += 1
                 self._statistics.num_drafter_losses += link.is_stalled  # given up until it does better
 
-    def observe_commit(self) -> bool:
-        """The truth grew; False when there is no drafter to tell."""
+    def observe_commit(self, judged_len: int) -> bool:
+        """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell."""
         links = self.open()
         for link in links:
-            link.observe_commit(self._prefix)
+            link.observe_commit(self._prefix, judged_len)
+            self._statistics.count_overtaken(link.take_outcomes())
         return bool(links)
 
     def commit_frames(self, num_accepted: int, verify_us: int, draft_until: int) -> list[VerifierEffect]:
@@ -180,6 +181,7 @@ class SessionDrafters:
             raise ProtocolViolation("draft rows were not asked for")
         link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
         fate = link.take(tail, self._prefix, self._spec.vocab_size)
+        stats.count_overtaken(link.take_outcomes())
         if fate in (TailFate.STALE, TailFate.REPEATED):
             stats.num_tails_stale += fate is TailFate.STALE
             stats.num_tails_repeated += fate is TailFate.REPEATED

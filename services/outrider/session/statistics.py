@@ -7,6 +7,7 @@ interval (already on the verifier's clock) with the intervals in which a round o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.types.statistics import DraftStatistics
@@ -171,6 +172,11 @@ class SessionStatistics:
             self._count_test(1.0)
         if corrected:
             self._count_test(0.0)
+
+    def count_overtaken(self, outcomes: Sequence[bool]) -> None:
+        """Guesses that came too late for a round to verify, and what the truth says of them."""
+        for right in outcomes:
+            self._count_test(float(right))
 
     def _count_test(self, outcome: float) -> None:
         self.num_tested += 1

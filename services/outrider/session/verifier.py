@@ -190,7 +190,7 @@ class VerifierSession:
         self.statistics.count_round(verified.tree.num_nodes, depth, num_accepted, num_kept, corrected=corrected)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
-        return effects + self._commit(tokens, num_accepted, event.verify_us, event.now_us)
+        return effects + self._commit(tokens, num_accepted, event.verify_us, event.now_us, num_judged=num_accepted + corrected)
 
     def _on_appended(self, event: TokensAppended) -> list[VerifierEffect]:
         tokens = [int(token) for token in event.tokens]
@@ -212,8 +212,9 @@ class VerifierSession:
         last = TokenOrigin.BONUS if verdict.bonus else TokenOrigin.CORRECTED
         return (*[TokenOrigin.ACCEPTED] * len(verdict.path), last)[:num_kept]
 
-    def _commit(self, tokens: list[int], num_accepted: int, verify_us: int, now_us: int) -> list[VerifierEffect]:
-        """Extend the truth, tell every drafter, or end the answer."""
+    def _commit(self, tokens: list[int], num_accepted: int, verify_us: int, now_us: int, num_judged: int = 0) -> list[VerifierEffect]:
+        """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those that a round judged guesses for."""
+        judged_len = self.committed_len + num_judged if num_judged else 0
         self.prefix.append(tokens)
         self.statistics.count_commit()
         self._ready_since_us = now_us
@@ -221,7 +222,7 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
         if self.committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
-        if not self._drafters.observe_commit():
+        if not self._drafters.observe_commit(judged_len):
             return []
         return self._drafters.commit_frames(num_accepted, verify_us, self._grant_credit(now_us))
 
