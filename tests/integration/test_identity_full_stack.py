@@ -25,6 +25,8 @@ from outrider_models.paths import model_dir
 # bfloat16 products cost up to eight times float32's on processors without units for it: the smaller target, fewer requests
 # and shorter answers there
 TARGETS = {"float32": "ref-large", "bfloat16": "ref-medium"}
+# the draft that is wrong more often: one that is right on 99 of 100 tokens may have nothing rejected in a few answers
+DRAFTS = {"float32": "ref-medium", "bfloat16": "ref-small"}
 CASES_A_CELL = {"float32": 4, "bfloat16": 2}
 NUM_TOKENS = {"float32": 64, "bfloat16": 32}
 CONCURRENCY = 4
@@ -44,7 +46,7 @@ class Stack:
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
-    models = str(model_dir(TARGETS[request.param])), str(model_dir("ref-small"))
+    models = str(model_dir(TARGETS[request.param])), str(model_dir(DRAFTS[request.param]))
     spec = DeploymentSpec(*models, "serial", plan_threads(len(usable_cores()), "serial"), dtype=request.param, numerics="invariant")
     with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway:
         cells = draft_cells(list(await_pair(deployment).pacings))
@@ -57,6 +59,7 @@ def test_every_kind_of_drafts_gives_the_plain_tokens(stack: Stack) -> None:
         cases, plain = stack.cases[index :: len(stack.cells)], stack.plain.every(index, len(stack.cells))
         drafted = ask_all(stack.gateway, cases, wishes, CONCURRENCY)
         assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], wishes.text
+        print(f"{stack.dtype}, {wishes.text}: {drafted.num_accepted} accepted, {drafted.num_rejected} rejected")
         assert drafted.num_accepted > 0, f"{wishes.text}: nothing was accepted, so nothing was shown"
         assert drafted.num_rejected > 0, f"{wishes.text}: nothing was rejected, so nothing was shown"
         assert all(len(answer) == NUM_TOKENS[stack.dtype] for answer in drafted.answers)
