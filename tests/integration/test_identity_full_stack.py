@@ -30,6 +30,7 @@ DRAFTS = {"float32": "ref-medium", "bfloat16": "ref-small"}
 CASES_A_CELL = {"float32": 4, "bfloat16": 2}
 NUM_TOKENS = {"float32": 64, "bfloat16": 32}
 CONCURRENCY = 4
+MAX_ASKS = 3  # which drafts come in time is the clock's: a cell in which they showed nothing is asked again
 MAX_NEAR_TIES = 3  # in 1,900 tokens; a few in 10,000 are expected at most
 
 
@@ -57,12 +58,16 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 def test_every_kind_of_drafts_gives_the_plain_tokens(stack: Stack) -> None:
     for index, wishes in enumerate(stack.cells):
         cases, plain = stack.cases[index :: len(stack.cells)], stack.plain.every(index, len(stack.cells))
-        drafted = ask_all(stack.gateway, cases, wishes, CONCURRENCY)
-        assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], wishes.text
-        print(f"{stack.dtype}, {wishes.text}: {drafted.num_accepted} accepted, {drafted.num_rejected} rejected")
-        assert drafted.num_accepted > 0, f"{wishes.text}: nothing was accepted, so nothing was shown"
-        assert drafted.num_rejected > 0, f"{wishes.text}: nothing was rejected, so nothing was shown"
-        assert all(len(answer) == NUM_TOKENS[stack.dtype] for answer in drafted.answers)
+        num_accepted = num_rejected = 0
+        for _ in range(MAX_ASKS):
+            drafted = ask_all(stack.gateway, cases, wishes, CONCURRENCY)
+            assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], wishes.text
+            assert all(len(answer) == NUM_TOKENS[stack.dtype] for answer in drafted.answers)
+            num_accepted, num_rejected = num_accepted + drafted.num_accepted, num_rejected + drafted.num_rejected
+            if num_accepted and num_rejected:
+                break
+        assert num_accepted > 0, f"{wishes.text}: nothing was accepted, so nothing was shown"
+        assert num_rejected > 0, f"{wishes.text}: nothing was rejected, so nothing was shown"
 
 
 def test_company_does_not_change_a_token(stack: Stack) -> None:
