@@ -87,15 +87,18 @@ class Stack:
         """Draft options and threads of each process."""
         return f"{self.wishes.text}; {self.threads}"
 
-    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
-        """Times are the client's own."""
-        request = generation_pb2.GenerateRequest(
+    def request(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> generation_pb2.GenerateRequest:
+        """The client API's message."""
+        return generation_pb2.GenerateRequest(
             token_ids=generation_pb2.TokenIds(ids=prompt.token_ids),
             sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=seed),
             max_tokens=max_tokens,
             draft=self.wishes.to_proto(),
         )
-        collected = self.gateway.ask(request)
+
+    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
+        """Times are the client's own."""
+        collected = self.gateway.ask(self.request(prompt, max_tokens, temperature, seed))
         sample = collected.first
         return Answer(
             tokens=tuple(sample.token_ids),

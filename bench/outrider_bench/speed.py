@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from outrider.cli.console import make_console
 from outrider_bench.contestants import Contestant, Stack, verify_ms
 from outrider_bench.facts import measurement_facts
 from outrider_bench.plot import draw
+from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
 from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, as_json, cells, markdown
@@ -122,7 +123,7 @@ class SpeedRun:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
-    with ExitStack() as stack, _progress() as progress:
+    with ExitStack() as stack, make_progress() as progress:
         speed = SpeedRun(set_up(args, stack), args.tasks, Amount.of(args), progress, Recorder())
         contestants = speed.choose()
         rows = speed.measure(contestants)
@@ -167,8 +168,3 @@ def _show(console: Console, rows: Sequence[Row]) -> None:
         for row in inside:
             table.add_row(*cells(row, inside))
         console.print(table)
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=make_console(stderr=True))

@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers and against plain decoding, identity of tokens, cost of steps, or simulated policies.
+"""`outrider bench`: speed against transformers and plain decoding, identity of tokens, cost of steps, policies far apart or loaded.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -24,6 +24,8 @@ _EXAMPLES = """examples:
   outrider bench --tasks copying --repeats 5 --out copying.md
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
+  outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
+  outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
 The last line is RESULT {json}."""
@@ -33,14 +35,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers, identity of tokens, cost of steps, or simulated policies",
+        help="speed against transformers, identity of tokens, cost of steps, policies far apart, loaded or simulated",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "what", nargs="?", choices=("speed", "identity", "steps", "simulate"), default="speed", help="what to measure (%(default)s)"
-    )
+    drivers = ("speed", "identity", "steps", "network", "load", "simulate")
+    parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
@@ -56,8 +57,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
     )
+    _add_network(parser.add_argument_group("network and load: replayed drafts"))
     _add_simulation(parser.add_argument_group("simulate"))
     parser.set_defaults(run=run)
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--delays-ms", nargs="+", type=_not_negative, metavar="MS", help="network: one way (0 1 5 20; --quick: 5)")
+    group.add_argument(
+        "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
+    )
+    group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
+    group.add_argument("--draft-us", type=int, default=500, metavar="US", help="what drafting a token takes (%(default)s)")
 
 
 def _add_simulation(group: argparse._ArgumentGroup) -> None:
@@ -85,6 +96,13 @@ def _positive(text: str) -> float:
     value = float(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _probability(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a probability")
     return value
 
 

@@ -1,0 +1,117 @@
+"""A pair some way apart on one machine: verifier and gateway here, a drafter behind a relay that takes as long as a network would.
+
+The drafter replays drafts of a fixed acceptance at a fixed pace. The verifier stays up; drafter and relay are started anew for every
+world. Without a delay there is no relay. Must not know policies, prompts or results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from outrider.cli.connection import Connection
+from outrider.cli.deployment_options import model_path
+from outrider.cli.starting import await_pair
+from outrider.errors import InvalidRequest
+from outrider.launch.deployment import START_DEADLINE_S, Deployment, DeploymentSpec
+from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.launch.threads import ThreadPlan, usable_cores
+from outrider.v1 import verifier_pb2
+
+REPLAY_SEED = 5
+STOP_S = 5.0  # nothing is in flight when a world ends
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """delay_us: one way, added to what the machine's own sockets take. acceptance: of each drafted token."""
+
+    delay_us: int
+    acceptance: float
+
+
+def two_machines() -> ThreadPlan:
+    """A core for the verifier and one for the drafter. Raises InvalidRequest where there is only one."""
+    cores = usable_cores()
+    if len(cores) < 2:
+        raise InvalidRequest("network", f"two machines need a core each, and this process may use {len(cores)}")
+    return ThreadPlan(1, 1, cores[:1], cores[1:2])
+
+
+class DistantPair:
+    """A verifier with its gateway, and room for a drafter. Use as a context manager."""
+
+    def __init__(self, args: argparse.Namespace, threads: ThreadPlan) -> None:
+        """Start verifier and gateway; there is no drafter before `play`. Raises what a start raises."""
+        self.threads = threads
+        self._draft, self._dtype, self._draft_us = model_path(args.draft), args.dtype, args.draft_us
+        self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
+        self._played: list[ServiceProcess] = []
+        wired = ("--drafter", self._socket("near"), "--wait-drafters-s", "0")
+        spec = DeploymentSpec(model_path(args.target), None, "serial", threads, dtype=args.dtype, verifier_extra=wired)
+        try:
+            self._deployment = Deployment(spec)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self.gateway = Connection(self._deployment.gateway)
+        with Connection(self._deployment.verifier) as verifier:
+            self.verifier: verifier_pb2.VerifierServiceGetInfoResponse = verifier.verifier_info()
+
+    def know(self, texts: Sequence[Sequence[int]]) -> None:
+        """What the drafter of every later world replays: prompt and answer of each request."""
+        self._texts.write_text(json.dumps({"texts": [list(text) for text in texts]}))
+
+    def play(self, world: World) -> None:
+        """Put a drafter of this acceptance this far away, and wait until the verifier has found it."""
+        self._stop_played()
+        deadline_s = time.monotonic() + START_DEADLINE_S
+        for command in self._commands(world):
+            self._played.append(ServiceProcess(command, self._folder / f"{command.name}.log"))
+            self._played[-1].wait_ready(deadline_s)
+        await_pair(self._deployment)
+
+    def __enter__(self) -> DistantPair:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.gateway.close()
+        self._deployment.stop()
+        self._stop_played()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- what stands behind the wire --------------------------------------------------------------------------------------
+
+    def _commands(self, world: World) -> Iterator[ServiceCommand]:
+        yield self._drafter("far" if world.delay_us else "near", world.acceptance)
+        if world.delay_us:
+            wire = ("--listen", self._socket("near"), "--to", self._socket("far"), "--delay-us", str(world.delay_us))
+            yield ServiceCommand("relay", ("-m", "outrider_bench.relay", *wire), 1)
+
+    def _drafter(self, socket: str, acceptance: float) -> ServiceCommand:
+        arguments = (
+            *("-m", "drafter_service", "--model", self._draft, "--listen", self._socket(socket), "--dtype", self._dtype),
+            *("--threads", str(self.threads.drafter), "--source", "replay", "--replay-texts", str(self._texts)),
+            *("--replay-acceptance", str(acceptance), "--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(self._draft_us)),
+        )
+        return ServiceCommand("drafter", arguments, self.threads.drafter, self.threads.drafter_cores)
+
+    def _stop_played(self) -> None:
+        while self._played:
+            self._played.pop().stop(STOP_S)
+        for name in ("near", "far"):
+            Path(self._socket(name).removeprefix("unix:")).unlink(missing_ok=True)
+
+    @property
+    def _texts(self) -> Path:
+        return self._folder / "replayed.json"
+
+    def _socket(self, name: str) -> str:
+        return f"unix:{self._folder / name}.sock"

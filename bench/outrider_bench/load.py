@@ -1,0 +1,213 @@
+"""Many requests at a time: `adaptive` with a useful and with a useless drafter beside plain continuous batching (`outrider bench load`).
+
+Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
+way. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in rotated order, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from outrider.cli.connection import CollectedAnswer
+from outrider.cli.console import make_console
+from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
+from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.distant_pair import DistantPair, World, two_machines
+from outrider_bench.facts import measurement_facts
+from outrider_bench.measurement import Prompt
+from outrider_bench.progress import make_progress
+from outrider_bench.prompts import REPORTING_SEED, make_prompts
+from outrider_bench.results import PLAIN, first_difference
+from outrider_bench.schedule import turns
+
+SIZES = (1, 4, 16, 64)
+QUICK_SIZES = (1, 8)
+ACCEPTANCES = (0.7, 0.0)
+TASK = "arithmetic"
+TEMPERATURE = 0.0
+JUDGED = "outrider adaptive"
+TAIL = 0.99
+MAX_FLIPS_PER_1000 = 1.0  # near ties flip in `fast` numerics; more than this is a bug
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCell:
+    """layout: how the cores are shared. size: requests at a time. acceptance: of a drafted token; 0 is a useless drafter."""
+
+    layout: str
+    size: int
+    acceptance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What `size` requests gave together. token_ms: 99th percentile over tokens of the time since the delta before, shared among the
+    tokens that came with it; the first delta of each request is left out."""
+
+    tokens_per_s: float
+    token_ms: float
+    texts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRow:
+    """Medians over bursts."""
+
+    cell: LoadCell
+    contestant: str
+    tokens_per_s: float
+    token_ms: float
+    vs_plain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is measured."""
+
+    sizes: tuple[int, ...]
+    max_tokens: int
+    repeats: int
+
+    @staticmethod
+    def of(args: argparse.Namespace) -> Amount:
+        """From the command line."""
+        sizes = tuple(args.requests or (QUICK_SIZES if args.quick else SIZES))
+        return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 3))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write; 1 when texts differ from plain decoding more often than `fast` numerics may."""
+    amount = Amount.of(args)
+    layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive")}
+    bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
+    with make_progress() as progress:
+        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(amount.sizes) * 2 * amount.repeats)
+        for layout, threads in layouts.items():
+            for cell, contestant, burst in measure(args, layout, threads, amount):
+                bursts.setdefault((cell, contestant), []).append(burst)
+                progress.advance(bar)
+    rows = rows_of(bursts)
+    num_flips, num_tokens = count_flips(bursts)
+    facts = measurement_facts() | {"a replayed draft token": f"{args.draft_us} us"}
+    facts |= {layout: threads.describe() for layout, threads in layouts.items()}
+    _show(rows)
+    if args.out is not None:
+        args.out.write_text(markdown(facts, rows, num_flips))
+    print("RESULT " + json.dumps(result(rows, num_flips, facts)))
+    return 0 if 1000.0 * num_flips <= MAX_FLIPS_PER_1000 * num_tokens else 1
+
+
+def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: Amount) -> Iterator[tuple[LoadCell, str, Burst]]:
+    """Every burst of one layout."""
+    with DistantPair(args, threads) as pair, ThreadPoolExecutor(max(amount.sizes)) as pool:
+        contestants = [
+            Stack(PLAIN, pair.gateway, DraftWishes("off"), threads.describe()),
+            Stack(JUDGED, pair.gateway, DraftWishes("adaptive"), threads.describe()),
+        ]
+        prompts = make_prompts(pair.gateway, TASK, max(amount.sizes), REPORTING_SEED)
+        texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
+        pair.know([(*prompt.token_ids, *text) for prompt, text in zip(prompts, texts, strict=True)])
+        for acceptance in ACCEPTANCES:
+            pair.play(World(0, acceptance))
+            for size in amount.sizes:
+                for contestant in contestants:  # warm, and let policies learn this drafter
+                    burst(contestant, prompts[:size], amount.max_tokens, pool)
+                for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats):
+                    contestant = contestants[turn.contestant]
+                    yield turn.cell, contestant.name, burst(contestant, prompts[:size], amount.max_tokens, pool)
+
+
+def burst(contestant: Stack, prompts: Sequence[Prompt], max_tokens: int, pool: ThreadPoolExecutor) -> Burst:
+    """Ask all prompts at once and wait for the last."""
+
+    def ask(prompt: Prompt) -> CollectedAnswer:
+        request = contestant.request(prompt, max_tokens, TEMPERATURE, seed=0)
+        request.ignore_eos = True
+        return contestant.gateway.ask(request)
+
+    begun_s = time.perf_counter()
+    answers = list(pool.map(ask, prompts))
+    took_s = time.perf_counter() - begun_s
+    times_ms = [each for answer in answers for each in token_times_ms(answer.first.arrivals)]
+    texts = tuple(tuple(answer.first.token_ids) for answer in answers)
+    return Burst(sum(map(len, texts)) / took_s, percentile(times_ms, TAIL), texts)
+
+
+def token_times_ms(arrivals: Sequence[tuple[float, int]]) -> list[float]:
+    """Per token after the first delta: its share of the time since the delta before. arrivals: (seconds, tokens)."""
+    times: list[float] = []
+    for (before_s, _), (now_s, num_tokens) in itertools.pairwise(arrivals):
+        times += [1000.0 * (now_s - before_s) / num_tokens] * num_tokens
+    return times
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of them do not exceed; 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * round(1000 * share) // 1000) - 1))]
+
+
+def rows_of(bursts: dict[tuple[LoadCell, str], list[Burst]]) -> list[LoadRow]:
+    """Medians, each beside plain decoding's in the same cell."""
+    speeds = {key: statistics.median(each.tokens_per_s for each in found) for key, found in bursts.items()}
+    return [
+        LoadRow(cell, name, speed, statistics.median(each.token_ms for each in bursts[cell, name]), speed / speeds[cell, PLAIN])
+        for (cell, name), speed in speeds.items()
+    ]
+
+
+def count_flips(bursts: dict[tuple[LoadCell, str], list[Burst]]) -> tuple[int, int]:
+    """Texts unlike plain decoding's first ones in the same cell, and tokens in all."""
+    num_flips = num_tokens = 0
+    for (cell, _), found in bursts.items():
+        truth = bursts[cell, PLAIN][0].texts
+        for each in found:
+            num_flips += sum(first_difference(ours, plain) is not None for ours, plain in zip(each.texts, truth, strict=True))
+            num_tokens += sum(map(len, each.texts))
+    return num_flips, num_tokens
+
+
+_HEADINGS = ("cores", "requests", "acceptance", "contestant", "tokens/s", "x plain", "p99 ms a token")
+
+
+def _cells(row: LoadRow) -> tuple[str, ...]:
+    cell = row.cell
+    speed = (f"{row.tokens_per_s:.0f}", f"{row.vs_plain:.2f}", f"{row.token_ms:.1f}")
+    return (cell.layout, str(cell.size), f"{cell.acceptance:g}", row.contestant, *speed)
+
+
+def _show(rows: Sequence[LoadRow]) -> None:
+    shown = Table(*_HEADINGS, title="many requests at a time")
+    for row in rows:
+        shown.add_row(*_cells(row))
+    make_console().print(shown)
+
+
+def markdown(facts: dict[str, str], rows: Sequence[LoadRow], num_flips: int) -> str:
+    """The whole report."""
+    lines = ["## Many requests at a time", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
+    lines += ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    return "\n".join([*lines, "", f"Texts that differ from plain decoding: {num_flips}.", ""])
+
+
+def result(rows: Sequence[LoadRow], num_flips: int, facts: dict[str, str]) -> dict[str, object]:
+    """The RESULT line's values: the worst ratio of each layout."""
+    ours = [row for row in rows if row.contestant == JUDGED]
+    worst = {
+        f"load_min_vs_plain_{layout.replace(' ', '_')}": round(min(row.vs_plain for row in ours if row.cell.layout == layout), 3)
+        for layout in dict.fromkeys(row.cell.layout for row in ours)
+    }
+    cells = [dict(zip(_HEADINGS, _cells(row), strict=True)) for row in rows]
+    return {**worst, "identical": num_flips == 0, "num_flips": num_flips, "facts": facts, "cells": cells}

@@ -1,0 +1,119 @@
+"""What a two-machine run says: `adaptive` in each world over the best fixed policy and over plain decoding; tables, picture, RESULT line.
+
+Must not measure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider_bench.distant_pair import World
+from outrider_bench.report import as_json, table
+from outrider_bench.results import PLAIN, Row
+
+JUDGED = "outrider adaptive"
+GOAL = World(5_000, 0.7)
+_HEADINGS = ("one-way delay", "acceptance", "adaptive tokens/s", "x plain", "best fixed", "x best fixed", "overlap", "of the bound")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One world. best_fixed: the fastest of the fixed policies and plain decoding. vs_*: adaptive's speed over theirs."""
+
+    world: World
+    tokens_per_s: float
+    best_fixed: str
+    vs_best_fixed: float
+    vs_plain: float
+    overlap_share: float
+    bound_share: float
+
+
+def judge(world: World, rows: Sequence[Row]) -> Judgement:
+    """From all rows of the world's cell."""
+    speeds = {row.contestant: row.summary.tokens_per_s for row in rows}
+    own = next(row for row in rows if row.contestant == JUDGED)
+    assert own.bound_share is not None
+    fixed = {name: speed for name, speed in speeds.items() if name != JUDGED}
+    best = max(fixed, key=fixed.__getitem__)
+    speed = speeds[JUDGED]
+    return Judgement(world, speed, best, speed / speeds[best], speed / speeds[PLAIN], own.summary.overlap_share, own.bound_share)
+
+
+def show(console: Console, judged: Sequence[Judgement]) -> None:
+    """The judgement as a table for people."""
+    shown = Table(*_HEADINGS, title="two machines")
+    for each in judged:
+        shown.add_row(*_cells(each))
+    console.print(shown)
+
+
+def markdown(facts: Mapping[str, str], rows: Sequence[Row], judged: Sequence[Judgement], num_flips: int) -> str:
+    """The whole report."""
+    lines = ["## Two machines", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
+    lines += ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
+    lines += ["| " + " | ".join(_cells(each)) + " |" for each in judged]
+    for cell in dict.fromkeys(row.cell for row in rows):
+        lines += ["", f"### {cell.name}", "", *table([row for row in rows if row.cell == cell])]
+    lines += ["", f"Answers that differ from plain decoding: {num_flips}."]
+    lines += ["The relay between the processes adds tens of microseconds to each delay; gateway and client share the two cores.", ""]
+    return "\n".join(lines)
+
+
+def draw(judged: Sequence[Judgement], path: Path) -> bool:
+    """Write the picture: a line for each acceptance, the delay across; False where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return False
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharex=True)
+    for acceptance in dict.fromkeys(each.world.acceptance for each in judged):
+        line = [each for each in judged if each.world.acceptance == acceptance]
+        delays_ms = [each.world.delay_us / 1000 for each in line]
+        left.plot(delays_ms, [each.vs_plain for each in line], marker="o", label=f"acceptance {acceptance:g}")
+        right.plot(delays_ms, [each.vs_best_fixed for each in line], marker="o", label=f"acceptance {acceptance:g}")
+    for axes, title in ((left, "adaptive over plain decoding"), (right, "adaptive over the best fixed policy")):
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.set_title(title, fontsize="medium")
+        axes.set_xlabel("one-way delay, ms")
+    left.legend(fontsize="small")
+    figure.savefig(path)
+    pyplot.close(figure)
+    return True
+
+
+def result(judged: Sequence[Judgement], rows: Sequence[Row], num_flips: int, facts: Mapping[str, str]) -> dict[str, object]:
+    """The RESULT line's values; the goal's own world only where it was measured."""
+    goal = next((each for each in judged if each.world == GOAL), None)
+    return {
+        **({} if goal is None else {"two_machine_5ms_a07_vs_best_fixed": round(goal.vs_best_fixed, 3)}),
+        "two_machine_min_vs_best_fixed": round(min(each.vs_best_fixed for each in judged), 3),
+        "two_machine_min_vs_plain": round(min(each.vs_plain for each in judged), 3),
+        "bound_fraction": round(min(each.bound_share for each in judged), 3),
+        "identical": num_flips == 0,
+        "num_flips": num_flips,
+        "facts": dict(facts),
+        "cells": [as_json(row) for row in rows],
+    }
+
+
+def _cells(each: Judgement) -> tuple[str, ...]:
+    return (
+        f"{each.world.delay_us / 1000:g} ms",
+        f"{each.world.acceptance:g}",
+        f"{each.tokens_per_s:.0f}",
+        f"{each.vs_plain:.2f}",
+        each.best_fixed.removeprefix("outrider "),
+        f"{each.vs_best_fixed:.2f}",
+        f"{each.overlap_share:.0%}",
+        f"{each.bound_share:.0%}",
+    )

@@ -1,0 +1,92 @@
+"""What the two-machine and load runs make of their numbers: judgements, percentiles, flips, worlds from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.cli.__main__ import build_parser
+from outrider_bench import load, network
+from outrider_bench.distant_pair import World
+from outrider_bench.load import Burst, LoadCell, count_flips, percentile, rows_of, token_times_ms
+from outrider_bench.measurement import Summary
+from outrider_bench.network_report import JUDGED, judge, markdown, result
+from outrider_bench.results import PLAIN, Row
+
+
+def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
+    summary = Summary(speed, 1.0, 0.7, 2.0, overlap, 0.5, 4.0, 96)
+    return Row(network.cell_of(world), contestant, summary, 0.1, 0.8)
+
+
+def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
+    world = World(5_000, 0.7)
+    rows = [
+        row(world, PLAIN, 100.0),
+        row(world, "outrider serial", 80.0),
+        row(world, "outrider pearl", 125.0),
+        row(world, JUDGED, 150.0, 0.4),
+    ]
+    judged = judge(world, rows)
+    assert judged.best_fixed == "outrider pearl"
+    assert judged.vs_best_fixed == pytest.approx(1.2)
+    assert judged.vs_plain == pytest.approx(1.5)
+    assert judged.overlap_share == 0.4
+    told = result([judged], rows, 0, {})
+    assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
+    assert told["identical"] is True
+    report = markdown({"date": "today"}, rows, [judged], 0)
+    assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% |" in report
+    assert "### 5 ms, acceptance 0.7, T = 0" in report
+
+
+def test_plain_decoding_is_one_of_the_fixed_policies() -> None:
+    world = World(20_000, 0.5)
+    judged = judge(world, [row(world, PLAIN, 100.0), row(world, "outrider serial", 80.0), row(world, JUDGED, 97.0)])
+    assert judged.best_fixed == PLAIN
+    assert judged.vs_best_fixed == pytest.approx(0.97)
+    assert "two_machine_5ms_a07_vs_best_fixed" not in result([judged], [], 1, {})
+
+
+def test_worlds_come_from_the_command_line_in_milliseconds() -> None:
+    parser = build_parser()
+    amount = network.Amount.of(parser.parse_args(["bench", "network", "--delays-ms", "0", "1.5", "--replay-acceptances", "0.9"]))
+    assert amount.worlds == (World(0, 0.9), World(1_500, 0.9))
+    assert len(network.Amount.of(parser.parse_args(["bench", "network"])).worlds) == 12
+    assert network.Amount.of(parser.parse_args(["bench", "network", "--quick"])).worlds == (World(5_000, 0.7),)
+    assert load.Amount.of(parser.parse_args(["bench", "load", "--requests", "2", "3"])).sizes == (2, 3)
+
+
+@pytest.mark.parametrize("wrong", [["--delays-ms", "-1"], ["--replay-acceptances", "1.5"]])
+def test_a_world_that_cannot_be_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["bench", "network", *wrong])
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_tokens_of_one_delta_share_its_time_and_the_first_delta_is_the_prompts() -> None:
+    assert token_times_ms([(0.5, 3), (0.6, 1), (0.9, 3)]) == pytest.approx([100.0, 100.0, 100.0, 100.0])
+    assert token_times_ms([(0.5, 3)]) == []
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([], 0.99) == 0.0
+    assert percentile([7.0], 0.99) == 7.0
+    values = [float(value) for value in range(1, 201)]
+    assert percentile(values, 0.99) == 198.0
+    assert percentile(values, 0.5) == 100.0
+
+
+def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
+    busy, alone = LoadCell("two machines", 4, 0.7), LoadCell("two machines", 1, 0.7)
+    bursts = {
+        (busy, PLAIN): [Burst(100.0, 9.0, ((1, 2),)), Burst(300.0, 9.0, ((1, 2),)), Burst(120.0, 9.0, ((1, 2),))],
+        (busy, JUDGED): [Burst(90.0, 8.0, ((1, 3),))],
+        (alone, PLAIN): [Burst(50.0, 9.0, ((1, 2),))],
+        (alone, JUDGED): [Burst(100.0, 9.0, ((1, 2),))],
+    }
+    ratios = {(each.cell.size, each.contestant): each.vs_plain for each in rows_of(bursts)}
+    assert ratios == {(4, PLAIN): 1.0, (4, JUDGED): 0.75, (1, PLAIN): 1.0, (1, JUDGED): 2.0}
+    assert count_flips(bursts) == (1, 12)
+    told = load.result(rows_of(bursts), 1, {})
+    assert told["load_min_vs_plain_two_machines"] == 0.75
+    assert told["identical"] is False
