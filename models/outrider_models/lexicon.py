@@ -48,7 +48,13 @@ HELD_OUT_PEOPLE = _people(
 _STARTS = "Al Bar Cor Del Es Fer Gio Har Il Jo Ka Lor Mar Nor Or Pen Quin Ros San Tor Ul Ver Wil Xan Yor Zeb".split()
 _MIDDLES = "a e i o u an el in or ul ia eo ber del fin gan lan mir nel per ri sta ti vin".split()
 _ENDS = "a da la na ra sa ta us os is el en in on ar er ard bert dine fred gund mund lia rik rit ton vin wen".split()
-_COMMON_SHARE = 0.5
+_COMMON_SHARE = 0.4
+# Names of any letters, so that no length and no row of token pieces is new to a reader of them.
+_ONSETS = "b bh c ch d dr f fl g gh gr h j k kl kr l m n p ph pr qu r s sh st t th tr v w x y z".split()
+_VOWELS = "a a e e i i o o u ae ai au ea eo ia ie io oa ou ue y".split()
+_CODAS = "b ck d f ff l ld ll m mm n nd ng nn p pp r rd rr s ss st t th tt x z".split()
+_CODA_SHARE = 0.4
+_ANY_LETTERS_SHARE = 0.6
 
 
 def draw_people(random: Random, count: int, held_out: bool) -> list[Person]:
@@ -64,10 +70,23 @@ def draw_people(random: Random, count: int, held_out: bool) -> list[Person]:
 
 def _made_up(random: Random) -> Person:
     while True:
-        middle = random.choice(_MIDDLES) if random.random() < 0.6 else ""
-        name = random.choice(_STARTS) + middle + random.choice(_ENDS)
+        name = _any_letters(random) if random.random() < _ANY_LETTERS_SHARE else _likely(random)
         if all(name != person.name for person in HELD_OUT_PEOPLE):
             return Person(name, *random.choice((("She", "her"), ("He", "him"))))
+
+
+def _likely(random: Random) -> str:
+    middle = random.choice(_MIDDLES) if random.random() < 0.6 else ""
+    return random.choice(_STARTS) + middle + random.choice(_ENDS)
+
+
+def _any_letters(random: Random) -> str:
+    syllables = (random.choice(_ONSETS) + random.choice(_VOWELS) + _coda(random) for _ in range(random.randint(2, 3)))
+    return "".join(syllables).capitalize()
+
+
+def _coda(random: Random) -> str:
+    return random.choice(_CODAS) if random.random() < _CODA_SHARE else ""
 
 
 _THEMES = """
