@@ -1,7 +1,7 @@
 """Where one sequence's logical slots are in the pool.
 
 Logical slot i lives at blocks[i // block_len] * block_len + i % block_len. Committed position p is logical slot p; tree nodes lie
-behind the committed ones. Must not know tensors, models or trees.
+behind the committed ones. Must not know tensors, models or trees, nor who else holds a block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class BlockTable:
         self.blocks = blocks
         starts = np.asarray(blocks, np.int64) * block_len
         self.slots: SlotArray = (starts[:, None] + np.arange(block_len, dtype=np.int64)).reshape(-1)
-        self.is_contiguous = bool((np.diff(starts) == block_len).all())
+        cuts = np.flatnonzero(np.diff(starts) != block_len) + 1
+        self._cuts: list[int] = (cuts * block_len).tolist()  # logical slots that do not follow the one before them in the pool
 
     @property
     def capacity(self) -> int:
@@ -32,10 +33,8 @@ class BlockTable:
         """Pool ranges, half-open, that hold logical slots [begin, end) in order."""
         if begin >= end:
             return ()
-        if self.is_contiguous:
+        if not self._cuts:
             first = int(self.slots[begin])
             return ((first, first + end - begin),)
-        slots = self.slots[begin:end]
-        cuts = np.flatnonzero(np.diff(slots) != 1) + 1
-        edges = [0, *cuts.tolist(), len(slots)]
-        return tuple((int(slots[left]), int(slots[right - 1]) + 1) for left, right in pairwise(edges))
+        edges = [begin, *(cut for cut in self._cuts if begin < cut < end), end]
+        return tuple((int(self.slots[left]), int(self.slots[right - 1]) + 1) for left, right in pairwise(edges))

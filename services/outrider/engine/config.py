@@ -48,6 +48,7 @@ class EngineConfig:
 
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
+    prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. probe: check the model at load time.
     """
 
@@ -66,6 +67,7 @@ class EngineConfig:
     trust_remote_code: bool = False
     revision: str = ""
     probe: bool = True
+    prefix_cache: bool = True
     invariant: InvariantSizes = field(default_factory=InvariantSizes)
 
     def check(self) -> None:

@@ -43,13 +43,22 @@ class Engine(Protocol):
 
     @property
     def num_free_blocks(self) -> int:
-        """KV blocks not reserved by any open sequence; equals limits.num_blocks when nothing is open."""
+        """KV blocks held by no open sequence; equals limits.num_blocks when nothing is open, whatever they still hold."""
         ...
 
     def open(self, sequence: int, spec: SequenceSpec) -> None:
         """Reserve everything the sequence may need.
 
         Raises DoesNotFit (never can), Overloaded (not now), AlreadyExists; after a raise nothing is held.
+        """
+        ...
+
+    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
+        """Take over KV that is there already: that of the whole blocks at the beginning of `tokens`, the committed tokens to be fed.
+
+        To be called after open and before the sequence's first step; again in between, when others may have brought more. Returns
+        cached_len: feed from there. It is less than len(tokens), for the newest committed token must be fed. Only sequences of one
+        tenant and adapter share. Raises InvalidRequest, changing nothing, when tokens contradict what is cached of the sequence.
         """
         ...
 
@@ -70,7 +79,11 @@ class Engine(Protocol):
         ...
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget committed tokens from position `length` on, and every live node."""
+        """Forget committed tokens from position `length` on, and every live node.
+
+        Raises Overloaded, changing nothing, when the cut goes into blocks that other sequences read and no block is free for a copy. A
+        cut by one token after a step never does.
+        """
         ...
 
     def cached_len(self, sequence: int) -> int:

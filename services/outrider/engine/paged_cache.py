@@ -43,6 +43,10 @@ class PagedCache:
         """Copy logical slots, overlap being safe, in every layer. Returns the rows moved per layer."""
         return compact(self.pools, table.slots[source].tolist(), table.slots[destination].tolist())
 
+    def copy(self, source: list[int], destination: list[int]) -> None:
+        """Copy pool slots in every layer."""
+        compact(self.pools, source, destination)
+
 
 def bytes_per_slot(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:
     """Bytes of K and V of one position in all layers."""

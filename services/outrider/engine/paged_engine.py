@@ -50,7 +50,7 @@ class PagedEngine:
         self._arrays = None if self._invariant or not config.array_rows else forward.array_forward(self._cache)
         self._array_rows = config.array_rows
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context)
-        self._sequences = SequenceTable(identity, self._limits)
+        self._sequences = SequenceTable(identity, self._limits, prefix_cache=config.prefix_cache)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
 
     @property
@@ -70,12 +70,16 @@ class PagedEngine:
 
     @property
     def num_free_blocks(self) -> int:
-        """KV blocks not reserved by any open sequence."""
+        """KV blocks held by no open sequence; they may still hold prefixes."""
         return self._sequences.num_free_blocks
 
     def open(self, sequence: int, spec: SequenceSpec) -> None:
         """Reserve blocks for max_len + max_nodes. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
         self._sequences.open(sequence, spec)
+
+    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
+        """Take over the KV of whole blocks of `tokens` that is there already; returns cached_len, less than len(tokens)."""
+        return self._sequences.match_prefix(sequence, tokens)
 
     def step(self, plan: StepPlan) -> StepResult:
         """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what
@@ -92,6 +96,9 @@ class PagedEngine:
             except BaseException:
                 batch.revert()
                 raise
+        for segment in batch.segments:
+            if segment.num_wanted:  # only what led to logits that are numbers: a fault of the hardware must not be found again
+                self._sequences.share(segment.state)
         ended = time.perf_counter_ns()
         return StepResult(results, (forwarded - started) // 1000, (ended - started) // 1000, batch.num_rows)
 
@@ -101,11 +108,16 @@ class PagedEngine:
         if kept.source != kept.destination:
             with torch.inference_mode():
                 self._cache.move(kept.table, kept.source, kept.destination)
+        if path:
+            self._sequences.share(self._sequences.state(sequence))
         return np.asarray(kept.survivors, np.int32)
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget committed tokens from `length` on, and every live node."""
-        self._sequences.truncate(sequence, length)
+        copy = self._sequences.truncate(sequence, length)
+        if copy.source:
+            with torch.inference_mode():
+                self._cache.copy(copy.source, copy.destination)
 
     def cached_len(self, sequence: int) -> int:
         """Committed tokens whose KV is present."""

@@ -68,13 +68,15 @@ class ReplayEngine:
         script: ReplayScript,
         cost: StepCost = free_steps,
         clock: StepClock | None = None,
+        *,
+        prefix_cache: bool = True,
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._script = script
         self._cost = cost
         self._clock = BusyClock() if clock is None else clock
-        self._sequences = SequenceTable(identity, limits)
+        self._sequences = SequenceTable(identity, limits, prefix_cache=prefix_cache)
         self._readers: dict[int, _Reader] = {}
 
     @property
@@ -94,12 +96,16 @@ class ReplayEngine:
 
     @property
     def num_free_blocks(self) -> int:
-        """KV blocks not reserved by any open sequence."""
+        """KV blocks held by no open sequence."""
         return self._sequences.num_free_blocks
 
     def open(self, sequence: int, spec: SequenceSpec) -> None:
         """Reserve blocks as a real engine would. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
         self._sequences.open(sequence, spec)
+
+    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
+        """Skip whole blocks of `tokens` that were read before; returns cached_len, less than len(tokens)."""
+        return self._sequences.match_prefix(sequence, tokens)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Spend the step's cost and read the picks off the script. Raises UnknownSession, InvalidRequest or what a script raises; then
@@ -118,11 +124,17 @@ class ReplayEngine:
             for rows in plan.sequences:  # what they have read of the script may be ahead now
                 self._readers.pop(rows.sequence, None)
             raise
+        for segment in batch.segments:
+            if segment.num_wanted:
+                self._sequences.share(segment.state)
         return StepResult(results, forward_us, (time.perf_counter_ns() - started) // 1000, batch.num_rows)
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""
-        return np.asarray(self._sequences.keep(sequence, path, subtree).survivors, np.int32)
+        kept = self._sequences.keep(sequence, path, subtree)
+        if path:
+            self._sequences.share(self._sequences.state(sequence))
+        return np.asarray(kept.survivors, np.int32)
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget committed tokens from `length` on, and every live node."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # torch stays out of engines that run no model
 class SequenceState:
     """tokens: int32 [spec.max_len], the first cached_len are committed and cached. Node i's KV is at logical slot cached_len + i.
 
+    keys: of the leading blocks that are frozen, because others may read them (engine/prefix_cache.py).
     penalties: counts over the first counted_len committed tokens; None until a penalised row asks, or after a truncation.
     """
 
@@ -32,6 +33,7 @@ class SequenceState:
     tree: LiveTree
     tokens: IntArray = field(init=False)
     cached_len: int = 0
+    keys: list[bytes] = field(default_factory=list)
     penalties: PenaltyState | None = None
     counted_len: int = 0
 

@@ -1,7 +1,7 @@
-"""The open sequences of an engine and the blocks they hold: admission, commits, truncation, release.
+"""The open sequences of an engine and the blocks they hold: admission, shared prefixes, commits, truncation, release.
 
 Shared by every engine, so that all keep the contract of engine/contract.py in the same words. Everything a sequence may need is
-reserved at open, before any work. Must not know tensors, models or sampling.
+reserved at open, before any work; what a shared prefix makes needless is given back. Must not know tensors, models or sampling.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from outrider.engine.block_allocator import BlockAllocator
 from outrider.engine.block_table import BlockTable
 from outrider.engine.contract import EngineLimits
 from outrider.engine.live_tree import LiveTree
+from outrider.engine.prefix_cache import NO_COPY, PrefixCache, SlotCopy
+from outrider.engine.prefix_index import PrefixIndex
 from outrider.engine.sequence_state import SequenceState
 from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, UnknownSession
 from outrider.types.identity import ModelIdentity
 from outrider.types.step import SequenceSpec
-from outrider.types.tree import MAX_TREE_NODES
+from outrider.types.tree import MAX_TREE_NODES, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,14 @@ class Kept:
 
 
 class SequenceTable:
-    """Sequences by id."""
+    """Sequences by id. prefix_cache: whether they share blocks."""
 
-    def __init__(self, identity: ModelIdentity, limits: EngineLimits) -> None:
+    def __init__(self, identity: ModelIdentity, limits: EngineLimits, *, prefix_cache: bool = True) -> None:
         self._identity = identity
         self._limits = limits
-        self._allocator = BlockAllocator(limits.num_blocks)
+        index = PrefixIndex() if prefix_cache else None
+        self._allocator = BlockAllocator(limits.num_blocks, index)
+        self._prefixes = None if index is None else PrefixCache(self._allocator, index, limits.block_len)
         self._states: dict[int, SequenceState] = {}
 
     @property
@@ -61,6 +65,18 @@ class SequenceTable:
         table = BlockTable(self._allocator.allocate(needed), self._limits.block_len)
         self._states[sequence] = SequenceState(sequence, spec, table, LiveTree(spec.max_nodes))
 
+    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
+        """Take over what is cached of `tokens`; returns cached_len. Raises UnknownSession, or InvalidRequest, changing nothing."""
+        state = self.state(sequence)
+        if self._prefixes is not None:
+            self._prefixes.match(state, tokens)
+        return state.cached_len
+
+    def share(self, state: SequenceState) -> None:
+        """The sequence's committed tokens are cached and the model made sense of them: others may read their full blocks."""
+        if self._prefixes is not None:
+            self._prefixes.share(state)
+
     def state(self, sequence: int) -> SequenceState:
         """The open sequence. Raises UnknownSession."""
         state = self._states.get(sequence)
@@ -69,7 +85,7 @@ class SequenceTable:
         return state
 
     def keep(self, sequence: int, path: tuple[int, ...], subtree: bool) -> Kept:
-        """Commit the live nodes of `path`. Raises UnknownSession or InvalidRequest, changing nothing."""
+        """Commit the live nodes of `path`; `share` when their KV is in place. Raises UnknownSession or InvalidRequest, changing nothing."""
         state = self.state(sequence)
         if not state.tree.is_path(path):
             raise InvalidRequest("path", f"sequence {sequence}: {path} is not a path of live nodes from the root")
@@ -77,12 +93,17 @@ class SequenceTable:
             raise InvalidRequest("path", f"sequence {sequence} would grow beyond its max_len of {state.spec.max_len}")
         return Kept(state.table, *state.take(path, subtree))
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forget committed tokens from `length` on, and every live node. Raises UnknownSession or InvalidRequest."""
+    def truncate(self, sequence: int, length: int) -> SlotCopy:
+        """Forget committed tokens from `length` on, and every live node. Returns the KV to copy before the next step.
+
+        Raises UnknownSession, InvalidRequest, or Overloaded (others read what would be written, and no block is free), changing nothing.
+        """
         state = self.state(sequence)
         if not 0 <= length <= state.cached_len:
             raise InvalidRequest("length", f"sequence {sequence} holds {state.cached_len} tokens, cannot be cut to {length}")
+        copy = NO_COPY if self._prefixes is None else self._prefixes.thaw(state, length)
         state.cut(length)
+        return copy
 
     def close(self, sequence: int) -> None:
         """Give everything back. Raises UnknownSession."""

@@ -20,6 +20,7 @@ class SequenceSpec:
     num_prompt: how many of the first committed tokens are prompt (output penalties skip them).
     max_len: committed tokens the sequence may ever hold; KV blocks for it and for max_nodes tree rows are reserved at once.
     max_nodes: live tree nodes at any time. adapter: name of a LoRA adapter, empty for none.
+    tenant: whose text it is: KV is shared within one tenant only. Empty is a tenant like any other.
     """
 
     sampling: SamplingParams
@@ -28,6 +29,7 @@ class SequenceSpec:
     max_len: int
     max_nodes: int
     adapter: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
