@@ -46,19 +46,20 @@ class Engine(Protocol):
         """KV blocks held by no open sequence; equals limits.num_blocks when nothing is open, whatever they still hold."""
         ...
 
-    def open(self, sequence: int, spec: SequenceSpec) -> None:
+    def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
         """Reserve everything the sequence may need.
 
+        prefix: the committed tokens that are going to be fed, int32, at least one. KV of whole blocks at their beginning that is there
+        already is taken over: feed from cached_len on. It is less than len(prefix), for the newest committed token must be fed. Only
+        sequences of one tenant and adapter share.
         Raises DoesNotFit (never can), Overloaded (not now), AlreadyExists; after a raise nothing is held.
         """
         ...
 
-    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
-        """Take over KV that is there already: that of the whole blocks at the beginning of `tokens`, the committed tokens to be fed.
+    def match_prefix(self, sequence: int, prefix: IntArray) -> int:
+        """As `open` does with its prefix, once more before the sequence's first step: others may have brought more. Returns cached_len.
 
-        To be called after open and before the sequence's first step; again in between, when others may have brought more. Returns
-        cached_len: feed from there. It is less than len(tokens), for the newest committed token must be fed. Only sequences of one
-        tenant and adapter share. Raises InvalidRequest, changing nothing, when tokens contradict what is cached of the sequence.
+        Raises InvalidRequest, changing nothing, when prefix contradicts what is cached of the sequence.
         """
         ...
 

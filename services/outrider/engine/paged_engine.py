@@ -73,13 +73,16 @@ class PagedEngine:
         """KV blocks held by no open sequence; they may still hold prefixes."""
         return self._sequences.num_free_blocks
 
-    def open(self, sequence: int, spec: SequenceSpec) -> None:
-        """Reserve blocks for max_len + max_nodes. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
-        self._sequences.open(sequence, spec)
+    def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
+        """Reserve blocks for max_len + max_nodes; what is cached of `prefix` is taken over.
 
-    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
-        """Take over the KV of whole blocks of `tokens` that is there already; returns cached_len, less than len(tokens)."""
-        return self._sequences.match_prefix(sequence, tokens)
+        Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing.
+        """
+        self._sequences.open(sequence, spec, prefix)
+
+    def match_prefix(self, sequence: int, prefix: IntArray) -> int:
+        """Take over the KV of whole blocks of `prefix` that is there already; returns cached_len, less than len(tokens)."""
+        return self._sequences.match_prefix(sequence, prefix)
 
     def step(self, plan: StepPlan) -> StepResult:
         """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what

@@ -17,6 +17,7 @@ from outrider.engine.block_table import BlockTable
 from outrider.engine.prefix_index import PrefixIndex
 from outrider.engine.sequence_state import SequenceState
 from outrider.errors import InvalidRequest
+from outrider.types.step import SequenceSpec
 from outrider.types.tree import IntArray
 
 
@@ -39,17 +40,32 @@ class PrefixCache:
         self._index = index
         self._block_len = block_len
 
-    def match(self, state: SequenceState, tokens: IntArray) -> None:
-        """Take over the blocks that hold the beginning of `tokens`, whole blocks of all tokens but the last.
+    def find(self, spec: SequenceSpec, tokens: IntArray, keys: list[bytes]) -> tuple[list[bytes], list[int]]:
+        """Keys and blocks of the beginning of `tokens` that are there: whole blocks of all tokens but the last, behind those of `keys`."""
+        num_whole = max(0, min(len(tokens), spec.max_len) - 1) // self._block_len
+        found_keys: list[bytes] = []
+        found: list[int] = []
+        key = keys[-1] if keys else self._index.root_key(spec)
+        for place in range(len(keys), num_whole):
+            key = self._index.block_key(key, tokens[place * self._block_len : (place + 1) * self._block_len])
+            block = self._index.find(key)
+            if block is None:
+                break
+            found_keys.append(key)
+            found.append(block)
+        return found_keys, found
 
-        Nothing happens once the sequence was fed. Raises InvalidRequest, changing nothing, when tokens contradict what it holds.
+    def match(self, state: SequenceState, tokens: IntArray) -> None:
+        """Take over what `find` finds, in place of blocks of the sequence's own. Nothing happens once the sequence was fed.
+
+        Raises InvalidRequest, changing nothing, when tokens contradict what it holds.
         """
         held = state.cached_len
         if held != len(state.keys) * self._block_len or len(state.tree):
             return
         if not np.array_equal(tokens[:held], state.committed):
-            raise InvalidRequest("tokens", f"sequence {state.sequence} holds others")
-        keys, found = self._find(state, tokens)
+            raise InvalidRequest("prefix", f"sequence {state.sequence} holds others")
+        keys, found = self.find(state.spec, tokens, state.keys)
         if not found:
             return
         blocks = state.table.blocks.copy()
@@ -66,7 +82,8 @@ class PrefixCache:
         num_full = (state.cached_len - 1) // self._block_len
         while len(state.keys) < num_full:
             place = len(state.keys)
-            key = self._index.block_key(self._last_key(state), state.tokens[place * self._block_len : (place + 1) * self._block_len])
+            before = state.keys[-1] if state.keys else self._index.root_key(state.spec)
+            key = self._index.block_key(before, state.tokens[place * self._block_len : (place + 1) * self._block_len])
             state.keys.append(key)
             self._index.add(key, state.table.blocks[place])
 
@@ -95,21 +112,3 @@ class PrefixCache:
             return NO_COPY
         kept = slice(first * self._block_len, length)
         return SlotCopy(before.slots[kept].tolist(), state.table.slots[kept].tolist())
-
-    def _find(self, state: SequenceState, tokens: IntArray) -> tuple[list[bytes], list[int]]:
-        """Keys and blocks that continue the sequence's own, as far as they are there."""
-        num_whole = min(len(tokens) - 1, state.spec.max_len) // self._block_len
-        keys: list[bytes] = []
-        found: list[int] = []
-        key = self._last_key(state)
-        for place in range(len(state.keys), num_whole):
-            key = self._index.block_key(key, tokens[place * self._block_len : (place + 1) * self._block_len])
-            block = self._index.find(key)
-            if block is None:
-                break
-            keys.append(key)
-            found.append(block)
-        return keys, found
-
-    def _last_key(self, state: SequenceState) -> bytes:
-        return state.keys[-1] if state.keys else self._index.root_key(state.spec)

@@ -99,13 +99,16 @@ class ReplayEngine:
         """KV blocks held by no open sequence."""
         return self._sequences.num_free_blocks
 
-    def open(self, sequence: int, spec: SequenceSpec) -> None:
-        """Reserve blocks as a real engine would. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
-        self._sequences.open(sequence, spec)
+    def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
+        """Reserve blocks as a real engine would; what is cached of `prefix` is taken over.
 
-    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
-        """Skip whole blocks of `tokens` that were read before; returns cached_len, less than len(tokens)."""
-        return self._sequences.match_prefix(sequence, tokens)
+        Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing.
+        """
+        self._sequences.open(sequence, spec, prefix)
+
+    def match_prefix(self, sequence: int, prefix: IntArray) -> int:
+        """Skip whole blocks of `prefix` that were read before; returns cached_len, less than len(tokens)."""
+        return self._sequences.match_prefix(sequence, prefix)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Spend the step's cost and read the picks off the script. Raises UnknownSession, InvalidRequest or what a script raises; then

@@ -16,7 +16,7 @@ from outrider.engine.live_tree import LiveTree
 from outrider.engine.prefix_cache import NO_COPY, PrefixCache, SlotCopy
 from outrider.engine.prefix_index import PrefixIndex
 from outrider.engine.sequence_state import SequenceState
-from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, UnknownSession
+from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, Overloaded, UnknownSession
 from outrider.types.identity import ModelIdentity
 from outrider.types.step import SequenceSpec
 from outrider.types.tree import MAX_TREE_NODES, IntArray
@@ -53,8 +53,11 @@ class SequenceTable:
         """Open sequences by id."""
         return self._states
 
-    def open(self, sequence: int, spec: SequenceSpec) -> None:
-        """Reserve blocks for max_len + max_nodes. Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing."""
+    def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
+        """Hold blocks for max_len + max_nodes, those of `prefix` that are there already among them.
+
+        Raises DoesNotFit, Overloaded, AlreadyExists or InvalidRequest, holding nothing.
+        """
         if sequence in self._states:
             raise AlreadyExists(f"sequence {sequence} is open already")
         self._check(spec)
@@ -62,14 +65,20 @@ class SequenceTable:
         if needed > self._limits.num_blocks:
             problem = f"{spec.max_len} tokens and {spec.max_nodes} tree nodes need {needed} KV blocks; there are {self._limits.num_blocks}"
             raise DoesNotFit("max_len", problem)
-        table = BlockTable(self._allocator.allocate(needed), self._limits.block_len)
-        self._states[sequence] = SequenceState(sequence, spec, table, LiveTree(spec.max_nodes))
+        keys: list[bytes] = []
+        shared: list[int] = []
+        if self._prefixes is not None and prefix is not None:
+            keys, shared = self._prefixes.find(spec, prefix, keys)
+        table = BlockTable(self._blocks(shared, needed), self._limits.block_len)
+        state = self._states[sequence] = SequenceState(sequence, spec, table, LiveTree(spec.max_nodes), keys=keys)
+        if prefix is not None:
+            state.append(prefix[: len(shared) * self._limits.block_len])
 
-    def match_prefix(self, sequence: int, tokens: IntArray) -> int:
-        """Take over what is cached of `tokens`; returns cached_len. Raises UnknownSession, or InvalidRequest, changing nothing."""
+    def match_prefix(self, sequence: int, prefix: IntArray) -> int:
+        """Take over what is cached of `prefix`; returns cached_len. Raises UnknownSession, or InvalidRequest, changing nothing."""
         state = self.state(sequence)
         if self._prefixes is not None:
-            self._prefixes.match(state, tokens)
+            self._prefixes.match(state, prefix)
         return state.cached_len
 
     def share(self, state: SequenceState) -> None:
@@ -110,6 +119,15 @@ class SequenceTable:
         state = self.state(sequence)
         del self._states[sequence]
         self._allocator.release(state.table.blocks)
+
+    def _blocks(self, shared: list[int], needed: int) -> list[int]:
+        """Hold the shared blocks, and others up to `needed`. Raises Overloaded, holding nothing."""
+        self._allocator.retain(shared)  # first: they are not to be given up for the others
+        try:
+            return shared + self._allocator.allocate(needed - len(shared))
+        except Overloaded:
+            self._allocator.release(shared)
+            raise
 
     def _check(self, spec: SequenceSpec) -> None:
         spec.sampling.check(self._identity.vocab_size)
