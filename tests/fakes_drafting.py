@@ -68,15 +68,18 @@ class _Sequence:
 class TableEngine:
     """An Engine over `table_scores`. num_steps and num_rows count the work done."""
 
-    def __init__(self, *, max_rows: int = 64, num_blocks: int = 4096, eos_token_ids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, *, max_rows: int = 64, num_blocks: int = 4096, eos_token_ids: tuple[int, ...] = (), prefix_cache: bool = False
+    ) -> None:
         self.identity = fake_identity(eos_token_ids=eos_token_ids)
-        self.limits = EngineLimits(max_rows, BLOCK_LEN, num_blocks, 4096)
+        self.limits = EngineLimits(max_rows, BLOCK_LEN, num_blocks, 4096, prefix_cache)
+        self._known: set[tuple[str, tuple[int, ...]]] = set()
         self.num_free_blocks = num_blocks
         self.num_steps = 0
         self.num_rows = 0
         self._sequences: dict[int, _Sequence] = {}
 
-    def open(self, sequence: int, spec: SequenceSpec) -> None:
+    def open(self, sequence: int, spec: SequenceSpec, prefix: IntArray | None = None) -> None:
         if sequence in self._sequences:
             raise AlreadyExists(f"sequence {sequence}")
         num_blocks = -(-(spec.max_len + spec.max_nodes) // BLOCK_LEN)
@@ -86,6 +89,16 @@ class TableEngine:
             raise Overloaded("no blocks")
         self.num_free_blocks -= num_blocks
         self._sequences[sequence] = _Sequence(spec, num_blocks)
+        if prefix is not None:
+            self.match_prefix(sequence, prefix)
+
+    def match_prefix(self, sequence: int, prefix: IntArray) -> int:
+        state = self._sequences[sequence]
+        found = len(state.cached)
+        while found + BLOCK_LEN < len(prefix) and (state.spec.tenant, tuple(prefix[: found + BLOCK_LEN].tolist())) in self._known:
+            found += BLOCK_LEN
+        state.cached = prefix[:found].tolist()
+        return found
 
     def step(self, plan: StepPlan) -> StepResult:
         num_rows = sum(len(rows.committed) + len(rows.tokens) for rows in plan.sequences)
@@ -100,6 +113,9 @@ class TableEngine:
         spec = sequence.spec
         assert not (len(rows.committed) and sequence.tokens), "committed rows while nodes are live"
         sequence.cached += rows.committed.tolist()
+        if self.limits.prefix_cache and rows.wanted:
+            whole = range(BLOCK_LEN, len(sequence.cached), BLOCK_LEN)
+            self._known |= {(spec.tenant, tuple(sequence.cached[:length])) for length in whole}
         assert len(sequence.cached) <= spec.max_len
         contexts = [list(sequence.cached)] if len(rows.committed) else []
         assert len(rows.tokens) == len(rows.parents)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from outrider.engine.contract import Engine
+from outrider.engine.prefill_order import Prefill
 from outrider.errors import OutriderError
 from outrider.session.events import (
     DrafterFrameArrived,
@@ -42,6 +43,7 @@ class HostedSession:
         self.logprobs: TokenLogprobs | None = None
         self._num_announced = session.committed_len
         self._left_out = False
+        self._awaits_prefix = False
 
     def may_use(self, drafter: str) -> bool:
         """Whether the request allows this drafter."""
@@ -54,6 +56,24 @@ class HostedSession:
         if was_left_out and not self._left_out:
             self.session.resume(now_us)
         return self._left_out
+
+    def prefill(self) -> Prefill | None:
+        """What the target has to read of the prefix; None when it has read it."""
+        session = self.session
+        if not session.is_reading:
+            return None
+        return Prefill(session.spec.prefix, session.cached_len, session.cached_len > session.found_len, session.spec.tenant)
+
+    def await_prefix(self) -> None:
+        """This step goes without the session: another is being read, and its blocks will be this one's too."""
+        self._awaits_prefix = True
+
+    def take_prefix(self, engine: Engine, now_us: int) -> None:
+        """Before the session takes part: what was awaited is there, as far as it ever will be."""
+        if self._awaits_prefix:
+            self._awaits_prefix = False
+            self.session.skip(engine.match_prefix(self.handle, self.session.spec.prefix))
+            self.session.resume(now_us)
 
     def step(self, event: VerifierEvent) -> list[VerifierEffect]:
         """The session's step; the time it takes to align tails and to move along commits is counted."""
@@ -105,8 +125,11 @@ def host(answer: AnswerStream, handle: int, policy: Pacing, engine: Engine, acce
     request = answer.request
     spec = dataclasses.replace(request.spec, session=handle, acceptance_prior=acceptance)
     max_nodes = spec.max_nodes if spec.max_draft_len and policy.drafts else 0
-    engine.open(handle, SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter))
-    return HostedSession(answer, handle, VerifierSession(spec, policy, now_us))
+    sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)
+    engine.open(handle, sequence, spec.prefix)
+    session = VerifierSession(spec, policy, now_us)
+    session.skip(engine.cached_len(handle))
+    return HostedSession(answer, handle, session)
 
 
 def first_rows(logprobs: TokenLogprobs, num_rows: int) -> TokenLogprobs:

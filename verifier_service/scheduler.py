@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from outrider.engine.contract import Engine
+from outrider.engine.prefill_order import waiting
 from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.rpc.status import RemoteFailure
@@ -244,19 +245,29 @@ class Scheduler:
 
     def _plan(self) -> PacingPlan:
         now_us = monotonic_us()
-        views: list[tuple[str, SessionView]] = []
-        for hosted in self._sessions.values():
-            if not hosted.session.is_ready:
-                continue
-            if hosted.is_left_out(now_us):
-                continue
-            views.append((hosted.answer.request.pacing, hosted.session.view(now_us)))
+        ready = [hosted for hosted in self._sessions.values() if hosted.session.is_ready and not hosted.is_left_out(now_us)]
+        ready = self._without_waiting(ready, now_us)
+        views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
         if not views:
             return PacingPlan((), None, "idle")
         self._drafting = any(view.is_drafting for _, view in views)
         return self._planner.plan(
             views, self._cost.alone.curve(), self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve()
         )
+
+    def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
+        """Without those whose prompt another session is reading for them."""
+        limits = self._engine.limits
+        prefills = {hosted.handle: prefill for hosted in ready if (prefill := hosted.prefill()) is not None} if limits.prefix_cache else {}
+        late = waiting(prefills, limits.block_len) if len(prefills) > 1 else set()
+        taken: list[HostedSession] = []
+        for hosted in ready:
+            if hosted.handle in late:
+                hosted.await_prefix()
+            else:
+                hosted.take_prefix(self._engine, now_us)
+                taken.append(hosted)
+        return taken
 
     def _step(self, take: tuple[SessionPlan, ...]) -> None:
         now_us = monotonic_us()

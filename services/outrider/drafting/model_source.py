@@ -19,6 +19,7 @@ from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, 
 from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
 from outrider.drafting.model_tree import ModelTree
 from outrider.engine.contract import Engine
+from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
 from outrider.types.frames import TailEnd
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
@@ -68,9 +69,10 @@ class ModelSource:
     def open(self, session: SourceSession) -> None:
         """Begin a session; raises DoesNotFit, Overloaded or AlreadyExists with nothing held."""
         limits = session.limits
-        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, limits.max_nodes)
-        self._engine.open(session.session, spec)
-        self._trees[session.session] = ModelTree(session, self._eos_token_ids, self._max_depth)
+        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, limits.max_nodes, tenant=session.tenant)
+        self._engine.open(session.session, spec, session.prefix)
+        tree = self._trees[session.session] = ModelTree(session, self._eos_token_ids, self._max_depth)
+        tree.skip(self._engine.cached_len(session.session))
         if session.with_rows:
             self._drawers[session.session] = RowDrawer(session.sampling, session.noise)
 
@@ -132,12 +134,17 @@ class ModelSource:
         left = self._engine.limits.max_rows
         parts: list[_Part] = []
         prefills: list[tuple[ModelTree, int]] = []
+        late = self._late(requests)
         start = self._turn % len(requests) if requests else 0
         for request in requests[start:] + requests[:start]:
             tree = self._trees[request.session]
             if tree.num_uncached:
                 if request.draft_until <= len(tree.truth):
                     continue
+                if tree.session in late:
+                    tree.awaits_prefix = True
+                    continue
+                self._take_prefix(tree)
                 if tree.num_uncached > min(CATCH_UP_LEN, left):
                     prefills.append((tree, request.draft_until))
                     continue
@@ -157,6 +164,22 @@ class ModelSource:
                 parts.append(self._feed_truth(tree, draft_until, chunk_len))
                 budget -= chunk_len
         return parts
+
+    def _late(self, requests: list[ProposeRequest]) -> set[int]:
+        """Sessions that wait because another is being read whose blocks will be theirs too."""
+        limits = self._engine.limits
+        if not limits.prefix_cache:
+            return set()
+        trees = [self._trees[request.session] for request in sorted(requests, key=lambda request: request.session)
+                 if request.draft_until > len(self._trees[request.session].truth)]
+        prefills = {tree.session: prefill for tree in trees if (prefill := tree.prefill()) is not None}
+        return waiting(prefills, limits.block_len) if len(prefills) > 1 else set()
+
+    def _take_prefix(self, tree: ModelTree) -> None:
+        """Before a session is fed that has waited: take over what was read meanwhile."""
+        if tree.awaits_prefix:
+            tree.awaits_prefix = False
+            tree.skip(self._engine.match_prefix(tree.session, np.array(tree.truth, np.int32)))
 
     def _feed_truth(self, tree: ModelTree, draft_until: int, chunk_len: int) -> _Part:
         chunk = np.array(tree.truth[tree.num_cached : tree.num_cached + chunk_len], np.int32)

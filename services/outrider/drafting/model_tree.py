@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from outrider.drafting.contract import SourceSession
 from outrider.drafting.length.contract import StopRule
 from outrider.drafting.length.registry import rules_for
+from outrider.engine.prefill_order import Prefill
 from outrider.types.frames import TailEnd
 from outrider.types.tree import ROOT
 
@@ -20,7 +21,8 @@ from outrider.types.tree import ROOT
 class ModelTree:
     """The live guesses of one session. Node indices are those of the session's GuessTree.
 
-    num_cached: committed tokens with KV. live: nodes below the root. leaves: those of them that may be expanded, value by node
+    num_cached: committed tokens with KV. found_len: of them, those that were found cached. awaits_prefix: another session is being read
+    whose blocks will be this one's too. live: nodes below the root. leaves: those of them that may be expanded, value by node
     (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why. place: engine index of each fed live node.
     """
 
@@ -32,6 +34,10 @@ class ModelTree:
         self.rules: tuple[StopRule, ...] = () if session.with_rows else rules_for(session.limits)
         self.truth: list[int] = session.prefix.tolist()
         self.num_cached = 0
+        self.found_len = 0
+        self.awaits_prefix = False
+        self._prefix = session.prefix
+        self._tenant = session.tenant
         self._eos_token_ids = eos_token_ids
         self._max_depth = max_depth
         self.plant(0)
@@ -53,6 +59,16 @@ class ModelTree:
     def num_uncached(self) -> int:
         """Committed tokens still to be fed, the newest among them; 0 once the root's children are guessed."""
         return len(self.truth) - self.num_cached
+
+    def skip(self, found_len: int) -> None:
+        """The engine holds the KV of the first found_len committed tokens already. Before it was fed any."""
+        self.num_cached = self.found_len = found_len
+
+    def prefill(self) -> Prefill | None:
+        """What of the prefix is still to be read; None when nothing is."""
+        if self.num_cached >= len(self._prefix):
+            return None
+        return Prefill(self._prefix, self.num_cached, self.num_cached > self.found_len, self._tenant)
 
     # --- growing --------------------------------------------------------------------------------------------------------
 

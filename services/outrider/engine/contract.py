@@ -16,12 +16,16 @@ from outrider.types.tree import IntArray
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """max_rows: rows of one step. block_len: positions per KV block. num_blocks: all KV blocks. max_context: positions of a sequence."""
+    """max_rows: rows of one step. block_len: positions per KV block. num_blocks: all KV blocks. max_context: positions of a sequence.
+
+    prefix_cache: whether sequences take over KV of equal prefixes.
+    """
 
     max_rows: int
     block_len: int
     num_blocks: int
     max_context: int
+    prefix_cache: bool = False
 
 
 class Engine(Protocol):

@@ -49,8 +49,8 @@ class PagedEngine:
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
         self._arrays = None if self._invariant or not config.array_rows else forward.array_forward(self._cache)
         self._array_rows = config.array_rows
-        self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context)
-        self._sequences = SequenceTable(identity, self._limits, prefix_cache=config.prefix_cache)
+        self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
+        self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
 
     @property

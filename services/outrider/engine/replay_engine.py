@@ -68,15 +68,13 @@ class ReplayEngine:
         script: ReplayScript,
         cost: StepCost = free_steps,
         clock: StepClock | None = None,
-        *,
-        prefix_cache: bool = True,
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._script = script
         self._cost = cost
         self._clock = BusyClock() if clock is None else clock
-        self._sequences = SequenceTable(identity, limits, prefix_cache=prefix_cache)
+        self._sequences = SequenceTable(identity, limits)
         self._readers: dict[int, _Reader] = {}
 
     @property

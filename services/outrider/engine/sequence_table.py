@@ -33,12 +33,12 @@ class Kept:
 
 
 class SequenceTable:
-    """Sequences by id. prefix_cache: whether they share blocks."""
+    """Sequences by id."""
 
-    def __init__(self, identity: ModelIdentity, limits: EngineLimits, *, prefix_cache: bool = True) -> None:
+    def __init__(self, identity: ModelIdentity, limits: EngineLimits) -> None:
         self._identity = identity
         self._limits = limits
-        index = PrefixIndex() if prefix_cache else None
+        index = PrefixIndex() if limits.prefix_cache else None
         self._allocator = BlockAllocator(limits.num_blocks, index)
         self._prefixes = None if index is None else PrefixCache(self._allocator, index, limits.block_len)
         self._states: dict[int, SequenceState] = {}

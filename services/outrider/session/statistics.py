@@ -61,6 +61,7 @@ class SessionStatistics:
     reconcile_us: int = 0
     draft_wait_us: int = 0
     num_drafter_losses: int = 0
+    num_cached_prompt: int = 0
     num_violations: int = 0
     num_reopens: int = 0
     num_missed_deadlines: int = 0
@@ -97,6 +98,7 @@ class SessionStatistics:
             draft_wait_us=self.draft_wait_us,
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
+            num_cached_prompt=self.num_cached_prompt,
         )
 
     @property

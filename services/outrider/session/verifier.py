@@ -66,6 +66,7 @@ class VerifierSession:
         self.statistics = SessionStatistics(acceptance=spec.acceptance_prior)
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0
+        self.found_len = 0
         self.finished: Finish | None = None
         self._pacing = pacing
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
@@ -117,6 +118,18 @@ class VerifierSession:
             step_overhead_us=stats.step_overhead_us,
             is_drafting=any(link.may_be_at_work(self.prefix) for link in self._drafters.open()),
         )
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the target has not read the prefix to its end."""
+        return self.cached_len < self.prefix.start
+
+    def skip(self, found_len: int) -> None:
+        """The engine holds the KV of the first found_len committed tokens already: reading begins behind them. Before any round."""
+        assert self._round is None, "a round is in flight"
+        assert self.cached_len == self.found_len <= found_len < self.committed_len
+        self.cached_len = self.found_len = found_len
+        self.statistics.num_cached_prompt = min(found_len, self.spec.num_prompt)
 
     def resume(self, now_us: int) -> None:
         """The service had left the session out of its steps (a slow reader): only from now on does it wait for drafts, if it does."""

@@ -18,6 +18,7 @@ class DraftStatistics:
     drafted_by_depth, accepted_by_depth: entry d counts rounds in which depth d was guessed / its guess accepted.
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
     round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
+    num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
     """
 
     num_rounds: int = 0
@@ -33,6 +34,7 @@ class DraftStatistics:
     draft_wait_us: int = 0
     pacing: str = ""
     num_drafter_losses: int = 0
+    num_cached_prompt: int = 0
 
     @property
     def mean_emitted_per_round(self) -> float:

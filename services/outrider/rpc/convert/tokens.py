@@ -79,6 +79,7 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
         draft_wait_us=statistics.draft_wait_us,
         pacing=statistics.pacing,
         num_drafter_losses=statistics.num_drafter_losses,
+        num_cached_prompt_tokens=statistics.num_cached_prompt,
     )
 
 
@@ -100,4 +101,5 @@ def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStati
         draft_wait_us=message.draft_wait_us,
         pacing=message.pacing,
         num_drafter_losses=message.num_drafter_losses,
+        num_cached_prompt=message.num_cached_prompt_tokens,
     )
