@@ -60,6 +60,7 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
         trust_remote_code=given.trust_remote_code,
         revision=given.revision,
         probe=not given.no_probe,
+        prefix_cache=not given.no_prefix_cache,
     )
     _within("--max-sessions", given.max_sessions, 1, MAX_SESSIONS)
     _within("--max-sessions-per-stream", given.max_sessions_per_stream, 0, MAX_SESSIONS)
@@ -102,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     sizes = parser.add_argument_group("sizes")
     sizes.add_argument("--kv-mib", type=int, default=256, help="memory of the KV cache")
     sizes.add_argument("--kv-blocks", type=int, default=0, help="KV blocks; 0: from --kv-mib")
+    sizes.add_argument(
+        "--no-prefix-cache", action="store_true", help="read every prompt anew, though its beginning was read for another session"
+    )
     sizes.add_argument("--max-rows", type=int, default=512, help="rows of one model step")
     sizes.add_argument("--max-sessions", type=int, default=256)
     sizes.add_argument("--max-sessions-per-stream", type=int, default=0, help="0: as many as --max-sessions")

@@ -89,6 +89,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         device=given.device,
         trust_remote_code=given.trust_remote_code,
         revision=given.revision,
+        prefix_cache=not given.no_prefix_cache,
     )
     draft = DraftDefaults(
         pacing=given.pacing,
@@ -142,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trust-remote-code", action="store_true")
     add("--kv-blocks", type=int, default=0, help="KV blocks; 0 derives them from --kv-mib")
     add("--kv-mib", type=int, default=256, help="MiB of KV cache")
+    add("--no-prefix-cache", action="store_true", help="read every prompt anew, though its beginning was read for another request")
     add("--max-rows", type=int, default=512, help="rows of one step at most")
     add("--max-context", type=int, default=0, help="positions per sequence; 0: the model's own")
     add("--max-sessions", type=int, default=32)

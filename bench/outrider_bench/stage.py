@@ -23,6 +23,8 @@ from outrider_bench.results import ASSISTED, GENERATE, PLAIN
 
 WISHES: tuple[tuple[int | None, float | None], ...] = ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5))
 QUICK_WISHES = WISHES[:1]
+# Every contestant is asked the same prompts, and the baseline reads each of them to its end.
+READ_ALL_PROMPTS = ("--no-prefix-cache",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
     progress = make_console(stderr=True)
     served = []
     for threads in dict.fromkeys(plan_threads(num_cores, pacing) for pacing in ("serial", "pearl")):
-        deployment = stack.enter_context(start(DeploymentSpec(target, draft, "serial", threads, dtype=args.dtype), progress))
+        spec = DeploymentSpec(
+            target, draft, "serial", threads, dtype=args.dtype, drafter_extra=READ_ALL_PROMPTS, verifier_extra=READ_ALL_PROMPTS
+        )
+        deployment = stack.enter_context(start(spec, progress))
         with Connection(deployment.verifier) as verifier:
             info = verifier.verifier_info()
         served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway)), info))

@@ -37,6 +37,12 @@ def test_bounds_come_from_the_model_and_the_command_line(model: Path) -> None:
     assert loaded(model, "--max-len", "100000").bounds.max_len == 512
 
 
+def test_sessions_share_what_was_read_unless_told_otherwise() -> None:
+    given = ["--model", "somewhere", "--listen", "127.0.0.1:0"]
+    assert parse_settings(given).engine.prefix_cache
+    assert not parse_settings([*given, "--no-prefix-cache"]).engine.prefix_cache
+
+
 def test_replayed_texts_come_from_a_file(model: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.json"
     texts.write_text(json.dumps({"texts": [list(range(1, 90))]}))

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking, table_scores
+from fakes_drafting import BLOCK_LEN, VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.drafting.model_source import ModelSource
 from outrider.session.guess_tree import GuessTree
@@ -311,3 +311,98 @@ def test_a_full_tree_is_rooted_anew_without_losing_a_row() -> None:
     driven.tree = GuessTree(1, len(driven.truth))
     driven.draft(12)
     assert driven.tree.num_nodes == 6
+
+
+# --- shared prefixes ------------------------------------------------------------------------------------------------------
+
+REST = 3  # tokens behind the last whole block
+LONG_PREFIX = [(7 * place) % VOCAB_SIZE for place in range(11 * BLOCK_LEN + REST)]
+CHAIN = DraftLimits(max_len=200, max_nodes=8)
+
+
+def opened(source: ModelSource, session: int, tenant: str = "", prefix: list[int] = LONG_PREFIX) -> None:
+    tokens = np.array(prefix, np.int32)
+    source.open(SourceSession(session, tokens, len(prefix), SamplingParams(temperature=1.0), NoiseAddress(0), CHAIN, tenant=tenant))
+
+
+def chain_of(source: ModelSource, *sessions: int, length: int = 4) -> list[list[int]]:
+    """What each session guesses, all of them asked together."""
+    until = len(LONG_PREFIX) + length
+    guesses: dict[int, list[int]] = {session: [] for session in sessions}
+    for _ in range(60):
+        for proposal in source.propose([ProposeRequest(session, 0, until) for session in sessions]):
+            guesses[proposal.session] += proposal.tokens
+        if all(len(tokens) == length for tokens in guesses.values()):
+            return list(guesses.values())
+    raise AssertionError("the source never got there")
+
+
+def expected_chain(length: int = 4) -> list[int]:
+    text = list(LONG_PREFIX)
+    for _ in range(length):
+        text.append(table_ranking(text, VOCAB_SIZE)[0])
+    return text[len(LONG_PREFIX) :]
+
+
+def test_sessions_opened_together_are_read_once() -> None:
+    engine = TableEngine(prefix_cache=True)
+    source = ModelSource(engine)
+    for session in (3, 1, 2):
+        opened(source, session)
+    assert chain_of(source, 3, 1, 2) == [expected_chain()] * 3
+    assert engine.num_rows == len(LONG_PREFIX) + 2 * REST + 3 * 3
+    for session in (1, 2, 3):
+        source.close(session)
+    assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+def test_a_session_finds_what_its_own_tenant_had_read() -> None:
+    engine = TableEngine(prefix_cache=True)
+    source = ModelSource(engine)
+    fed = []
+    for session, tenant in enumerate(("", "a", "", "a")):
+        before = engine.num_rows
+        opened(source, session, tenant)
+        assert chain_of(source, session) == [expected_chain()]
+        fed.append(engine.num_rows - before - 3)
+        source.close(session)
+    assert fed == [len(LONG_PREFIX), len(LONG_PREFIX), REST, REST]
+
+
+def test_a_session_that_waits_takes_commits_meanwhile() -> None:
+    engine = TableEngine(prefix_cache=True, max_rows=16)
+    source = ModelSource(engine)
+    opened(source, 1)
+    opened(source, 2)
+    requests = [ProposeRequest(session, 0, 200) for session in (1, 2)]
+    assert [proposal.end for proposal in source.propose(requests)] == [TailEnd.MORE] * 2
+    source.observe(2, np.array([4, 5], np.int32), (), reroot=True, tree_id=1)
+    text = [*LONG_PREFIX, 4, 5]
+    for _ in range(60):
+        proposal = source.propose([ProposeRequest(1, 0, 200), ProposeRequest(2, 1, 200)])[1]
+        if proposal.tokens:
+            break
+    assert proposal.tokens == (table_ranking(text, VOCAB_SIZE)[0],)
+    assert engine.cached_len(2) == len(text)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_sessions_over_shared_prefixes_guess_as_if_alone(seed: int) -> None:
+    choose = random.Random(seed)
+    engine = TableEngine(prefix_cache=True)
+    source = ModelSource(engine)
+    limits = DraftLimits(max_len=200, max_nodes=12, tree_width=1 + seed % 3)
+    live: list[Driven] = []
+    for session in range(12):
+        prefix = LONG_PREFIX[: choose.randint(20, len(LONG_PREFIX))] + [choose.randrange(VOCAB_SIZE) for _ in range(choose.randint(0, 2))]
+        live.append(Driven(source, session, prefix, limits))
+        for _ in range(choose.randint(0, 30)):
+            driven = choose.choice(live)
+            driven.propose(len(driven.truth) + choose.randint(1, 10))
+            if choose.random() < 0.3:
+                driven.commit(next_commit(choose, driven))
+        if len(live) > 3:
+            source.close(live.pop(0).session)
+    for driven in live:
+        source.close(driven.session)
+    assert engine.num_free_blocks == engine.limits.num_blocks

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from outrider.engine.block_allocator import BlockAllocator
 from outrider.engine.block_table import BlockTable
 from outrider.engine.contract import EngineLimits
+from outrider.engine.free_runs import FreeRuns
 from outrider.engine.live_tree import LiveTree
 from outrider.engine.pick_walk import walk_picks
+from outrider.engine.prefix_index import PrefixIndex
 from outrider.engine.replay_cost import BusyClock, CountingClock, WaitingClock, linear_cost
 from outrider.engine.replay_engine import ReplayEngine, ReplayScript, replay_identity
 from outrider.errors import Overloaded
@@ -75,6 +78,126 @@ def test_a_shared_block_is_free_when_its_last_holder_lets_go() -> None:
     assert allocator.num_free == 4
     with pytest.raises(AssertionError):
         allocator.release(blocks[:1])
+
+
+def naive_take(free: set[int], count: int) -> list[int]:
+    """The smallest run that fits, else the largest runs first: over a plain set."""
+    runs = [[block] for block in sorted(free) if block - 1 not in free]
+    for run in runs:
+        while run[-1] + 1 in free:
+            run.append(run[-1] + 1)
+    fitting = [run for run in runs if len(run) >= count]
+    if fitting:
+        return min(fitting, key=lambda run: (len(run), run[0]))[:count]
+    taken = [block for run in sorted(runs, key=lambda run: (-len(run), run[0])) for block in run]
+    return sorted(taken[:count])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_free_runs_agree_with_a_set(seed: int) -> None:
+    chance = random.Random(seed)
+    runs, free = FreeRuns(50), set(range(50))
+    held: list[int] = []
+    for _ in range(300):
+        if held and chance.random() < 0.6:
+            block = held.pop(chance.randrange(len(held)))
+            runs.add(block)
+            free.add(block)
+        elif free:
+            count = chance.randint(1, min(9, len(free)))
+            assert runs.fits(count) == any(all(block + step in free for step in range(count)) for block in free)
+            taken = runs.take(count)
+            assert taken == naive_take(free, count)
+            free -= set(taken)
+            held += taken
+        assert runs.num_free == len(free)
+
+
+def keyed(index: PrefixIndex, *blocks: int) -> None:
+    for block in blocks:
+        index.add(bytes([block]), block)
+
+
+def test_blocks_that_can_be_found_are_given_up_last_and_the_oldest_first() -> None:
+    index = PrefixIndex()
+    allocator = BlockAllocator(8, index)
+    first, second = allocator.allocate(3), allocator.allocate(3)
+    keyed(index, *first, *second)
+    allocator.release(first)
+    allocator.release(second)
+    assert allocator.num_free == 8
+    assert allocator.allocate(2) == [6, 7], "never used"
+    assert allocator.allocate(1) == [2], "the end of the text let go first: nobody finds it without what is before"
+    allocator.retain([0, 1])
+    assert allocator.num_free == 3
+    assert allocator.allocate(2) == [4, 5]
+    assert [index.holds(block) for block in range(8)] == [True, True, False, True, False, False, False, False]
+    allocator.release([0, 1])
+    assert allocator.allocate(3) == [0, 1, 3]
+    with pytest.raises(Overloaded):
+        allocator.allocate(1)
+    assert len(index) == 0
+
+
+def test_a_few_more_are_given_up_for_one_run_but_none_for_nothing() -> None:
+    index = PrefixIndex()
+    allocator = BlockAllocator(8, index)
+    allocator.allocate(8)
+    keyed(index, 1, 2, 5)
+    allocator.release([0])
+    allocator.release([3])
+    allocator.release([1, 2])
+    assert allocator.allocate(2) == [2, 3], "two lie empty apart; giving one up makes them neighbours of it"
+    assert index.holds(1)
+    allocator.retain([1])
+    allocator.release([5])
+    allocator.release([7])
+    assert allocator.allocate(2) == [0, 7]
+    assert index.holds(5), "0, 5 and 7 make no run of two"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_kept_blocks_are_neither_lost_nor_held_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    index = PrefixIndex()
+    allocator = BlockAllocator(40, index)
+    held: list[list[int]] = []
+    num_keys = 0
+    for _ in range(300):
+        if held and chance.random() < 0.5:
+            blocks = held.pop(chance.randrange(len(held)))
+            for block in blocks:
+                if not index.holds(block) and chance.random() < 0.5:
+                    num_keys += 1
+                    index.add(num_keys.to_bytes(4, "little"), block)
+            allocator.release(blocks)
+        else:
+            shared = [block for block in range(40) if index.holds(block) and chance.random() < 0.1]
+            count = chance.randint(1, 12)
+            allocator.retain(shared)
+            try:
+                held.append(shared + allocator.allocate(count))
+            except Overloaded:
+                assert allocator.num_free < count
+                allocator.release(shared)
+        taken = [block for blocks in held for block in blocks]
+        assert len(set(taken)) == 40 - allocator.num_free
+        assert all(taken.count(block) == allocator.num_references(block) for block in range(40))
+    for blocks in held:
+        allocator.release(blocks)
+    assert sorted(allocator.allocate(40)) == list(range(40))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_runs_of_scattered_tables_agree_with_their_slots(seed: int) -> None:
+    chance = random.Random(seed)
+    blocks = chance.sample(range(12), 6) if seed % 2 else sorted(chance.sample(range(12), 6))
+    table = BlockTable(blocks, 4)
+    for _ in range(40):
+        begin, end = sorted((chance.randint(0, 24), chance.randint(0, 24)))
+        runs = table.runs(begin, end)
+        assert [slot for left, right in runs for slot in range(left, right)] == table.slots[begin:end].tolist()
+        assert all(right != left for (_, right), (left, _) in pairwise(runs)), "runs are maximal"
 
 
 def test_runs_of_a_table_are_maximal_and_in_order() -> None:

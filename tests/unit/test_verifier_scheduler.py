@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from concurrent.futures import Future
 
@@ -351,3 +352,78 @@ async def test_waiting_commits_of_an_answer_merge() -> None:
     answer.push(TokensCommitted(4, (2, 3), (), None))
     assert isinstance(await answer.next(), SessionStarted)
     assert await answer.next() == TokensCommitted(3, (1, 2, 3), (), None)
+
+
+LONG_PROMPT = list(range(1, 39)) * 2  # of four blocks and twelve tokens
+NUM_TOKENS = 12
+
+
+def long_answer_of(max_tokens: int, tenant: str = "", prompt: list[int] = LONG_PROMPT) -> AnswerStream:
+    spec = dataclasses.replace(spec_of(0, prompt, max_tokens, TABLE), tenant=tenant)
+    return AnswerStream(SessionRequest(spec, "plain", "coupled", None, None), lambda: None)
+
+
+async def test_samples_that_come_together_are_read_once() -> None:
+    engine = TableEngine(TABLE, prefix_cache=True, num_blocks=1024, max_rows=32)
+    loop = Loop(engine)
+    measured = engine.num_fed
+    answers = [long_answer_of(NUM_TOKENS) for _ in range(4)]
+    for answer in answers:
+        loop.scheduler.inbox.put(OpenAsked(answer))
+    ends = [ended(loop, answer) for answer in answers]
+    truth = TABLE.answer(LONG_PROMPT, len(LONG_PROMPT) + NUM_TOKENS, frozenset({0}))
+    assert all(loop.tokens(answer) == truth for answer in answers)
+    assert [end.statistics.num_cached_prompt for end in ends] == [0, 64, 64, 64]
+    assert engine.num_fed - measured == len(LONG_PROMPT) + 3 * (len(LONG_PROMPT) - 64) + 4 * (len(truth) - 1)
+    loop.stop()
+    assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+async def test_a_prompt_that_was_answered_is_found_by_its_own_tenant_only() -> None:
+    engine = TableEngine(TABLE, prefix_cache=True)
+    loop = Loop(engine)
+    found = []
+    for tenant in ("", "a", "", "a", "b"):
+        answer = long_answer_of(3, tenant)
+        loop.scheduler.inbox.put(OpenAsked(answer))
+        found.append(ended(loop, answer).statistics.num_cached_prompt)
+    assert found == [0, 0, 64, 64, 0]
+    loop.stop()
+
+
+async def test_a_follow_up_counts_the_answer_before_it_as_prompt() -> None:
+    engine = TableEngine(TABLE, prefix_cache=True)
+    loop = Loop(engine)
+    first = long_answer_of(20)
+    loop.scheduler.inbox.put(OpenAsked(first))
+    ended(loop, first)
+    turn = LONG_PROMPT + loop.tokens(first) + [7, 8]
+    second = long_answer_of(3, prompt=turn)
+    loop.scheduler.inbox.put(OpenAsked(second))
+    assert ended(loop, second).statistics.num_cached_prompt == (len(turn) - 4) // 16 * 16
+    assert loop.tokens(second) == TABLE.answer(turn, len(turn) + 3, frozenset({0}))
+    loop.stop()
+
+
+class FailingOnce(TableEngine):
+    """The first step of sequence `guilty` fails."""
+
+    guilty = -1
+
+    def step(self, plan: StepPlan) -> StepResult:
+        if any(rows.sequence == self.guilty for rows in plan.sequences):
+            raise RuntimeError("spoilt")
+        return super().step(plan)
+
+
+async def test_a_reader_that_fails_does_not_hold_up_who_waited_for_it() -> None:
+    engine = FailingOnce(TABLE, prefix_cache=True)
+    loop = Loop(engine)
+    engine.guilty = 1  # the first handle
+    answers = [long_answer_of(NUM_TOKENS) for _ in range(3)]
+    for answer in answers:
+        loop.scheduler.inbox.put(OpenAsked(answer))
+    ends = [ended(loop, answer) for answer in answers]
+    assert ends[0].reason is FinishReason.FAILED
+    assert [end.statistics.num_cached_prompt for end in ends[1:]] == [0, 64]
+    loop.stop()

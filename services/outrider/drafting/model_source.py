@@ -170,8 +170,11 @@ class ModelSource:
         limits = self._engine.limits
         if not limits.prefix_cache:
             return set()
-        trees = [self._trees[request.session] for request in sorted(requests, key=lambda request: request.session)
-                 if request.draft_until > len(self._trees[request.session].truth)]
+        trees = [
+            self._trees[request.session]
+            for request in sorted(requests, key=lambda request: request.session)
+            if request.draft_until > len(self._trees[request.session].truth)
+        ]
         prefills = {tree.session: prefill for tree in trees if (prefill := tree.prefill()) is not None}
         return waiting(prefills, limits.block_len) if len(prefills) > 1 else set()
 

@@ -30,13 +30,13 @@ class Prefill:
 
 def waiting(prefills: Mapping[int, Prefill], block_len: int) -> set[int]:
     """Of sequences that are all to be fed now, in order of arrival, those that had better wait for another to be read."""
-    order = sorted(prefills.values(), key=lambda prefill: not prefill.begun)  # stable: who has begun, then who came first
-    place_of = {id(prefill): place for place, prefill in enumerate(order)}
-    return {
-        sequence
-        for sequence, prefill in prefills.items()
-        if not prefill.begun and any(_brings(other, prefill, block_len) for other in order[: place_of[id(prefill)]])
-    }
+    order = sorted(prefills, key=lambda sequence: not prefills[sequence].begun)  # stable: who has begun, then who came first
+    late: set[int] = set()
+    for place, sequence in enumerate(order):
+        own = prefills[sequence]
+        if not own.begun and any(_brings(prefills[other], own, block_len) for other in order[:place]):
+            late.add(sequence)
+    return late
 
 
 def _brings(other: Prefill, own: Prefill, block_len: int) -> bool:
