@@ -33,7 +33,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.pacing.contract import PacingPlan, SessionPlan, SessionView
+from outrider.session.pacing.contract import PacingPlan, SessionPlan
 from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.frames import Close
 from outrider.types.identity import ModelIdentity

@@ -17,6 +17,7 @@ from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.gateway.checks import check_input, check_request
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
+from outrider.gateway.sample_run import decode_start
 from outrider.gateway.tokenizer import load_tokenizer
 from outrider.types.identity import Numerics
 from outrider.types.sampling import SamplingParams
@@ -91,6 +92,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     (draft(stop_below=math.nan), "draft.stop_below"),
     ({"acceptance": 9}, "acceptance"),
     ({"resume_token_ids": [1], "n": 2}, "resume_token_ids"),
+    ({"cache_salt": "s" * 129}, "cache_salt"),
     ({"resume_token_ids": [2048]}, "resume_token_ids[0]"),
     ({"resume_token_ids": [5, 6], "max_tokens": 2}, "resume_token_ids"),
 ]
@@ -203,6 +205,12 @@ def test_rejection_is_served_and_labelled() -> None:
 
 def test_fast_numerics_promise_no_exact_text() -> None:
     assert not resolved().exact(Numerics.FAST)
+
+
+def test_the_cache_salt_reaches_the_verifier_as_whose_text_it_is() -> None:
+    assert decode_start(resolved(cache_salt="team-7"), "session", 0).tenant == "team-7"
+    assert decode_start(resolved(), "session", 0).tenant == ""
+    assert len(resolved(cache_salt="s" * 128).checked.cache_salt) == 128
 
 
 def test_token_ids_are_used_as_they_are() -> None:

@@ -228,6 +228,7 @@ def test_statistics_survive_with_their_ratios() -> None:
         draft_wait_us=1,
         pacing="pearl",
         num_drafter_losses=1,
+        num_cached_prompt=64,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics
@@ -272,6 +273,8 @@ def test_acceptance_rules_by_name_and_number() -> None:
 def test_a_clients_request_sets_exactly_what_it_means_to() -> None:
     request = GenerationRequest(messages=(ChatMessage("user", "hi"),), seed=0, draft=DraftWishes(off=False, max_len=3), stop=("x",))
     message = request_to_proto(request)
+    assert message.cache_salt == ""
+    assert request_to_proto(replace(request, cache_salt="team")).cache_salt == "team"
     assert message.WhichOneof("input") == "chat"
     assert message.sampling.HasField("seed")
     assert message.draft.HasField("off")

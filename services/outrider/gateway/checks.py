@@ -15,6 +15,7 @@ from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import CheckedRequest
 from outrider.rpc.convert import acceptance_name, sampling_from_proto, seed_from_proto, token_ids
+from outrider.rpc.convert import bounds
 from outrider.rpc.convert.bounds import bounded, finite
 from outrider.rpc.convert.sampling import COUPLED
 from outrider.v1 import generation_pb2 as pb
@@ -28,6 +29,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_DRAFT_LEN = 64
 MAX_TREE_WIDTH = 8
 MAX_MESSAGES = 1024
+MAX_CACHE_SALT_LEN = 128
 ROLES = ("system", "user", "assistant")
 
 
@@ -57,6 +59,7 @@ def check_request(message: pb.GenerateRequest, served: ServedModel, limits: Gate
         acceptance=acceptance,
         adapter=message.adapter,
         resume_ids=_resume_ids(message, served, limits, num_samples, acceptance),
+        cache_salt=bounds.name("cache_salt", message.cache_salt, MAX_CACHE_SALT_LEN),
     )
 
 

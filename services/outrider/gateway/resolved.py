@@ -36,6 +36,7 @@ class CheckedRequest:
     acceptance: str
     adapter: str
     resume_ids: tuple[int, ...]
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
         draft=checked.draft,
         acceptance=acceptance_to_proto(checked.acceptance),
         adapter=checked.adapter,
+        tenant=checked.cache_salt,
     )
 
 

@@ -48,7 +48,8 @@ class GenerationRequest:
     """One request. Exactly one of prompt, token_ids and messages is set.
 
     seed: None lets the gateway mint one (returned in Started). acceptance: "coupled" or "rejection". top_logprobs: None means none.
-    resume_token_ids: what this request is already known to have answered with.
+    resume_token_ids: what this request is already known to have answered with. cache_salt: requests share prompts that were read with
+    those of an equal salt only.
     """
 
     prompt: str | None = None
@@ -68,6 +69,7 @@ class GenerationRequest:
     model: str = ""
     adapter: str = ""
     resume_token_ids: tuple[int, ...] = ()
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

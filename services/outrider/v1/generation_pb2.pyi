@@ -78,7 +78,7 @@ class DraftOptions(_message.Message):
     def __init__(self, off: _Optional[bool] = ..., max_len: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., pacing: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "prompt", "token_ids", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "top_logprobs", "draft", "acceptance", "mode", "adapter", "resume_token_ids")
+    __slots__ = ("request_id", "model", "prompt", "token_ids", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "top_logprobs", "draft", "acceptance", "mode", "adapter", "resume_token_ids", "cache_salt")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class GenerateRequest(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt: str
@@ -113,7 +114,8 @@ class GenerateRequest(_message.Message):
     mode: GenerationMode
     adapter: str
     resume_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., n: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., mode: _Optional[_Union[GenerationMode, str]] = ..., adapter: _Optional[str] = ..., resume_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    cache_salt: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., n: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., mode: _Optional[_Union[GenerationMode, str]] = ..., adapter: _Optional[str] = ..., resume_token_ids: _Optional[_Iterable[int]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("request_id", "model", "seed", "num_prompt_tokens", "fingerprint", "exact")

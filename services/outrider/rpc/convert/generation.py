@@ -68,6 +68,7 @@ def _request(request: GenerationRequest) -> pb.GenerateRequest:
         acceptance=acceptance_to_proto(request.acceptance),
         adapter=request.adapter,
         resume_token_ids=request.resume_token_ids,
+        cache_salt=request.cache_salt,
     )
 
 
