@@ -14,8 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.gateway.limits import GatewayLimits, ServedModel
 from outrider.gateway.resolved import CheckedRequest
-from outrider.rpc.convert import acceptance_name, sampling_from_proto, seed_from_proto, token_ids
-from outrider.rpc.convert import bounds
+from outrider.rpc.convert import acceptance_name, bounds, sampling_from_proto, seed_from_proto, token_ids
 from outrider.rpc.convert.bounds import bounded, finite
 from outrider.rpc.convert.sampling import COUPLED
 from outrider.v1 import generation_pb2 as pb
