@@ -57,11 +57,9 @@ class HostedSession:
             self.session.resume(now_us)
         return self._left_out
 
-    def prefill(self) -> Prefill | None:
-        """What the target has to read of the prefix; None when it has read it."""
+    def prefill(self) -> Prefill:
+        """What the target has to read of the prefix."""
         session = self.session
-        if not session.is_reading:
-            return None
         return Prefill(session.spec.prefix, session.cached_len, session.cached_len > session.found_len, session.spec.tenant)
 
     def await_prefix(self) -> None:

@@ -258,8 +258,9 @@ class Scheduler:
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
         limits = self._engine.limits
-        prefills = {hosted.handle: prefill for hosted in ready if (prefill := hosted.prefill()) is not None} if limits.prefix_cache else {}
-        late = waiting(prefills, limits.block_len) if len(prefills) > 1 else set()
+        if not limits.prefix_cache:
+            return ready
+        late = waiting({hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}, limits.block_len)
         taken: list[HostedSession] = []
         for hosted in ready:
             if hosted.handle in late:

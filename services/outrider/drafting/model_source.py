@@ -165,18 +165,18 @@ class ModelSource:
                 budget -= chunk_len
         return parts
 
-    def _late(self, requests: list[ProposeRequest]) -> set[int]:
+    def _late(self, requests: list[ProposeRequest]) -> frozenset[int]:
         """Sessions that wait because another is being read whose blocks will be theirs too."""
         limits = self._engine.limits
-        if not limits.prefix_cache:
-            return set()
-        trees = [
-            self._trees[request.session]
-            for request in sorted(requests, key=lambda request: request.session)
-            if request.draft_until > len(self._trees[request.session].truth)
-        ]
-        prefills = {tree.session: prefill for tree in trees if (prefill := tree.prefill()) is not None}
-        return waiting(prefills, limits.block_len) if len(prefills) > 1 else set()
+        reading: list[ModelTree] = []
+        for request in requests:
+            tree = self._trees[request.session]
+            if tree.is_reading and request.draft_until > len(tree.truth):
+                reading.append(tree)
+        if len(reading) < 2 or not limits.prefix_cache:
+            return frozenset()
+        reading.sort(key=lambda tree: tree.session)  # as they came, whatever the order of the requests
+        return frozenset(waiting({tree.session: tree.prefill() for tree in reading}, limits.block_len))
 
     def _take_prefix(self, tree: ModelTree) -> None:
         """Before a session is fed that has waited: take over what was read meanwhile."""

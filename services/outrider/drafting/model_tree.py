@@ -64,10 +64,13 @@ class ModelTree:
         """The engine holds the KV of the first found_len committed tokens already. Before it was fed any."""
         self.num_cached = self.found_len = found_len
 
-    def prefill(self) -> Prefill | None:
-        """What of the prefix is still to be read; None when nothing is."""
-        if self.num_cached >= len(self._prefix):
-            return None
+    @property
+    def is_reading(self) -> bool:
+        """Whether the prefix was not fed to its end."""
+        return self.num_cached < len(self._prefix)
+
+    def prefill(self) -> Prefill:
+        """What of the prefix is still to be read."""
         return Prefill(self._prefix, self.num_cached, self.num_cached > self.found_len, self._tenant)
 
     # --- growing --------------------------------------------------------------------------------------------------------
