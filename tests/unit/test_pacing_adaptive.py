@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -51,6 +52,41 @@ def test_a_far_drafter_is_not_worth_waiting_for_in_turns_but_may_run_ahead() -> 
     turns = max(course.tokens_per_us for course in serial_courses(rates, 0.97, 1.0))
     assert best_ahead_course(rates, 0.97, 1.0).tokens_per_us > 1.15 * turns
     assert best_ahead_course(rates, 0.97, 1.0).miss_len == 0
+
+
+def speed_of_never_waiting(acceptance: float, step_us: float, draft_us: float, link_us: float, num_tokens: int = 20_000) -> float:
+    """Tokens per microsecond of a verifier that never waits and a drafter that never rests, played round by round: guess i is right with
+    this acceptance whenever it is made, and a drafter starts over one way after a commit that it had not guessed."""
+    luck = Random(1)
+    is_right = [luck.random() < acceptance for _ in range(num_tokens + 100)]
+    now_us = began_us = 0.0  # began_us: when the drafter began at `base`
+    known = base = 0
+    while known < num_tokens:
+        num_heard = int(max(0.0, now_us - link_us - began_us) / draft_us)
+        follows = all(is_right[base:known])
+        guesses = min(8, max(0, base + num_heard - known)) if follows else 0
+        emitted = 1 + next((at for at in range(guesses) if not is_right[known + at]), guesses)
+        now_us += step_us
+        known += emitted
+        if not all(is_right[base:known]) and now_us + link_us > began_us:
+            base, began_us = known, now_us + link_us
+    return known / now_us
+
+
+@pytest.mark.parametrize("acceptance", [0.7, 0.9])
+@pytest.mark.parametrize("link_us", [0.25 * TARGET_US, TARGET_US, 3.0 * TARGET_US])
+def test_decoding_on_until_a_far_drafter_is_heard_of_promises_what_it_yields(acceptance: float, link_us: float) -> None:
+    rates = measured_rates(FLAT, 1, draft_us=TARGET_US / 10, link_us=link_us, overhead_us=0.0)
+    course = best_ahead_course(rates, acceptance, 1.0)
+    played = speed_of_never_waiting(acceptance, TARGET_US, TARGET_US / 10, link_us)
+    assert course.tokens_per_us >= 0.9 * played
+    if course.miss_len == 0:
+        assert course.tokens_per_us == pytest.approx(played, rel=0.25)
+
+
+def test_a_drafter_so_far_that_it_is_never_heard_of_in_time_promises_plain_decoding() -> None:
+    rates = measured_rates(FLAT, 1, 3_000.0, link_us=100.0 * TARGET_US, overhead_us=0.0)
+    assert best_ahead_course(rates, 0.5, 1.0).tokens_per_us == pytest.approx(plain_course(rates).tokens_per_us, rel=1e-3)
 
 
 def test_when_every_row_costs_as_much_as_a_step_nothing_beats_plain_decoding() -> None:

@@ -67,6 +67,22 @@ def test_in_turns_a_step_does_not_begin_before_the_guesses_are_there_or_late() -
     assert plan({**hopes, 2: outlook(0, 0.0, 0.0)}, waiting(1, guessed=1), waiting(2)).take, "not at the price of one that needs none"
 
 
+def test_a_step_that_is_over_before_the_next_guess_comes_is_not_put_off() -> None:
+    """Its token would have been verified with the guesses anyway, and it finds out sooner whether the drafter follows."""
+    for next_in_us, waits in ((STEP_US / 4, True), (1.5 * STEP_US, False)):
+        hopes = {1: replace(outlook(8, next_in_us, 100.0), goes_on=True)}
+        assert bool(plan(hopes, waiting(1), steps_worth=1.1).take) is not waits
+    resting = {1: outlook(8, 1.5 * STEP_US, 100.0)}
+    assert not plan(resting, waiting(1), steps_worth=1.1).take, "a drafter that rests meanwhile sends nothing meanwhile"
+
+
+def test_guesses_that_come_during_a_step_serve_the_next_one() -> None:
+    """So late in a step, a guess at 0.6 is not worth the time until it comes: most of what it brings comes anyway."""
+    hopes = {1: outlook(1, 0.6 * STEP_US, 100.0, right=0.6)}
+    assert not plan(hopes, waiting(1), steps_worth=0.9).take
+    assert plan({1: replace(hopes[1], goes_on=True)}, waiting(1), steps_worth=0.9).take
+
+
 @pytest.mark.parametrize("change", [{"tail_ended": True}, {"has_drafter": False}, {"num_uncached": 30}, {"draft_deadline_us": NOW_US}])
 def test_nobody_waits_for_what_will_not_come(change: dict[str, object]) -> None:
     hopes = {1: replace(outlook(4, 1_000.0, 1_000.0), in_turns_until_us=NOW_US + 70_000.0)}

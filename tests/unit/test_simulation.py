@@ -47,6 +47,18 @@ def test_the_same_world_and_policy_give_the_same_outcome(policy: str) -> None:
     assert simulate(replace(world, seed=2), make_pacing(policy), 500) != first
 
 
+@pytest.mark.parametrize(("acceptance", "gain"), [(0.7, 1.15), (0.9, 1.05)])
+def test_a_step_away_adaptive_beats_every_fixed_policy(acceptance: float, gain: float) -> None:
+    """Five milliseconds and steps of five: it decodes on while nothing can have come, and uses what comes."""
+    far = World(FLAT.verify_curve(5_000), FLAT.draft_curve(500), ((Phase(acceptance),),), delay_us=5_000, output_len=192)
+    speeds = {
+        name: simulate(far, Contestant.parse(name).pacing(), 2_000).tokens_per_s
+        for name in ("plain", "serial:4", "serial:8", "pearl", "adaptive")
+    }
+    adaptive = speeds.pop("adaptive")
+    assert adaptive > gain * max(speeds.values())
+
+
 def test_luck_belongs_to_client_request_and_position_alone() -> None:
     texts = [text_of(WORLD, client, request) for client, request in ((0, 0), (0, 1), (1, 0))]
     rights = [text.guesses == text.truth for text in texts]

@@ -49,6 +49,8 @@ class _Session:
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
     draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
+    restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
+    restart_len: int = 0
 
 
 class AdaptivePacing:
@@ -109,16 +111,18 @@ class AdaptivePacing:
     def _outlook(self, session: SessionView) -> Outlook:
         own = self._remember(session)
         course, bound, right = own.course, self._bound(session), session.acceptance
-        if course.pace is Pace.PLAIN:
-            wanted = most = min(PROBE_LEN, bound) if own.probe.is_on else 0
-            right = PROBE_HOPE
-        else:
+        most = min(bound, self._paying_len(right))
+        if course.pace is not Pace.PLAIN:
             wanted = min(course.hit_len if session.following else course.miss_len, bound)
-            most = max(wanted, min(bound, self._paying_len(right)))
+        elif own.probe.is_on:
+            wanted, right = min(PROBE_LEN, bound), PROBE_HOPE
+        else:
+            wanted = 0  # guesses that come though nobody asked for more are verified where they pay
         draft_us = self._rates.draft_us(course.pace) or self._step_us / FIRST_LEN
-        next_us = self._next_guess_us(session, wanted, draft_us)
+        next_us = self._next_guess_us(own, session, wanted, draft_us)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
-        return Outlook(wanted, most, right, right * session.continue_prob, next_us, draft_us, until_us)
+        goes_on = course.pace is Pace.AHEAD
+        return Outlook(wanted, max(wanted, most), right, right * session.continue_prob, next_us, draft_us, until_us, goes_on)
 
     def _in_turns_until_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
@@ -128,11 +132,15 @@ class AdaptivePacing:
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
 
-    def _next_guess_us(self, session: SessionView, wanted: int, draft_us: float) -> float:
-        """A drafter that goes on sends at any time, one that starts over once it has heard; one that is late may be late as long again."""
-        begin_us = session.waiting_since_us + 2.0 * self._rates.link_us
-        expected_us = self._now_us + draft_us if session.following else begin_us + (session.depth + 1) * draft_us
-        late_us = max(0.0, self._now_us - (begin_us + wanted * draft_us))
+    def _next_guess_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float:
+        """A drafter that goes on sends at any time; one that starts over once it has heard, and has guessed what was decoded meanwhile.
+        One that is late may be late as long again."""
+        heard_us = session.waiting_since_us + 2.0 * self._rates.link_us
+        if session.following:
+            num_behind = session.committed_len - own.restart_len
+            heard_us = max(session.waiting_since_us, own.restart_us + 2.0 * self._rates.link_us + num_behind * draft_us)
+        expected_us = self._now_us + draft_us if session.following and session.depth else heard_us + (session.depth + 1) * draft_us
+        late_us = max(0.0, self._now_us - (heard_us + wanted * draft_us))
         return max(expected_us, float(self._now_us)) + late_us
 
     def _paying_len(self, right: float) -> int:
@@ -163,6 +171,8 @@ class AdaptivePacing:
         """Rounds that ended since the last plan: what they took, against what their course expected."""
         for session in view.sessions:
             own = self._remember(session)
+            if not session.following:
+                own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
             took_us = session.waiting_since_us - own.ready_us

@@ -2,13 +2,15 @@
 
 A chain of guesses goes on with probability continue_prob and each is right with probability acceptance, so g = continue_prob * acceptance
 is the chance of one more accepted token: a round of length L emits sum over i <= L of g^i (ALGORITHMS 0, with pauses). Overlapped
-rounds are a chain of two states, after the fashion of ALGORITHMS A.1: MISS (the drafter starts over, the verifier waits for `miss_len`
-guesses, PEARL: 0) and HIT (it had guessed on while its guesses were verified; the verifier waits until `hit_len` are there).
+rounds are a chain of two states, after the fashion of ALGORITHMS A.1: MISS (the drafter starts over; the verifier waits for `miss_len`
+guesses, or, PEARL's 0, decodes on without until it is heard of) and HIT (it had guessed on while its guesses were verified; the verifier
+waits until `hit_len` are there).
 Must not know sessions, views or how a pace is carried out.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +21,7 @@ from outrider.session.pacing.contract import CostCurve
 
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
+MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 LOST_TOKENS = 1.5  # of a round's drafting: the one that its last pick tests, and half of what was under way when a commit contradicts
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
@@ -100,8 +103,9 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
     miss_wait_us = 2.0 * rates.link_us + longest * rates.draft_us
-    # Without guesses the round begins at once, but whether the drafter follows is known only when it is heard of.
-    miss_wait_us[0] = max(0.0, 2.0 * rates.link_us + rates.draft_us - float(step_us[0]))
+    # Without guesses rounds begin at once, one after another, until the drafter is heard of; it follows if all their tokens were guessed.
+    miss_wait_us[0] = 0.0
+    goes_on[0] = _heard_share(right, _num_unheard(rates, float(step_us[0])))
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
     tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
@@ -113,6 +117,21 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
     ahead_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
+
+
+def _num_unheard(rates: RoundRates, step_us: float) -> int:
+    """Rounds without guesses from a commit that the drafter did not guess until what it guesses from there is beyond the truth here."""
+    gained_us = step_us - rates.draft_us  # on the truth, in each round
+    if gained_us <= 0.0:
+        return MAX_UNHEARD
+    return max(1, min(MAX_UNHEARD, math.ceil((2.0 * rates.link_us + rates.draft_us) / gained_us)))
+
+
+def _heard_share(right: float, num_unheard: int) -> float:
+    """Of rounds without guesses, those after which the drafter is heard of and follows: num_unheard tokens in a row must be right, and
+    a wrong one begins the count anew (runs of successes: (1 - g^n) / ((1 - g) g^n) rounds on average)."""
+    whole = right**num_unheard
+    return whole * (1.0 - right) / (1.0 - whole)
 
 
 def _mean_longest_wait(miss_us: _FloatArray, hit_us: _FloatArray, hit_share: _FloatArray, num_sessions: int) -> _FloatArray:

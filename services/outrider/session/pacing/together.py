@@ -25,7 +25,7 @@ class Outlook:
 
     right: chance that a guess is right. to_come: that one more comes and is right. next_us: when the next is expected; draft_us: how long
     after one another they come. in_turns_until_us: it wants the drafter to rest while its guesses are verified, and the step not to begin
-    before it has what it wants, until then; None = whenever it pays.
+    before it has what it wants, until then; None = whenever it pays. goes_on: the drafter guesses on while a step runs.
     """
 
     wanted: int
@@ -35,6 +35,7 @@ class Outlook:
     next_us: float
     draft_us: float
     in_turns_until_us: float | None = None
+    goes_on: bool = False
 
 
 class _Prospect:
@@ -55,6 +56,10 @@ class _Prospect:
         """When it has what it wants."""
         return self.outlook.next_us + (self._lacking - 1) * self.outlook.draft_us
 
+    def comes_by(self, end_us: float) -> bool:
+        """Whether waiting brings anything that a step which ends then would not."""
+        return not self.outlook.goes_on or self.outlook.next_us < end_us
+
     def num_new(self, at_us: float) -> int:
         """Guesses that will have come."""
         if not self._lacking or at_us < self.outlook.next_us:
@@ -73,6 +78,18 @@ class _Prospect:
         reached = right**self._have
         sure = (1.0 - reached * right) / (1.0 - right)
         return sure + reached * to_come * (1.0 - to_come ** self.num_new(at_us)) / (1.0 - to_come)
+
+    def tokens_after(self, at_us: float, end_us: float) -> float:
+        """What guesses that come while the step runs are expected to add to the next one, if they follow what it finds."""
+        if not self.outlook.goes_on or end_us < self.outlook.next_us:
+            return 0.0
+        num_verified = self._have + self.num_new(at_us)
+        come = 1 + int((end_us - self.outlook.next_us) / max(1.0, self.outlook.draft_us))
+        num_left = min(self.outlook.most, self._have + come - num_verified - 1)  # one lies where the step has its own token
+        if num_left <= 0:
+            return 0.0
+        right = min(self.outlook.right, _ALMOST_ONE)
+        return float(right ** (num_verified + 1) * right * (1.0 - right**num_left) / (1.0 - right))
 
 
 def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], cost: CostCurve, tokens_per_us: float) -> PacingPlan:
@@ -103,9 +120,14 @@ def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: f
     """Of now and some of the times at which a session has what it wants: where the tokens of the step are worth most."""
 
     def worth(at_us: float) -> float:
-        rows = sum(prospect.rows(at_us) for prospect in prospects)
-        return sum(prospect.tokens(at_us) for prospect in prospects) - tokens_per_us * (at_us - now_us + cost.verify_us(rows))
+        end_us = at_us + cost.verify_us(sum(prospect.rows(at_us) for prospect in prospects))
+        tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us) for prospect in prospects)
+        return tokens - tokens_per_us * (end_us - now_us)
 
-    etas = sorted({prospect.eta_us for prospect in prospects if prospect.is_waiting and prospect.eta_us > now_us})
+    # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.
+    over_us = now_us + cost.verify_us(sum(prospect.rows(now_us) for prospect in prospects))
+    etas = sorted(
+        {prospect.eta_us for prospect in prospects if prospect.is_waiting and now_us < prospect.eta_us and prospect.comes_by(over_us)}
+    )
     every = -(-len(etas) // MAX_TIMES) or 1
     return max((float(now_us), *etas[every - 1 :: every]), key=worth)
