@@ -67,6 +67,17 @@ def test_in_turns_a_step_does_not_begin_before_the_guesses_are_there_or_late() -
     assert plan({**hopes, 2: outlook(0, 0.0, 0.0)}, waiting(1, guessed=1), waiting(2)).take, "not at the price of one that needs none"
 
 
+def test_guesses_of_all_together_that_make_the_step_too_long_are_left_for_the_next() -> None:
+    """Rows are free up to a knee: one session's guesses are under it, sixteen sessions' are far beyond it."""
+    knee = CostCurve(((1, 1_000.0), (64, 1_000.0), (512, 8_000.0)))
+    alone = plan({1: outlook(0, 0.0, 0.0)}, waiting(1, guessed=8), cost=knee, steps_worth=1.5)
+    assert [part.max_nodes for part in alone.take] == [8]
+    many = {index: outlook(0, 0.0, 0.0, right=0.6) for index in range(16)}
+    view = StepView(tuple(waiting(index, guessed=8) for index in many), knee, 512, NOW_US)
+    together = plan_together(view, lambda session: many[session.session], knee, 32.0 / knee.verify_us(1))
+    assert [part.max_nodes for part in together.take] == [2] * 16, "48 rows lie under the knee, 80 beyond it"
+
+
 def test_a_step_that_is_over_before_the_next_guess_comes_is_not_put_off() -> None:
     """Its token would have been verified with the guesses anyway, and it finds out sooner whether the drafter follows."""
     for next_in_us, waits in ((STEP_US / 4, True), (1.5 * STEP_US, False)):

@@ -9,7 +9,6 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
-SLOPE_ROWS = 8
 FIRST_FLUSH_LEN = 2
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
 FIRST_LEN = 4
@@ -73,7 +71,6 @@ class AdaptivePacing:
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
-        self._row_tokens = 0.0  # what one more row of a step costs, in tokens
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -87,10 +84,7 @@ class AdaptivePacing:
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
-        tokens_per_us = self._tokens_per_us(view)
-        rows = 2 * len(view.sessions)
-        self._row_tokens = tokens_per_us * (cost.verify_us(rows + SLOPE_ROWS) - cost.verify_us(rows)) / SLOPE_ROWS
-        return plan_together(view, self._outlook, cost, tokens_per_us)
+        return plan_together(view, self._outlook, cost, self._tokens_per_us(view))
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -111,7 +105,6 @@ class AdaptivePacing:
     def _outlook(self, session: SessionView) -> Outlook:
         own = self._remember(session)
         course, bound, right = own.course, self._bound(session), session.acceptance
-        most = min(bound, self._paying_len(right))
         if course.pace is not Pace.PLAIN:
             wanted = min(course.hit_len if session.following else course.miss_len, bound)
         elif own.probe.is_on:
@@ -122,7 +115,7 @@ class AdaptivePacing:
         next_us = self._next_guess_us(own, session, wanted, draft_us)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
         goes_on = course.pace is Pace.AHEAD
-        return Outlook(wanted, max(wanted, most), right, right * session.continue_prob, next_us, draft_us, until_us, goes_on)
+        return Outlook(wanted, bound, right, right * session.continue_prob, next_us, draft_us, until_us, goes_on)
 
     def _in_turns_until_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
@@ -142,14 +135,6 @@ class AdaptivePacing:
         expected_us = self._now_us + draft_us if session.following and session.depth else heard_us + (session.depth + 1) * draft_us
         late_us = max(0.0, self._now_us - (heard_us + wanted * draft_us))
         return max(expected_us, float(self._now_us)) + late_us
-
-    def _paying_len(self, right: float) -> int:
-        """Guesses of a chain, if they are there, until the next one's row costs more than it is expected to yield."""
-        if self._row_tokens <= 0.0 or right >= 1.0:
-            return MAX_DRAFT_LEN
-        if self._row_tokens >= 1.0 or right <= 0.0:
-            return 0
-        return min(MAX_DRAFT_LEN, int(math.log(self._row_tokens) / math.log(right)))
 
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""

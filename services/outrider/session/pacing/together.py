@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.waiting import must_go
+from outrider.types.tree import MAX_TREE_NODES
 
 MAX_TIMES = 6  # times to begin that are compared, besides now
+FREE_SHARE = 0.02  # rows that make a step longer by less than this are not weighed
 _ALMOST_ONE = 0.9999
 
 
@@ -41,9 +43,9 @@ class Outlook:
 class _Prospect:
     """One session's guesses and expected tokens at a given time."""
 
-    def __init__(self, session: SessionView, outlook: Outlook, now_us: int) -> None:
+    def __init__(self, session: SessionView, outlook: Outlook, now_us: int, most: int) -> None:
         self.outlook = outlook
-        self._have = min(session.depth, outlook.most)
+        self._have = min(session.depth, outlook.most, most)
         self._lacking = 0 if must_go(session, now_us) else max(0, outlook.wanted - session.depth)
 
     @property
@@ -97,8 +99,9 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
     if not view.sessions:
         return PacingPlan((), None, "idle")
     outlooks = [outlook_of(session) for session in view.sessions]
+    most = _paying_len(view.sessions, outlooks, cost, tokens_per_us)
     if not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
-        prospects = [_Prospect(session, outlook, view.now_us) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+        prospects = [_Prospect(session, outlook, view.now_us, most) for session, outlook in zip(view.sessions, outlooks, strict=True)]
         waiting = [prospect.outlook for prospect in prospects if prospect.is_waiting]
         if waiting and all(outlook.in_turns_until_us is not None for outlook in outlooks):
             begin_us = max(outlook.in_turns_until_us or 0.0 for outlook in waiting)
@@ -106,8 +109,27 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
             begin_us = _best_time(prospects, cost, tokens_per_us, view.now_us)
         if begin_us > view.now_us:
             return PacingPlan((), min(int(begin_us) + 1, *(session.draft_deadline_us for session in view.sessions)), "draft")
-    wanted = [Wanted(session, _nodes_within(session, outlook.most)) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+    wanted = [
+        Wanted(session, _nodes_within(session, min(outlook.most, most))) for session, outlook in zip(view.sessions, outlooks, strict=True)
+    ]
     return PacingPlan(share_rows(wanted, view.max_rows), None, "verify")
+
+
+def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], cost: CostCurve, tokens_per_us: float) -> int:
+    """The most guesses of a session that a step of all is worth making longer for: all that are there, or a half, a quarter, ..."""
+    there = [min(session.depth, outlook.most) for session, outlook in zip(sessions, outlooks, strict=True)]
+    longest = max(there)
+    least_us = cost.verify_us(len(there))
+    if cost.verify_us(len(there) + sum(there)) <= (1.0 + FREE_SHARE) * least_us:
+        return MAX_TREE_NODES
+    rights = [min(outlook.right, _ALMOST_ONE) for outlook in outlooks]
+
+    def worth(most: int) -> float:
+        taken = [min(have, most) for have in there]
+        tokens = sum((1.0 - right ** (num + 1)) / (1.0 - right) for right, num in zip(rights, taken, strict=True))
+        return tokens - tokens_per_us * cost.verify_us(len(there) + sum(taken))
+
+    return max((longest >> halvings for halvings in range(longest.bit_length() + 1)), key=worth)
 
 
 def _nodes_within(session: SessionView, length: int) -> int:
