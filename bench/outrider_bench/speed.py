@@ -61,11 +61,10 @@ class SpeedRun:
     recorder: Recorder
     step_us: int = 0
 
-    def choose(self) -> list[Contestant]:
-        """One contestant of each kind, with the fastest of its candidate settings over all tasks and temperatures."""
+    def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
+        """One contestant of each family, the fastest of its candidate settings over all tasks and temperatures."""
         gateway = self.stage.served[0].gateway
         prompts = [each for task in self.tasks for each in make_prompts(gateway, task, self.amount.num_tuning_prompts, TUNING_SEED)]
-        families = list(self.stage.families(self.amount.quick))
         total = sum(num_tuning_answers(len(family), len(prompts), len(TEMPERATURES)) for family in families)
         bar = self.progress.add_task("choosing settings", total=total)
         return [fastest(each, prompts, TEMPERATURES, self.amount.max_tokens, lambda: self.progress.advance(bar)) for each in families]
@@ -122,9 +121,9 @@ class SpeedRun:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
-    with ExitStack() as stack, _progress() as progress:
+    with ExitStack() as stack, make_progress() as progress:
         speed = SpeedRun(set_up(args, stack), args.tasks, Amount.of(args), progress, Recorder())
-        contestants = speed.choose()
+        contestants = speed.choose(list(speed.stage.families(speed.amount.quick)))
         rows = speed.measure(contestants)
         policies = [f"outrider {policy}" for policy in speed.stage.policies]
         replayed = speed.replay()
@@ -169,6 +168,6 @@ def _show(console: Console, rows: Sequence[Row]) -> None:
         console.print(table)
 
 
-def _progress() -> Progress:
+def make_progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=make_console(stderr=True))
