@@ -1,8 +1,8 @@
 """Converts a causal language model to what OpenVINO GenAI reads, from the same weights: `python -m outrider_bench.openvino_export`.
 
-Arguments: MODEL FOLDER. Weights stay fp32. transformers' own model goes through OpenVINO's converter; then its cache becomes the graph's state, as GenAI's
-attention backends expect it (inputs input_ids, attention_mask, position_ids and beam_idx; output logits). optimum-intel makes the same
-graph, but only with versions of transformers and huggingface_hub older than ours. Must not know prompts, threads or what is measured.
+Arguments: MODEL FOLDER. transformers' own model goes through OpenVINO's converter, in fp32; then its cache becomes the graph's state, as
+GenAI's attention backends expect it (inputs input_ids, attention_mask, position_ids and beam_idx; output logits). optimum-intel makes
+such a graph too, but needs older transformers and huggingface_hub than ours. Must not know prompts, threads or what is measured.
 """
 
 from __future__ import annotations
