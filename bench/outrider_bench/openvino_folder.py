@@ -51,13 +51,16 @@ def converted(model_path: str, cache: Path = CACHE) -> Path:
 
 def _export(model_path: str, folder: Path) -> None:
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-    done = subprocess.run(
-        [sys.executable, "-m", "outrider_bench.openvino_export", model_path, str(folder)],
-        env={**os.environ, **WITHOUT_REPORTING, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=EXPORT_DEADLINE_S,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "outrider_bench.openvino_export", model_path, str(folder)],
+            env={**os.environ, **WITHOUT_REPORTING, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=EXPORT_DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{model_path} was not converted to OpenVINO within {EXPORT_DEADLINE_S:g} s: try a smaller model") from error
     if done.returncode != 0:
         raise Unavailable(f"{model_path} could not be converted to OpenVINO:\n{done.stderr[-MAX_SHOWN_ERROR:]}")
 
