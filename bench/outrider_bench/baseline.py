@@ -64,7 +64,7 @@ ASSISTANTS = (
     Assistant(5, "heuristic", 0.0),
     Assistant(5, "heuristic", 0.4),
 )
-LOOKUPS = tuple(Lookup(num_tokens, ngram_len) for num_tokens in (3, 5, 10) for ngram_len in (2, 3))
+LOOKUPS = tuple(Lookup(num_tokens, ngram_len) for num_tokens in (3, 5, 10, 16) for ngram_len in (2, 3))
 
 
 class TransformersBaseline(Worker):

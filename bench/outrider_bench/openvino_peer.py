@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from outrider_bench.contestants import threads_text
 from outrider_bench.measurement import Answer, Prompt
 from outrider_bench.openvino_folder import WITHOUT_REPORTING
 from outrider_bench.worker import Worker
@@ -45,13 +46,13 @@ def plain_candidates(num_threads: int) -> list[OpenVinoSettings]:
 
 def draft_candidates(num_threads: int) -> list[OpenVinoSettings]:
     """Fixed lengths, and OpenVINO's confidence threshold; its documentation's 5 and 0.4 are among them."""
-    fixed = [OpenVinoSettings(num_threads, num_tokens=length) for length in (5, 3, 8, 12, 16)]
+    fixed = [OpenVinoSettings(num_threads, num_tokens=length) for length in (5, 3, 8, 12, 16, 24)]
     return [*fixed, *(OpenVinoSettings(num_threads, confidence=confidence) for confidence in (0.4, 0.6, 0.8))]
 
 
 def lookup_candidates(num_threads: int) -> list[OpenVinoSettings]:
     """Draft lengths by lengths of the sought n-gram."""
-    return [OpenVinoSettings(num_threads, num_tokens=length, ngram_len=ngram_len) for length in (5, 3, 10) for ngram_len in (3, 2)]
+    return [OpenVinoSettings(num_threads, num_tokens=length, ngram_len=ngram_len) for length in (5, 3, 10, 16) for ngram_len in (3, 2)]
 
 
 class OpenVinoWorker(Worker):
@@ -73,7 +74,7 @@ class OpenVinoPeer:
     @property
     def settings(self) -> str:
         """Backend, drafting, threads, and what no candidate changes."""
-        return f"{self.chosen.name}; {SETTLED}; {self.chosen.num_threads} thread{'' if self.chosen.num_threads == 1 else 's'}"
+        return f"{self.chosen.name}; {SETTLED}; {threads_text(self.chosen.num_threads)}"
 
     def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
         """Through OpenVINO's own random numbers: texts at T > 0 differ from ours, speeds compare."""
