@@ -1,7 +1,8 @@
 """The peers run: transformers, OpenVINO GenAI and our stack, same prompts, cores and dtype (`outrider bench peers`, `make bench-peers`).
 
 Every contestant takes the best of its own settings, chosen on other prompts; repetitions in rotated order, medians. At temperature 0
-every answer is compared with our plain decoding, and what differs is explained; at T > 0 only ours can be.
+every answer is compared with our plain decoding, and what differs is explained; at T > 0 only ours can be, and the peers' samples are
+compared as distributions.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdo
 from outrider_bench.plot import draw
 from outrider_bench.prompts import REPORTING_SEED, make_prompts
 from outrider_bench.results import PLAIN, Cell, Flip, Recorder, Row, best_policy, ratios
+from outrider_bench.sampling_check import Sampled, check_sampling
 from outrider_bench.speed import MAX_FLIPS_PER_1000, Amount, SpeedRun, make_progress
 from outrider_bench.stage import set_up
+
+NUM_SAMPLES = 300
+QUICK_SAMPLES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class Found:
 
     rows: list[BilledRow]
     differences: list[Difference]
+    sampled: list[Sampled]
     best: str
     settings: dict[str, str]
 
@@ -43,6 +49,11 @@ class Found:
     def own_differences(self) -> list[Difference]:
         """Those of our own stack."""
         return [each for each in self.differences if is_ours(each.flip.contestant)]
+
+    @property
+    def judged(self) -> list[str]:
+        """A line for each answer unlike plain decoding, and for each contestant's samples."""
+        return [*(each.text for each in self.differences), *(each.text for each in self.sampled)]
 
     @property
     def num_own_tokens(self) -> int:
@@ -66,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         picture = args.out.with_suffix(".svg")
         drawn = draw([each.row for each in found.rows], picture)
-        args.out.write_text(markdown(facts, found.settings, found.rows, found.differences, picture.name if drawn else None))
+        args.out.write_text(markdown(facts, found.settings, found.rows, found.judged, picture.name if drawn else None))
     print("RESULT " + json.dumps(result(found, facts)))
     return 0 if 1000.0 * len(found.own_differences) <= MAX_FLIPS_PER_1000 * found.num_own_tokens else 1
 
@@ -80,10 +91,12 @@ def _measure(args: argparse.Namespace) -> Found:
         rows = speed.measure(contestants)
         flips = [flip for row in rows for flip in comparable(speed.recorder, row)]
         differences = _explained(speed, rows, flips, args) if flips else []
+        sampled = _sampled(speed, contestants)
     num_prompts = speed.amount.num_prompts
     return Found(
         rows=bill(rows, contestants, flips, num_prompts),
         differences=differences,
+        sampled=sampled,
         best=best_policy(rows, [f"outrider {policy}" for policy in POLICIES if policy in stage.policies]),
         settings={contestant.name: contestant.settings for contestant in contestants},
     )
@@ -118,6 +131,14 @@ def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args
     return explain(flips, cells, speed.recorder, prompts, Oracle(model_path(args.target), args.dtype), PLAIN)
 
 
+def _sampled(speed: SpeedRun, contestants: Sequence[Contestant]) -> list[Sampled]:
+    """On a prompt of the last task: in the usual order prose, whose answers are the most uncertain."""
+    num_samples = QUICK_SAMPLES if speed.amount.quick else NUM_SAMPLES
+    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, REPORTING_SEED)
+    bar = speed.progress.add_task("sampling", total=num_samples * len(contestants))
+    return check_sampling(contestants, prompt, num_samples, lambda: speed.progress.advance(bar))
+
+
 def result(found: Found, facts: dict[str, str]) -> dict[str, object]:
     """Of the RESULT line."""
     rows = [each.row for each in found.rows]
@@ -129,6 +150,8 @@ def result(found: Found, facts: dict[str, str]) -> dict[str, object]:
         "num_unlike_plain": unlike,
         "num_near_ties": sum(each.near_tie for each in found.differences),
         "differences": [each.text for each in found.differences],
+        "samples_unlike_plain": [each.contestant for each in found.sampled if not each.is_the_targets],
+        "sampling_distances": {each.contestant: round(each.distance, 3) for each in found.sampled},
         "settings": found.settings,
         "facts": facts,
         "cells": [billed_json(each) for each in found.rows],
@@ -142,5 +165,5 @@ def _show(found: Found) -> None:
         for text in texts:
             table.add_row(*text)
         console.print(table)
-    for difference in found.differences:
-        console.print(difference.text, markup=False)
+    for line in found.judged:
+        console.print(line, markup=False)

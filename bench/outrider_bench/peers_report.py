@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider_bench.differences import Difference
 from outrider_bench.report import as_json, ratio_text
 from outrider_bench.results import GENERATE, PLAIN, Row
 
@@ -26,7 +25,7 @@ NOTES = (
     "spread: (highest - lowest) / median of the repetitions' tokens/s. tokens/round: per forward of the target, where that is counted.",
     "cores: set aside for the contestant, busy or not: its threads; of ours the verifier's and, if it drafts, the drafter's, at most all.",
     "tokens/s per core: tokens/s over cores. CPU ms/token: processor time of all its processes while it answered, over its tokens.",
-    "unlike plain: prompts whose answer is not that of our plain decoding. At T > 0 the peers draw other noise: only ours are compared.",
+    "unlike plain: prompts whose answer is not that of our plain decoding. At T > 0 only ours are compared.",
     "No contestant keeps a prompt's cache from one answer to the next. OpenVINO's first token is timed by itself, the others' by who asks.",
 )
 
@@ -73,9 +72,9 @@ def tables(rows: Sequence[BilledRow]) -> dict[str, list[list[str]]]:
 
 
 def markdown(
-    facts: Mapping[str, str], settings: Mapping[str, str], rows: Sequence[BilledRow], differences: Sequence[Difference], plot: str | None
+    facts: Mapping[str, str], settings: Mapping[str, str], rows: Sequence[BilledRow], judged: Sequence[str], plot: str | None
 ) -> str:
-    """The whole report. plot: name of a picture beside it."""
+    """The whole report. judged: lines about answers unlike plain decoding and about samples. plot: a picture beside it."""
     lines = ["## Peers", ""]
     lines += [f"- {name}: {value}" for name, value in facts.items()]
     lines += ["", "Settings (the fastest of their candidates, on other prompts than these):", ""]
@@ -83,7 +82,7 @@ def markdown(
     for name, texts in tables(rows).items():
         lines += ["", f"### {name}", "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
         lines += ["| " + " | ".join(text) + " |" for text in texts]
-    lines += ["", f"Answers unlike plain decoding: {len(differences)}.", *(f"- {difference.text}" for difference in differences)]
+    lines += ["", "Answers unlike plain decoding, and how each samples:", "", *(f"- {line}" for line in judged)]
     lines += [] if plot is None else ["", f"![tokens per second by cell and contestant]({plot})"]
     return "\n".join([*lines, "", *NOTES, ""])
 

@@ -26,6 +26,7 @@ def test_a_peers_run_compares_everyone_or_says_what_is_missing(tmp_path: Path, c
     others = ("generate", "assisted", "lookup", "openvino", "openvino_draft", "openvino_lookup", "plain")
     assert result.keys() >= {f"iso_{key}_vs_{other}" for key in ("t0", "t08") for other in others}
     assert result["identical"] is True, result["differences"]
+    assert not {"outrider serial", "outrider adaptive", "openvino plain"} & set(result["samples_unlike_plain"])
     assert "openvino-genai" in result["facts"]["versions"]
     assert all(cell["cpu_ms_per_token"] > 0 for cell in result["cells"])
     assert "### copying, T = 0.8" in report.read_text()

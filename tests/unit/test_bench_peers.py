@@ -26,6 +26,7 @@ from outrider_bench.openvino_peer import OpenVinoPeer, OpenVinoSettings, draft_c
 from outrider_bench.peers import Found, bill, comparable, result
 from outrider_bench.peers_report import NOTES, BilledRow, markdown, tables
 from outrider_bench.results import ASSISTED, GENERATE, PLAIN, Cell, Flip, Recorder, Row
+from outrider_bench.sampling_check import Sampled, check_sampling, compare
 from outrider_bench.stage import Served, Stage
 
 NAMES = [GENERATE, ASSISTED, LOOKUP, OPENVINO, OPENVINO_DRAFT, OPENVINO_LOOKUP, PLAIN, "outrider serial", "outrider adaptive"]
@@ -195,25 +196,61 @@ def test_a_table_has_speed_cost_and_identity() -> None:
 
 def test_a_report_says_how_its_numbers_are_made_and_shows_the_plot() -> None:
     differences = explained(Flip(COLD.name, OPENVINO_DRAFT, 1, 1, 2, 9))
-    text = markdown({"commit": "abc"}, {PLAIN: "off"}, ROWS, differences, "peers.svg")
+    text = markdown({"commit": "abc"}, {PLAIN: "off"}, ROWS, [each.text for each in differences], "peers.svg")
     assert "| outrider serial | 400 | 10% | 4.00 | 2.00 | 1.0 | 8.00 | 2 | 200 | 2.5 | 0 of 4 |" in text
-    assert "Answers unlike plain decoding: 1." in text
+    assert "\n- copying, T = 0, openvino draft, prompt 1: token 1 is 9" in text
     assert "](peers.svg)" in text
     assert all(note in text for note in NOTES)
     assert "](" not in markdown({}, {}, ROWS, [], None)
 
 
 def test_the_result_has_the_ratios_and_who_differs() -> None:
-    found = Found(ROWS, explained(Flip(COLD.name, OPENVINO_DRAFT, 1, 1, 2, 9)), "outrider serial", {PLAIN: "off", OPENVINO_DRAFT: "k=5"})
+    sampled = [Sampled(OPENVINO_DRAFT, 0.52, 0.0005), Sampled("outrider serial", 0.0, 1.0)]
+    differences = explained(Flip(COLD.name, OPENVINO_DRAFT, 1, 1, 2, 9))
+    found = Found(ROWS, differences, sampled, "outrider serial", {PLAIN: "off", OPENVINO_DRAFT: "k=5"})
     values = result(found, {"commit": "abc"})
     assert (values["iso_t0_vs_generate"], values["iso_t0_vs_openvino_draft"], values["iso_t0_vs_plain"]) == (4.0, 1.6, 2.0)
     assert values["identical"] is False
     assert values["num_unlike_plain"] == {PLAIN: 0, OPENVINO_DRAFT: 1}
     assert values["num_near_ties"] == 1
+    assert values["samples_unlike_plain"] == [OPENVINO_DRAFT]
+    assert values["sampling_distances"] == {OPENVINO_DRAFT: 0.52, "outrider serial": 0.0}
     assert found.own_differences == []
     cells = values["cells"]
     assert isinstance(cells, list)
     assert cells[3] | {"cores": 2, "tokens_per_s_per_core": 200.0, "cpu_ms_per_token": 2.5, "unlike_plain": 0} == cells[3]
+
+
+@dataclass
+class Sampler:
+    """Its second token is drawn from num_tokens tokens by the seed, in an order of its own."""
+
+    name: str
+    num_tokens: int
+    factor: int
+    settings: str = ""
+
+    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
+        assert temperature > 0.0
+        return Answer((0, seed * self.factor % self.num_tokens, 0, 0)[:max_tokens], 1.0, 1.0)
+
+
+def test_samples_of_another_distribution_are_told_from_luck() -> None:
+    calls: list[None] = []
+    contestants = [Sampler(PLAIN, 5, 1), Sampler("same", 5, 3), Sampler("narrow", 2, 1)]
+    same, narrow = check_sampling(contestants, Prompt("prose", (1,)), 60, lambda: calls.append(None))
+    assert len(calls) == 180
+    assert (same.distance, same.is_the_targets) == (0.0, True)
+    assert narrow.distance == pytest.approx(0.6)
+    assert not narrow.is_the_targets
+    assert "NOT as plain decoding does" in narrow.text
+
+
+def test_the_distance_of_two_samples_is_judged_by_permutations() -> None:
+    assert compare([1, 2, 3, 4], [4, 3, 2, 1]) == (0.0, 1.0)
+    distance, luck = compare([1] * 3, [2] * 3)
+    assert distance == 1.0
+    assert luck == pytest.approx(0.1, abs=0.03)  # 2 of the 20 ways to deal three and three
 
 
 def test_without_the_extra_the_command_says_what_installs_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
