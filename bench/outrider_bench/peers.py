@@ -32,7 +32,7 @@ from outrider_bench.speed import MAX_FLIPS_PER_1000, Amount, SpeedRun, make_prog
 from outrider_bench.stage import set_up
 
 NUM_SAMPLES = 300
-QUICK_SAMPLES = 40
+QUICK_SAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True)

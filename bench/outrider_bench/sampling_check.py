@@ -33,14 +33,17 @@ class Sampled:
 
     @property
     def is_the_targets(self) -> bool:
-        """Whether the distance can be luck."""
+        """Whether the distance can be luck; few samples show only large differences."""
         return self.luck >= LEAST_LUCK
 
     @property
     def text(self) -> str:
         """One line for reports."""
-        verdict = "as plain decoding does" if self.is_the_targets else "NOT as plain decoding does: its speeds at T > 0 are of other texts"
-        return f"{self.contestant}: samples {verdict} (distance {self.distance:.2f}, by luck with probability {self.luck:.2g})"
+        verdict = "not told from" if self.is_the_targets else "NOT those of"
+        return (
+            f"{self.contestant}, T = {TEMPERATURE:g}: its samples are {verdict} plain decoding "
+            f"(distance {self.distance:.2f}, by luck with probability {self.luck:.2g})"
+        )
 
 
 def check_sampling(contestants: Sequence[Contestant], prompt: Prompt, num_samples: int, on_answer: Callable[[], None]) -> list[Sampled]:

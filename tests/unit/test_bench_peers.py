@@ -243,7 +243,8 @@ def test_samples_of_another_distribution_are_told_from_luck() -> None:
     assert (same.distance, same.is_the_targets) == (0.0, True)
     assert narrow.distance == pytest.approx(0.6)
     assert not narrow.is_the_targets
-    assert "NOT as plain decoding does" in narrow.text
+    assert "its samples are NOT those of plain decoding (distance 0.60" in narrow.text
+    assert "its samples are not told from plain decoding" in same.text
 
 
 def test_the_distance_of_two_samples_is_judged_by_permutations() -> None:
