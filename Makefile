@@ -28,6 +28,10 @@ run: $(STAMP) ## serve the reference pair, stream one answer, compare with plain
 bench: $(STAMP) ## every baseline and pacing policy on the same prompts; last line RESULT {json} (TARGET=... DRAFT=...)
 	@.venv/bin/outrider bench $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
+bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs the extra `peers`, 200 MB (TARGET=... DRAFT=...)
+	@scripts/setup_peers.sh
+	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
+
 doctor: $(STAMP) ## what is wrong with this installation, and the remedy
 	@.venv/bin/outrider doctor
 
@@ -60,4 +64,4 @@ clean: ## remove caches and build leftovers (.venv and models/checkpoints stay)
 $(STAMP): pyproject.toml constraints.txt
 	@scripts/setup.sh $@
 
-.PHONY: help run bench doctor test test-all check proto models setup clean
+.PHONY: help run bench bench-peers doctor test test-all check proto models setup clean

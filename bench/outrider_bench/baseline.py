@@ -1,21 +1,15 @@
-"""transformers' own generate and assisted generation as a baseline, in a process of their own with their own threads.
+"""transformers' own generate, assisted generation and prompt lookup as a baseline, in a process of their own with their own threads.
 
 The worker process keeps torch out of the driver and loads, warms and runs the models on one thread, as anyone measuring
-transformers would. Settings cover its caches, attention implementations and assistant schedules; the bench keeps the best.
+transformers would. Settings cover its caches, attention implementations, assistant schedules and n-gram lengths; the bench keeps the best.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any
 
-from outrider.launch.threads import thread_environment
 from outrider_bench.measurement import Answer
+from outrider_bench.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +22,33 @@ class Assistant:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """Settings of prompt lookup: guesses continue an earlier occurrence of the last (at most ngram_len) tokens."""
+
+    num_tokens: int
+    ngram_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateSettings:
-    """attention: "sdpa" or "eager"; cache: "dynamic" or "static"; assistant: None for plain generate."""
+    """attention: "sdpa" or "eager"; cache: "dynamic" or "static"; assistant or lookup: what drafts, neither for plain generate.
+
+    num_threads: None for as many as the worker was started with, never more.
+    """
 
     attention: str = "sdpa"
     cache: str = "dynamic"
     assistant: Assistant | None = None
+    lookup: Lookup | None = None
+    num_threads: int | None = None
 
     @property
     def name(self) -> str:
-        """Short and unique, for tables."""
-        assistant = self.assistant
+        """Short and unique but for the threads, for tables."""
+        assistant, lookup = self.assistant, self.lookup
         drafting = "" if assistant is None else f" k={assistant.num_tokens} {assistant.schedule} p>={assistant.confidence:g}"
+        if lookup is not None:
+            drafting = f" lookup k={lookup.num_tokens} n={lookup.ngram_len}"
         return f"{self.attention} {self.cache}{drafting}"
 
 
@@ -55,22 +64,16 @@ ASSISTANTS = (
     Assistant(5, "heuristic", 0.0),
     Assistant(5, "heuristic", 0.4),
 )
+LOOKUPS = tuple(Lookup(num_tokens, ngram_len) for num_tokens in (3, 5, 10, 16) for ngram_len in (2, 3))
 
 
-class TransformersBaseline:
-    """A worker process that answers one prompt at a time with transformers. Use as a context manager."""
+class TransformersBaseline(Worker):
+    """A worker process that answers one prompt at a time with transformers."""
 
     def __init__(self, target: str, draft: str | None, dtype: str, num_threads: int) -> None:
-        arguments = [sys.executable, "-m", "outrider_bench.baseline_worker", target, draft or "", dtype, str(num_threads)]
-        paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-        self._process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths, **thread_environment(num_threads), "TRANSFORMERS_VERBOSITY": "error"},
-        )
-        self._read()
+        arguments = (target, draft or "", dtype, str(num_threads))
+        quiet = {"TRANSFORMERS_VERBOSITY": "error"}
+        super().__init__("transformers", "outrider_bench.baseline_worker", arguments, num_threads, quiet)
 
     def answer(self, prompt: tuple[int, ...], max_tokens: int, temperature: float, seed: int, settings: GenerateSettings) -> Answer:
         """Generate at most max_tokens after the prompt. Raises RuntimeError with the worker's sentence."""
@@ -81,32 +84,4 @@ class TransformersBaseline:
             "seed": seed,
             "settings": asdict(settings),
         }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        reply = self._read()
-        return Answer(tuple(reply["tokens"]), reply["first_token_ms"], reply["total_ms"])
-
-    def close(self) -> None:
-        """End the worker: it leaves when its input does."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def __enter__(self) -> TransformersBaseline:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the transformers baseline ended with exit code {self._process.wait()}; its error is above")
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise RuntimeError(f"transformers refused: {reply['error']}")
-        return reply
+        return self.ask(request)

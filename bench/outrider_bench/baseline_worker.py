@@ -36,7 +36,8 @@ class FirstTokenClock:
 class Generator:
     """A target and perhaps an assistant of one dtype."""
 
-    def __init__(self, target: str, draft: str, dtype: torch.dtype) -> None:
+    def __init__(self, target: str, draft: str, dtype: torch.dtype, num_threads: int) -> None:
+        self.num_threads = num_threads
         self.target = self._load(target, dtype)
         self.assistant = self._load(draft, dtype) if draft else None
 
@@ -48,7 +49,8 @@ class Generator:
         """Generate for one request (see baseline.TransformersBaseline.answer)."""
         settings = request["settings"]
         self._set_attention(settings["attention"])
-        options = self._sampling(request["temperature"]) | self._drafting(settings["assistant"])
+        torch.set_num_threads(settings["num_threads"] or self.num_threads)
+        options = self._sampling(request["temperature"]) | self._drafting(settings["assistant"]) | self._lookup(settings["lookup"])
         if settings["cache"] != "dynamic":
             options["cache_implementation"] = settings["cache"]
         prompt = torch.tensor([request["prompt"]])
@@ -92,12 +94,20 @@ class Generator:
         config.assistant_confidence_threshold = settings["confidence"]
         return {"assistant_model": self.assistant}
 
+    @staticmethod
+    def _lookup(settings: dict[str, Any] | None) -> dict[str, Any]:
+        return (
+            {}
+            if settings is None
+            else {"prompt_lookup_num_tokens": settings["num_tokens"], "max_matching_ngram_size": settings["ngram_len"]}
+        )
+
 
 def serve(target: str, draft: str, dtype: str, num_threads: int) -> None:
     """Answer requests until the input ends."""
     logging.disable_progress_bar()
     torch.set_num_threads(num_threads)
-    generator = Generator(target, draft, getattr(torch, dtype))
+    generator = Generator(target, draft, getattr(torch, dtype), num_threads)
     print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
     with torch.inference_mode():
         for line in sys.stdin:

@@ -44,7 +44,7 @@ class Transformers:
     @property
     def settings(self) -> str:
         """Cache, attention, assistant, threads."""
-        return f"{self.generate.name}; {self.num_threads} threads"
+        return f"{self.generate.name}; {threads_text(self.num_threads)}"
 
     def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
         """Through transformers' own random numbers: texts at T > 0 differ from ours, speeds compare."""
@@ -106,6 +106,11 @@ class Stack:
             total_ms=1000.0 * collected.total_s,
             draft=draft_numbers(sample.finished.statistics),
         )
+
+
+def threads_text(num_threads: int) -> str:
+    """For settings."""
+    return f"{num_threads} thread{'' if num_threads == 1 else 's'}"
 
 
 def draft_numbers(statistics: generation_pb2.DraftStatistics) -> DraftNumbers:

@@ -34,12 +34,13 @@ class DraftNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answered prompt. tokens: with the end token, if one ended it."""
+    """One answered prompt. tokens: with the end token, if one ended it. cpu_ms: of every process that worked for it, 0 if not metered."""
 
     tokens: tuple[int, ...]
     first_token_ms: float
     total_ms: float
     draft: DraftNumbers | None = None
+    cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Summary:
     verify_share: float
     drafted_per_round: float
     num_tokens: int
+    cpu_ms_per_token: float = 0.0
 
 
 def summarise(answers: Sequence[Answer]) -> Summary:
@@ -74,6 +76,7 @@ def summarise(answers: Sequence[Answer]) -> Summary:
         verify_share=_ratio(sum(draft.verify_ms for draft in drafts), total_ms),
         drafted_per_round=_ratio(num_drafted, num_rounds),
         num_tokens=num_tokens,
+        cpu_ms_per_token=_ratio(sum(answer.cpu_ms for answer in answers), num_tokens),
     )
 
 
@@ -92,6 +95,7 @@ def median_summary(repetitions: Sequence[Summary]) -> Summary:
         verify_share=median("verify_share"),
         drafted_per_round=median("drafted_per_round"),
         num_tokens=int(median("num_tokens")),
+        cpu_ms_per_token=median("cpu_ms_per_token"),
     )
 
 

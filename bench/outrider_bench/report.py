@@ -58,8 +58,8 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
         row.contestant,
         f"{summary.tokens_per_s:.0f}",
         f"{row.spread:.0%}",
-        _ratio(row, rows, GENERATE),
-        _ratio(row, rows, PLAIN),
+        ratio_text(row, rows, GENERATE),
+        ratio_text(row, rows, PLAIN),
         f"{summary.first_token_ms:.1f}",
         f"{summary.acceptance_rate:.3f}" if drafted else "",
         f"{summary.mean_emitted_per_round:.2f}" if drafted else "",
@@ -88,6 +88,7 @@ def as_json(row: Row) -> dict[str, object]:
     }
 
 
-def _ratio(row: Row, rows: Sequence[Row], other: str) -> str:
+def ratio_text(row: Row, rows: Sequence[Row], other: str) -> str:
+    """Speed over another contestant of the same cell; empty where that one did not run."""
     speeds = {each.contestant: each.summary.tokens_per_s for each in rows}
     return f"{row.summary.tokens_per_s / speeds[other]:.2f}" if other in speeds else ""

@@ -5,8 +5,9 @@ Must not know how anything was measured or how it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from outrider_bench.measurement import Answer, Summary, median_summary, summarise
 
@@ -14,6 +15,7 @@ GENERATE = "transformers generate"
 ASSISTED = "transformers assisted"
 PLAIN = "outrider plain"
 GOAL_TASKS = ("arithmetic", "copying")
+GOAL_OTHERS = MappingProxyType({"generate": GENERATE, "plain": PLAIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A drafted answer that is not the plain one: where it first differs. Possible in `fast` numerics only, at near ties."""
+    """An answer that is not our plain one: where it first differs. Of ours possible in `fast` numerics only, at near ties."""
 
     cell: str
     contestant: str
@@ -76,7 +78,7 @@ class Recorder:
         return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
 
     def flips(self, cell: Cell, contestant: str) -> list[Flip]:
-        """Answers of a contestant of ours that are not the plain ones (the first repetition's plain answers are the truth)."""
+        """Answers of a contestant that are not our plain ones (the first repetition's plain answers are the truth)."""
         truth = self.answers[cell, PLAIN, 0]
         found: dict[tuple[int, int], Flip] = {}
         for (where, who, _), given in self.answers.items():
@@ -97,12 +99,12 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
-def ratios(rows: Iterable[Row], best: str) -> dict[str, float]:
-    """The goal's numbers: the best policy over transformers generate and over plain decoding, the worse of the goal's tasks."""
+def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHERS) -> dict[str, float]:
+    """The goal's numbers: the best policy over other contestants (label -> name), the worse of the goal's tasks."""
     speeds = {(row.cell.task, row.cell.temperature, row.contestant): row.summary.tokens_per_s for row in rows}
     result: dict[str, float] = {}
     for key, temperature in (("t0", 0.0), ("t08", 0.8)):
-        for label, other in (("generate", GENERATE), ("plain", PLAIN)):
+        for label, other in others.items():
             values = [
                 speeds[task, temperature, best] / speeds[task, temperature, other]
                 for task in GOAL_TASKS

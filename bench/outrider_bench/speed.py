@@ -62,11 +62,10 @@ class SpeedRun:
     recorder: Recorder
     step_us: int = 0
 
-    def choose(self) -> list[Contestant]:
-        """One contestant of each kind, with the fastest of its candidate settings over all tasks and temperatures."""
+    def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
+        """One contestant of each family, the fastest of its candidate settings over all tasks and temperatures."""
         gateway = self.stage.served[0].gateway
         prompts = [each for task in self.tasks for each in make_prompts(gateway, task, self.amount.num_tuning_prompts, TUNING_SEED)]
-        families = list(self.stage.families(self.amount.quick))
         total = sum(num_tuning_answers(len(family), len(prompts), len(TEMPERATURES)) for family in families)
         bar = self.progress.add_task("choosing settings", total=total)
         return [fastest(each, prompts, TEMPERATURES, self.amount.max_tokens, lambda: self.progress.advance(bar)) for each in families]
@@ -125,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
     with ExitStack() as stack, make_progress() as progress:
         speed = SpeedRun(set_up(args, stack), args.tasks, Amount.of(args), progress, Recorder())
-        contestants = speed.choose()
+        contestants = speed.choose(list(speed.stage.families(speed.amount.quick)))
         rows = speed.measure(contestants)
         policies = [f"outrider {policy}" for policy in speed.stage.policies]
         replayed = speed.replay()

@@ -63,11 +63,17 @@ class Stage:
         assisted = [Transformers(ASSISTED, self.baseline, GenerateSettings(assistant=each), self.num_cores) for each in ASSISTANTS]
         yield [*plain[: 1 if quick else None]]
         yield [*assisted[: 1 if quick else None]]
-        yield [Stack(PLAIN, each.gateway, DraftWishes("off"), each.threads.describe()) for each in self.served[: 1 if quick else None]]
+        yield [*self.plain(quick)]
         for policy in self.policies:
-            yield [*self._candidates(policy, quick)]
+            yield [*self.candidates(policy, quick)]
 
-    def _candidates(self, policy: str, quick: bool) -> Iterator[Contestant]:
+    def plain(self, quick: bool) -> Iterator[Stack]:
+        """Our stack without drafts, under each thread plan."""
+        for each in self.served[: 1 if quick else None]:
+            yield Stack(PLAIN, each.gateway, DraftWishes("off"), each.threads.describe())
+
+    def candidates(self, policy: str, quick: bool) -> Iterator[Stack]:
+        """Our stack with a policy, its draft options under each thread plan."""
         planned = plan_threads(self.num_cores, policy)
         for each in self.served:
             if quick and each.threads != planned:

@@ -77,6 +77,8 @@ VENDORS: dict[str, set[str]] = {
     "router_service": _GRPC | {"numpy", "uvloop"},
     "outrider_models": _TORCH | {"numpy", "rich"},
     "outrider.cli": _GRPC | {"packaging", "rich", "tokenizers"},
+    "outrider_bench.openvino_export": _TORCH | {"numpy", "openvino", "openvino_tokenizers"},
+    "outrider_bench.openvino_worker": {"numpy", "openvino", "openvino_genai"},
     "outrider_bench": _GRPC | _TORCH | {"matplotlib", "numpy", "rich", "scipy"},
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES, GenerateSettings, TransformersBaseline
+from outrider_bench.baseline import ASSISTANTS, LOOKUPS, PLAIN_CANDIDATES, GenerateSettings, Lookup, TransformersBaseline
 
 PROMPT = (5, 6, 7, 8, 9, 10)
 NUM_TOKENS = 12
@@ -52,6 +52,12 @@ def test_every_cache_and_attention_gives_the_same_tokens(baseline: TransformersB
 def test_assisted_generation_gives_generates_tokens(baseline: TransformersBaseline, assistant: object) -> None:
     truth = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings())
     assert baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings(assistant=assistant)).tokens == truth.tokens  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lookup", [LOOKUPS[0], LOOKUPS[-1]])
+def test_prompt_lookup_gives_generates_tokens(baseline: TransformersBaseline, lookup: Lookup) -> None:
+    truth = baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    assert baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings(lookup=lookup, num_threads=1)).tokens == truth.tokens
 
 
 def test_a_seed_repeats_a_sample(baseline: TransformersBaseline) -> None:

@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers and plain decoding, identity of tokens, cost of steps, policies far apart or loaded.
+"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies compared.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -22,6 +22,7 @@ _EXAMPLES = """examples:
   outrider bench                              everything: about ten minutes on two cores
   outrider bench --quick                      two tasks, few prompts, no tuning: about two minutes
   outrider bench --tasks copying --repeats 5 --out copying.md
+  outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
@@ -35,23 +36,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers, identity of tokens, cost of steps, policies far apart, loaded or simulated",
+        help="speed against transformers and OpenVINO, identity of tokens, cost of steps, policies far apart, loaded or simulated",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "identity", "steps", "network", "load", "simulate")
+    drivers = ("speed", "peers", "identity", "steps", "network", "load", "simulate")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="speed: of every contestant (%(default)s)")
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="speed, peers: of every contestant (%(default)s)"
+    )
     parser.add_argument(
         "--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"], metavar="DTYPE",
         help="identity: which dtypes (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed: which tasks (%(default)s)")
-    parser.add_argument("--repeats", type=int, metavar="N", help="speed: repetitions of each cell, for medians")
-    parser.add_argument("--prompts", type=int, metavar="N", help="speed: prompts of each task; identity: requests")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed, peers: which tasks (%(default)s)"
+    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
+    parser.add_argument("--prompts", type=int, metavar="N", help="speed, peers: prompts of each task; identity: requests")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repetitions, no tuning")
     parser.add_argument(

@@ -1,0 +1,170 @@
+"""The peers run: transformers, OpenVINO GenAI and our stack, same prompts, cores and dtype (`outrider bench peers`, `make bench-peers`).
+
+Every contestant takes the best of its own settings, chosen on other prompts; repetitions in rotated order, medians. At temperature 0
+every answer is compared with our plain decoding, and what differs is explained; at T > 0 only ours can be, and the peers' samples are
+compared as distributions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import model_path
+from outrider_bench.contestants import Contestant
+from outrider_bench.cost import Metered
+from outrider_bench.differences import Difference, explain
+from outrider_bench.facts import measurement_facts
+from outrider_bench.lineup import OTHERS, POLICIES, families, start_openvino
+from outrider_bench.openvino_folder import installed_versions
+from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdown, tables
+from outrider_bench.plot import draw
+from outrider_bench.progress import make_progress
+from outrider_bench.prompts import REPORTING_SEED, make_prompts
+from outrider_bench.results import PLAIN, Cell, Flip, Recorder, Row, best_policy, ratios
+from outrider_bench.sampling_check import Sampled, check_sampling
+from outrider_bench.speed import MAX_FLIPS_PER_1000, Amount, SpeedRun
+from outrider_bench.stage import set_up
+
+NUM_SAMPLES = 300
+QUICK_SAMPLES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a peers run found. differences: every answer unlike our plain one, ours at any temperature and the peers' at 0."""
+
+    rows: list[BilledRow]
+    differences: list[Difference]
+    sampled: list[Sampled]
+    best: str
+    settings: dict[str, str]
+
+    @property
+    def own_differences(self) -> list[Difference]:
+        """Those of our own stack."""
+        return [each for each in self.differences if is_ours(each.flip.contestant)]
+
+    @property
+    def judged(self) -> list[str]:
+        """A line for each answer unlike plain decoding, and for each contestant's samples."""
+        return [*(each.text for each in self.differences), *(each.text for each in self.sampled)]
+
+    @property
+    def num_own_tokens(self) -> int:
+        """Tokens of one repetition of everything ours."""
+        return sum(each.row.summary.num_tokens for each in self.rows if is_ours(each.row.contestant))
+
+
+def is_ours(contestant: str) -> bool:
+    """Whether a contestant is our own stack."""
+    return contestant == PLAIN or contestant in {f"outrider {policy}" for policy in POLICIES}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write; 1 when our answers differ from plain decoding more often than `fast` numerics may."""
+    versions = installed_versions()
+    found = _measure(args)
+    facts = measurement_facts()
+    facts["versions"] += ", " + ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts["dtype"] = f"{args.dtype}, weights, activations and caches of every contestant"
+    _show(found)
+    if args.out is not None:
+        picture = args.out.with_suffix(".svg")
+        drawn = draw([each.row for each in found.rows], picture)
+        args.out.write_text(markdown(facts, found.settings, found.rows, found.judged, picture.name if drawn else None))
+    print("RESULT " + json.dumps(result(found, facts)))
+    return 0 if 1000.0 * len(found.own_differences) <= MAX_FLIPS_PER_1000 * found.num_own_tokens else 1
+
+
+def _measure(args: argparse.Namespace) -> Found:
+    with ExitStack() as stack, make_progress() as progress:
+        stage = set_up(args, stack)
+        openvino = start_openvino(model_path(args.target), model_path(args.draft), args.dtype, stage.num_cores, stack)
+        speed = SpeedRun(stage, args.tasks, Amount.of(args), progress, Recorder())
+        contestants = speed.choose(families(stage, openvino, speed.amount.quick))
+        rows = speed.measure(contestants)
+        flips = [flip for row in rows for flip in comparable(speed.recorder, row)]
+        differences = _explained(speed, rows, flips, args) if flips else []
+        sampled = _sampled(speed, contestants)
+    num_prompts = speed.amount.num_prompts
+    return Found(
+        rows=bill(rows, contestants, flips, num_prompts),
+        differences=differences,
+        sampled=sampled,
+        best=best_policy(rows, [f"outrider {policy}" for policy in POLICIES if policy in stage.policies]),
+        settings={contestant.name: contestant.settings for contestant in contestants},
+    )
+
+
+def comparable(recorder: Recorder, row: Row) -> list[Flip]:
+    """Answers of a row unlike our plain ones; none where other noise makes others."""
+    return recorder.flips(row.cell, row.contestant) if _is_comparable(row) else []
+
+
+def _is_comparable(row: Row) -> bool:
+    return row.cell.temperature == 0.0 or is_ours(row.contestant)
+
+
+def bill(rows: Sequence[Row], contestants: Sequence[Contestant], flips: Sequence[Flip], num_prompts: int) -> list[BilledRow]:
+    """Every row with its contestant's cores and the number of its prompts that were answered otherwise."""
+    num_cores = {each.name: each.num_cores for each in contestants if isinstance(each, Metered)}
+    billed = []
+    for row in rows:
+        unlike = {flip.prompt for flip in flips if (flip.cell, flip.contestant) == (row.cell.name, row.contestant)}
+        billed.append(BilledRow(row, num_cores[row.contestant], len(unlike) if _is_comparable(row) else None, num_prompts))
+    return billed
+
+
+def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args: argparse.Namespace) -> list[Difference]:
+    # Only now: the judge brings torch and a model, which nothing else in this process needs.
+    from outrider_bench.oracle import Oracle
+
+    gateway = speed.stage.served[0].gateway
+    prompts = {task: make_prompts(gateway, task, speed.amount.num_prompts, REPORTING_SEED) for task in speed.tasks}
+    cells: dict[str, Cell] = {row.cell.name: row.cell for row in rows}
+    return explain(flips, cells, speed.recorder, prompts, Oracle(model_path(args.target), args.dtype), PLAIN)
+
+
+def _sampled(speed: SpeedRun, contestants: Sequence[Contestant]) -> list[Sampled]:
+    """On a prompt of the last task: in the usual order prose, whose answers are the most uncertain."""
+    num_samples = QUICK_SAMPLES if speed.amount.quick else NUM_SAMPLES
+    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, REPORTING_SEED)
+    bar = speed.progress.add_task("sampling", total=num_samples * len(contestants))
+    return check_sampling(contestants, prompt, num_samples, lambda: speed.progress.advance(bar))
+
+
+def result(found: Found, facts: dict[str, str]) -> dict[str, object]:
+    """Of the RESULT line."""
+    rows = [each.row for each in found.rows]
+    unlike = {name: sum(1 for each in found.differences if each.flip.contestant == name) for name in found.settings}
+    return {
+        **ratios(rows, found.best, OTHERS),
+        "best_policy": found.best,
+        "identical": not found.differences,
+        "num_unlike_plain": unlike,
+        "num_near_ties": sum(each.near_tie for each in found.differences),
+        "differences": [each.text for each in found.differences],
+        "samples_unlike_plain": [each.contestant for each in found.sampled if not each.is_the_targets],
+        "sampling_distances": {each.contestant: round(each.distance, 3) for each in found.sampled},
+        "settings": found.settings,
+        "facts": facts,
+        "cells": [billed_json(each) for each in found.rows],
+    }
+
+
+def _show(found: Found) -> None:
+    console = make_console()
+    for name, texts in tables(found.rows).items():
+        table = Table(*HEADINGS, title=name)
+        for text in texts:
+            table.add_row(*text)
+        console.print(table)
+    for line in found.judged:
+        console.print(line, markup=False)
