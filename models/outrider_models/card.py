@@ -27,7 +27,8 @@ evaluates them and writes this page. Text: arithmetic word problems (four operat
 step a line, `Answer: N`), copying tasks (edit a list, fill a JSON, repeat with a change), high-entropy prose, and for
 training only drills (operations without a story), echoes (short things to repeat) and, first of all, repeats (random
 tokens that come again, from which a model learns to copy). Sixteen names, and one or two sentences of every kind,
-never occur in training. Muon on the hidden matrices, AdamW elsewhere; the user's part
+never occur in training; three in five of the names that do are made up, most of any letters, so that a name must be read.
+Muon on the hidden matrices, AdamW elsewhere; the user's part
 counts 0.02 in the loss, a drill from its first sign of equality on; documents attend only to themselves.
 `python -m outrider_models.train NAME --help` explains every option; `--init-from models/NAME` continues from the committed weights.
 """

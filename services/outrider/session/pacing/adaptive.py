@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
@@ -71,6 +71,7 @@ class AdaptivePacing:
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
+        self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -84,7 +85,9 @@ class AdaptivePacing:
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
-        return plan_together(view, self._outlook, cost, self._tokens_per_us(view))
+        plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
+        self._note_excess(plan, cost)
+        return plan
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -150,6 +153,15 @@ class AdaptivePacing:
         else:
             own.probe.begin_if_due(session, self._budget)
 
+    def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
+        """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
+        taken = [(part, self._sessions[part.session].course) for part in plan.take]
+        if not taken:
+            return
+        num_rows = sum(part.max_feed + part.max_nodes for part, _ in taken)
+        usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
+        self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
+
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
     def _count(self, view: StepView) -> None:
@@ -160,7 +172,7 @@ class AdaptivePacing:
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
-            took_us = session.waiting_since_us - own.ready_us
+            took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable and took_us > 0:
