@@ -52,6 +52,6 @@ class Shape:
 
 SHAPES = {
     "ref-large": Shape(hidden=384, num_layers=6, num_heads=6, num_kv_heads=2, mlp=896, tied=False),
-    "ref-medium": Shape(hidden=256, num_layers=4, num_heads=4, num_kv_heads=2, mlp=704, tied=True),
+    "ref-medium": Shape(hidden=384, num_layers=4, num_heads=6, num_kv_heads=2, mlp=896, tied=False),  # begins as layers of ref-large
     "ref-small": Shape(hidden=128, num_layers=3, num_heads=2, num_kv_heads=1, mlp=352, tied=True),
 }

@@ -71,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="initial weights and order of the text; default 0")
     add("--device", default="cpu", help="cpu or cuda; default cpu")
     add("--autocast", choices=("none", "bf16"), default="none", help="bf16 pays on AMX CPUs and GPUs only; default none")
-    add("--init-from", type=Path, help="start from the weights of this model folder instead of from noise")
+    add("--init-from", type=Path, help="start from the weights of this folder, evenly spaced layers of a deeper model, not from noise")
     add("--checkpoint-minutes", type=float, default=4.0, help="minutes between checkpoints; default 4")
     add("--snapshot-minutes", type=float, default=20.0, help="minutes between usable exports on the way; default 20")
     add("--fresh", action="store_true", help="ignore an existing checkpoint")

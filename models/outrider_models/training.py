@@ -19,6 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from outrider_models.batches import Curriculum, Packer, Row
+from outrider_models.depth import fit_depth
 from outrider_models.export import export_model, load_weights
 from outrider_models.gradient import GradientPool
 from outrider_models.network import Weights, init_weights, rotary_tables
@@ -130,7 +131,8 @@ def _write_record(options: RunOptions, state: _State) -> None:
 
 
 def _begin(options: RunOptions, device: torch.device) -> _State:
-    source = load_weights(options.init_from) if options.init_from else init_weights(SHAPES[options.name], options.seed)
+    shape = SHAPES[options.name]
+    source = fit_depth(load_weights(options.init_from), shape) if options.init_from else init_weights(shape, options.seed)
     weights = {name: weight.to(device).requires_grad_() for name, weight in source.items()}
     average = {name: weight.detach().clone() for name, weight in weights.items()}
     return _State(weights, average, Optimizer(weights, options.rates))
