@@ -5,11 +5,13 @@ Odd sizes on purpose: grouped heads, head sizes that differ from hidden / heads,
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 VOCAB = 96
@@ -98,3 +100,16 @@ def write_model(config: Any, directory: Path, dtype: torch.dtype = torch.float32
                     weight.normal_(0.0, 0.05)
     model.to(dtype).save_pretrained(directory, safe_serialization=True)
     return model
+
+
+def worn(model: Path, directory: Path, share: float) -> Path:
+    """A copy of a trained model whose matrices have noise of this share of their own spread: right often, and wrong often."""
+    shutil.copytree(model, directory, dirs_exist_ok=True)
+    generator = torch.Generator().manual_seed(5)
+    weights = load_file(str(model / "model.safetensors"))
+    for name, weight in weights.items():
+        if weight.dim() == 2:
+            noise = torch.randn(weight.shape, generator=generator) * share * weight.float().std()
+            weights[name] = (weight.float() + noise).to(weight.dtype)
+    save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
+    return directory
