@@ -18,6 +18,7 @@ from outrider.cli.connection import Connection
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import model_path
 from outrider.cli.starting import start
+from outrider.errors import InvalidRequest
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import plan_threads, usable_cores
 from outrider_bench.contestants import DraftWishes
@@ -72,13 +73,15 @@ class NumericsReport:
 
 def run(args: argparse.Namespace) -> int:
     """1 when an answer in `invariant` differs from plain decoding, when a cell proves nothing, or when the fp32 oracle disagrees."""
+    if "invariant" not in args.numerics:
+        raise InvalidRequest("numerics", "identity is promised in invariant numerics: name them too")
     num_cases = args.prompts or (QUICK_CASES if args.quick else FULL_CASES)
     max_tokens = args.max_tokens or MAX_TOKENS
     console = make_console()
     reports = []
     for dtype in args.dtypes:
         oracle = Oracle(model_path(args.target), dtype)
-        for numerics in ("invariant", "fast"):
+        for numerics in args.numerics:
             report = check_numerics(args.target, args.draft, dtype, numerics, num_cases, max_tokens, oracle)
             reports.append(report)
             show(report, console)
