@@ -53,6 +53,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="identity: which dtypes (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
+        "--numerics", nargs="+", choices=("invariant", "fast"), default=["invariant", "fast"], metavar="NAME",
+        help="identity: in which numerics (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed, peers: which tasks (%(default)s)"
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
