@@ -24,6 +24,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
+from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import Pacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
@@ -115,14 +116,23 @@ class HostedSession:
         return self.session.statistics.totals(self.answer.request.pacing)
 
 
-def host(answer: AnswerStream, handle: int, policy: Pacing, engine: Engine, acceptance: float, now_us: int) -> HostedSession:
+def host(
+    answer: AnswerStream,
+    handle: int,
+    policy: Pacing,
+    engine: Engine,
+    acceptance: float,
+    now_us: int,
+    lookup_priors: tuple[float, ...] = FIRST_RIGHTS,
+) -> HostedSession:
     """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held.
 
-    acceptance: what to expect of the drafts until the session has seen some.
+    acceptance, lookup_priors: what to expect of drafts, and of guesses from its text, until the session has seen some.
     """
     request = answer.request
-    spec = dataclasses.replace(request.spec, session=handle, acceptance_prior=acceptance)
-    max_nodes = spec.max_nodes if spec.max_draft_len and policy.drafts else 0
+    spec = dataclasses.replace(request.spec, session=handle, acceptance_prior=acceptance, lookup_priors=lookup_priors)
+    guesses = policy.drafts or (policy.looks_up and spec.lookup)
+    max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0
     sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)
     engine.open(handle, sequence, spec.prefix)
     session = VerifierSession(spec, policy, now_us)

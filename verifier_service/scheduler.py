@@ -33,6 +33,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
+from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import PacingPlan, SessionPlan
 from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.frames import Close
@@ -94,6 +95,7 @@ class Scheduler:
         self._outgoing = Outgoing()
         self._last_handle = 0
         self._acceptance = ACCEPTANCE_PRIOR  # of the sessions that ended lately: where the next one's estimate begins
+        self._lookup_priors = FIRST_RIGHTS  # the same of guesses from the text itself
         self._num_steps = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -230,7 +232,7 @@ class Scheduler:
             raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
-        hosted = host(answer, self._last_handle, policy, self._engine, self._acceptance, monotonic_us())
+        hosted = host(answer, self._last_handle, policy, self._engine, self._acceptance, monotonic_us(), self._lookup_priors)
         self._sessions[hosted.handle] = hosted
         answer.handle = hosted.handle
         return hosted
@@ -275,7 +277,7 @@ class Scheduler:
         hosted = [self._sessions[entry.session] for entry in take]
         rows: list[SequenceRows] = []
         for one, entry in zip(hosted, take, strict=True):
-            for effect in self._apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us)):
+            for effect in self._apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup)):
                 rows.append(one.rows(effect))
         if not rows:
             return
@@ -339,8 +341,10 @@ class Scheduler:
         """Free everything of the session, and say so at the end of this turn."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
-        if hosted.session.statistics.num_drafted >= MIN_DRAFTED_TO_LEARN:
-            self._acceptance += ACCEPTANCE_MEMORY * (hosted.session.statistics.acceptance - self._acceptance)
+        statistics = hosted.session.statistics
+        if statistics.num_drafted - statistics.num_looked_up >= MIN_DRAFTED_TO_LEARN:
+            self._acceptance += ACCEPTANCE_MEMORY * (statistics.acceptance - self._acceptance)
+        self._lookup_priors = hosted.session.lookup_priors(self._lookup_priors)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)

@@ -21,7 +21,10 @@ MAX_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class DraftDefaults:
-    """What a request gets when it does not say. max_len: also the most it may have. draft_len: None = from measured times."""
+    """What a request gets when it does not say. max_len: also the most it may have. draft_len: None = from measured times.
+
+    lookup: guesses may be taken from a request's own text, by the policies that do so.
+    """
 
     pacing: str = "pearl"
     draft_len: int | None = None
@@ -29,6 +32,7 @@ class DraftDefaults:
     max_nodes: int = 64
     tree_width: int = 1
     stop_below: float = 0.4
+    lookup: bool = True
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -98,6 +102,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_nodes=given.max_nodes,
         tree_width=given.tree_width,
         stop_below=given.stop_below,
+        lookup=not given.no_lookup,
     )
     settings = VerifierSettings(
         engine=engine,
@@ -134,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")
     add("--tree-width", type=int, default=1, help="children tried per node; 1 is a chain")
     add("--stop-below", type=float, default=0.4, help="drafting pauses when its best next token is less probable than this; 0: never")
+    add("--no-lookup", action="store_true", help="take no guesses from a request's own text; the policy 'lookup' is plain decoding then")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)

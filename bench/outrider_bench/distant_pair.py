@@ -54,8 +54,8 @@ class DistantPair:
         self._draft, self._dtype, self._draft_us = model_path(args.draft), args.dtype, args.draft_us
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
         self._played: list[ServiceProcess] = []
-        # Every answer reads its own prompt: the same ones are asked again and again.
-        wired = ("--drafter", self._socket("near"), "--wait-drafters-s", "0", "--no-prefix-cache")
+        # Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.
+        wired = ("--drafter", self._socket("near"), "--wait-drafters-s", "0", "--no-prefix-cache", "--no-lookup")
         spec = DeploymentSpec(model_path(args.target), None, "serial", threads, dtype=args.dtype, verifier_extra=wired)
         try:
             self._deployment = Deployment(spec)

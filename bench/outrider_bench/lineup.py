@@ -28,7 +28,8 @@ LOOKUP = "transformers lookup"
 OPENVINO = "openvino plain"
 OPENVINO_DRAFT = "openvino draft"
 OPENVINO_LOOKUP = "openvino lookup"
-POLICIES = ("serial", "adaptive")
+POLICIES = ("serial", "lookup", "adaptive")
+DRAFTLESS = frozenset({"off", "lookup"})  # our ways that need no drafter, and none of its cores
 # Label in the RESULT line -> contestant.
 OTHERS = {
     "generate": GENERATE,
@@ -105,5 +106,5 @@ def _billed_openvino(peer: OpenVinoPeer, worker: OpenVinoWorker, settings: OpenV
 def _billed(stage: Stage, ours: Stack) -> Contestant:
     served = stage.serving(ours.gateway)
     pids = tuple(process.pid for process in served.deployment.processes.values())
-    num_cores = cores_of(served.threads, stage.num_cores, drafting=ours.wishes.pacing != "off")
+    num_cores = cores_of(served.threads, stage.num_cores, drafting=ours.wishes.pacing not in DRAFTLESS)
     return Metered(ours, pids, num_cores, cpu_s)

@@ -23,6 +23,8 @@ def session_views(draw: st.DrawFn, session: int) -> SessionView:
     """Any state the verifier's session may report."""
     depth = draw(st.integers(0, 12))
     committed_len = draw(st.integers(1, 5000))
+    max_draft_len, remaining = draw(st.integers(0, 64)), draw(st.integers(1, 500))
+    num_looked_up = min(max_draft_len, remaining - 1, draw(st.sampled_from((0, 0, 1, 8, 24))))
     return SessionView(
         session=session,
         committed_len=committed_len,
@@ -34,10 +36,11 @@ def session_views(draw: st.DrawFn, session: int) -> SessionView:
         following=draw(st.booleans()),
         waiting_since_us=NOW_US - draw(st.integers(0, 50_000)),
         draft_deadline_us=NOW_US + draw(st.integers(-20_000, 20_000)),
-        max_draft_len=draw(st.integers(0, 64)),
-        remaining=draw(st.integers(1, 500)),
+        max_draft_len=max_draft_len,
+        remaining=remaining,
         draft_us_per_token=draw(st.sampled_from((0.0, 300.0, 5_000.0))),
         acceptance=draw(st.floats(0.0, 1.0)),
+        lookup_rights=(draw(st.floats(0.01, 1.0)),) * num_looked_up,
     )
 
 
@@ -58,7 +61,7 @@ def test_a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: S
     for part in plan.take:
         session = sessions[part.session]
         assert 1 <= part.max_feed <= session.num_uncached
-        assert 0 <= part.max_nodes <= session.num_nodes
+        assert 0 <= part.max_nodes <= (len(session.lookup_rights) if part.from_lookup else session.num_nodes)
         assert part.max_nodes == 0 or part.max_feed == session.num_uncached
 
 
@@ -101,6 +104,13 @@ def test_the_same_view_gives_the_same_plan(name: str, view: StepView) -> None:
     policy = make_pacing(name)
     policy.plan(view)
     assert policy.plan(view) == policy.plan(view)
+
+
+@every_policy
+@given(view=step_views())
+def test_only_a_policy_that_says_so_takes_guesses_from_the_text_itself(name: str, view: StepView) -> None:
+    policy = make_pacing(name)
+    assert policy.looks_up or not any(part.from_lookup for part in policy.plan(view).take)
 
 
 @every_policy

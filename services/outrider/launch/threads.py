@@ -17,7 +17,7 @@ OPENMP_SPIN_COUNT = 2000
 # The same for OpenBLAS (numpy's), as a power of two of cycles: 22 is about a millisecond, so that threads stay awake within a step and from
 # one to the next. Its default of 26 is a time slice and more, and a prefill (torch's threads) right after a decode step took twice as long.
 OPENBLAS_SPIN_EXPONENT = 22
-_TAKING_TURNS = frozenset({"plain", "serial"})
+_TAKING_TURNS = frozenset({"plain", "lookup", "serial"})
 _EITHER = "adaptive"
 FEW_CORES = 2  # up to here a core of its own for the drafter costs the verifier half of what it has
 

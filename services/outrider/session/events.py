@@ -62,11 +62,12 @@ class DrafterFrameMalformed:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
-    """Pacing took this session into the step: answer with a Verify effect."""
+    """Pacing took this session into the step: answer with a Verify effect. from_lookup: of guesses from the text, not the drafters'."""
 
     max_feed: int
     max_nodes: int
     now_us: int
+    from_lookup: bool = False
 
 
 @dataclass(frozen=True, slots=True)

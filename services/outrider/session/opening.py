@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.statistics import ACCEPTANCE_PRIOR
 from outrider.types.frames import Commit, DraftLimits, Open
@@ -24,6 +25,8 @@ class VerifierSpec:
     stop_token_ids: ids that end it. max_draft_len: levels of a verified tree, 0 turns drafts off. max_nodes: nodes of a verified tree.
     with_rows: rejection acceptance (drafters send the distributions they drew from).
     acceptance_prior: expected acceptance per drafted token until the session has an estimate of its own, in [0, 1].
+    lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
+    for these, by class (lookup_odds.CLASS_LENS).
     """
 
     session: int
@@ -43,6 +46,8 @@ class VerifierSpec:
     tenant: str = ""
     adapter: str = ""
     acceptance_prior: float = ACCEPTANCE_PRIOR
+    lookup: bool = False
+    lookup_priors: tuple[float, ...] = FIRST_RIGHTS
 
 
 def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:

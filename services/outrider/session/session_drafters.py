@@ -97,6 +97,8 @@ class SessionDrafters:
             link.credit = max(link.credit, draft_until)
             if link.credit <= known_len and known_len - link.told_len < MAX_UNTOLD_TOKENS:
                 continue
+            if link.told_len < self._prefix.newest_begin and not link.num_live:
+                link.starts_over_at = known_len  # it was left behind, and guesses again only when it has heard
             tokens = self._prefix.slice(link.told_len, known_len)
             ids = self._spec.session, link.incarnation
             effects.append(

@@ -47,7 +47,7 @@ class SessionStatistics:
 
     draft_us_per_token: per level of a tree, which is a token of the answer. num_tested: guesses found right or wrong. continue_prob: chance
     that a drafter that guessed one more token goes on without a pause for confidence. link_us: from the end of drafting to the arrival.
-    step_overhead_us: what this side spends on a round beside the target's step.
+    step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     """
 
     num_rounds: int = 0
@@ -62,6 +62,8 @@ class SessionStatistics:
     draft_wait_us: int = 0
     num_drafter_losses: int = 0
     num_cached_prompt: int = 0
+    num_looked_up: int = 0
+    num_looked_up_accepted: int = 0
     num_violations: int = 0
     num_reopens: int = 0
     num_missed_deadlines: int = 0
@@ -99,6 +101,8 @@ class SessionStatistics:
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
             num_cached_prompt=self.num_cached_prompt,
+            num_looked_up=self.num_looked_up,
+            num_looked_up_accepted=self.num_looked_up_accepted,
         )
 
     @property
@@ -159,10 +163,13 @@ class SessionStatistics:
         """The truth grew: drafting from now on belongs to the next round."""
         self._draft_us_before_round = self.draft_us
 
-    def count_round(self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool) -> None:
+    def count_round(
+        self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool, looked_up: bool = False
+    ) -> None:
         """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.
 
-        corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there).
+        corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there). looked_up: they came
+        from the text itself, and say nothing of how often a drafter is right.
         """
         self.num_rounds += 1
         self.num_drafted += num_nodes
@@ -170,6 +177,10 @@ class SessionStatistics:
         self.num_emitted += num_emitted
         _count_depths(self.drafted_by_depth, depth)
         _count_depths(self.accepted_by_depth, num_accepted)
+        if looked_up:
+            self.num_looked_up += num_nodes
+            self.num_looked_up_accepted += num_accepted
+            return
         for _ in range(num_accepted):
             self._count_test(1.0)
         if corrected:

@@ -26,6 +26,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
+from outrider.session.lookup_guesses import LookupGuesses
 from outrider.session.merged_tree import tree_depth
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
@@ -33,7 +34,7 @@ from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import SessionDrafters
 from outrider.session.statistics import SessionStatistics
 from outrider.types.frames import CloseReason
-from outrider.types.tree import DraftTree, TokenOrigin, Verdict
+from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
 
 DEADLINE_FACTOR = 4.0
 LINK_FACTOR = 2.0
@@ -47,7 +48,8 @@ UNMEASURED_DEADLINE_US = 250_000
 class _Round:
     """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began.
 
-    overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else.
+    overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else. looked_up: its guesses are from
+    the text itself, so that it tells nothing of drafters.
     """
 
     num_fed: int
@@ -56,6 +58,7 @@ class _Round:
     wait_us: int
     begin_us: int
     overdue: bool
+    looked_up: bool
 
 
 class VerifierSession:
@@ -69,6 +72,8 @@ class VerifierSession:
         self.found_len = 0
         self.finished: Finish | None = None
         self._pacing = pacing
+        looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
+        self._lookup = LookupGuesses(spec) if looks_up else None
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
         self._round: _Round | None = None
         self._ready_since_us = now_us
@@ -90,6 +95,15 @@ class VerifierSession:
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
         return len(self._drafters.open())
+
+    @property
+    def lookup_rights(self) -> tuple[float, ...]:
+        """Chance of each guess at hand from the text itself; () without any."""
+        return () if self._lookup is None else self._lookup.rights
+
+    def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
+        """What to expect of guesses from the next session's text, given what was known before this one."""
+        return known if self._lookup is None else self._lookup.odds.remembered(known)
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
@@ -117,6 +131,7 @@ class VerifierSession:
             link_us=stats.link_us,
             step_overhead_us=stats.step_overhead_us,
             is_drafting=any(link.may_be_at_work(self.prefix) for link in self._drafters.open()),
+            lookup_rights=self.lookup_rights,
         )
 
     @property
@@ -164,12 +179,18 @@ class VerifierSession:
         num_uncached = self.committed_len - self.cached_len
         num_fed = min(max(1, event.max_feed), num_uncached)
         wanted = num_fed == num_uncached
-        tree, rows = self._drafters.tree_to_verify(event.max_nodes) if wanted else (DraftTree.empty(), ())
-        if wanted:
+        looked_up = event.from_lookup and wanted
+        tree, rows = self._guesses(event.max_nodes, looked_up=looked_up) if wanted else (DraftTree.empty(), ())
+        if wanted and not looked_up:
             self._count_wait(event.now_us)
         wait_us, overdue = max(0, event.now_us - self._ready_since_us), event.now_us >= self._deadline_us
-        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue)
+        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up)
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
+
+    def _guesses(self, max_nodes: int, *, looked_up: bool) -> tuple[DraftTree, tuple[DraftRow, ...]]:
+        if not looked_up:
+            return self._drafters.tree_to_verify(max_nodes)
+        return self._lookup.chain(max_nodes) if self._lookup is not None else DraftTree.empty(), ()
 
     def _count_wait(self, now_us: int) -> None:
         if self._drafters.worth_waiting():  # else it waited for its turn
@@ -198,12 +219,14 @@ class VerifierSession:
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
         self.statistics.count_step(event.now_us - verified.begin_us, event.verify_us)
-        if verified.tree.num_nodes and not verified.overdue:
+        if verified.tree.num_nodes and not verified.overdue and not verified.looked_up:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
-        self.statistics.count_round(verified.tree.num_nodes, depth, num_accepted, num_kept, corrected=corrected)
+        counts = verified.tree.num_nodes, depth, num_accepted, num_kept
+        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
-        return effects + self._commit(tokens, num_accepted, event.verify_us, event.now_us, num_judged=num_accepted + corrected)
+        num_judged = 0 if verified.looked_up else num_accepted + corrected
+        return effects + self._commit(tokens, num_accepted, event.verify_us, event.now_us, num_judged)
 
     def _on_appended(self, event: TokensAppended) -> list[VerifierEffect]:
         tokens = [int(token) for token in event.tokens]
@@ -226,9 +249,11 @@ class VerifierSession:
         return (*[TokenOrigin.ACCEPTED] * len(verdict.path), last)[:num_kept]
 
     def _commit(self, tokens: list[int], num_accepted: int, verify_us: int, now_us: int, num_judged: int = 0) -> list[VerifierEffect]:
-        """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those that a round judged guesses for."""
+        """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those a round judged drafts for."""
         judged_len = self.committed_len + num_judged if num_judged else 0
         self.prefix.append(tokens)
+        if self._lookup is not None:
+            self._lookup.observe_commit(tokens)
         self.statistics.count_commit()
         self._ready_since_us = now_us
         if tokens[-1] in self.spec.stop_token_ids:

@@ -15,6 +15,7 @@ class DraftStatistics:
     """Totals of one sample.
 
     num_rounds: verify rounds, the prefill's included. num_drafted: guessed nodes that were verified; num_accepted: of them accepted.
+    num_looked_up, num_looked_up_accepted: of these two, what came from the text itself instead of a drafter.
     drafted_by_depth, accepted_by_depth: entry d counts rounds in which depth d was guessed / its guess accepted.
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
     round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
@@ -35,6 +36,8 @@ class DraftStatistics:
     pacing: str = ""
     num_drafter_losses: int = 0
     num_cached_prompt: int = 0
+    num_looked_up: int = 0
+    num_looked_up_accepted: int = 0
 
     @property
     def mean_emitted_per_round(self) -> float:

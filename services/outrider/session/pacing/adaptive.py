@@ -3,15 +3,18 @@
 Online estimates (drafting time, measured step cost by rows, link, acceptance and pauses by session) go through the round model; what the
 model leaves out, above all two processes fighting for the same cores, is learned from the time that each pace's rounds took over the time
 expected. Everybody begins in turns, where nothing contends, and what drafting costs is kept apart for drafting in turns and drafting ahead:
-the one says nothing of the other on shared cores. A session whose guesses do not pay goes without and is probed now and then.
+the one says nothing of the other on shared cores. A session whose guesses do not pay goes without and is probed now and then. Where the
+text itself offers better guesses than the course promises, a round goes by those, and the drafter rests (by_lookup.py).
 Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (running ahead), docs/architecture.md section 3.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.pace_memory import PaceMemory
@@ -33,6 +36,7 @@ FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
+UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 MAX_REMEMBERED = 4096
 
 
@@ -46,6 +50,7 @@ class _Session:
     committed_len: int
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
+    looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
     draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
@@ -56,11 +61,13 @@ class AdaptivePacing:
 
     name = "adaptive"
     drafts = True
+    looks_up = True
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
         self._memory = PaceMemory()
         self._budget = ProbeBudget()
+        self._by_lookup = ByLookup(self._longest)
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._look_at_us: int | None = None
         self._pace = Pace.SERIAL
@@ -85,15 +92,18 @@ class AdaptivePacing:
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        view = self._with_lookups(view)
         plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
         self._note_excess(plan, cost)
-        return plan
+        return marked(plan, {session.session for session in view.sessions if self._by_lookup.goes(session)}.__contains__)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
         if not session.max_draft_len:
             return 0
         own = self._remember(session)
+        if self._num_looked_up(session):
+            return 0  # the drafter's cores are better used by the verifier
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
@@ -103,11 +113,38 @@ class AdaptivePacing:
         """Small tails: a round may begin at any length."""
         return self._flush_len
 
+    # --- guesses from the text itself -------------------------------------------------------------------------------------
+
+    def _with_lookups(self, view: StepView) -> StepView:
+        """Sessions that go by their own text have their guesses, and nothing to wait for."""
+        self._by_lookup.observe(view, self._rates.overhead_us)
+        sessions = []
+        for session in view.sessions:
+            num = self._num_looked_up(session)
+            if num:
+                own = self._sessions[session.session]
+                own.comparable, own.looked_up = False, True
+                if own.probe.is_on:
+                    own.probe.stop(session)
+            sessions.append(as_guessed(session, num) if num else session)
+        return replace(view, sessions=tuple(sessions))
+
+    def _num_looked_up(self, session: SessionView) -> int:
+        """Guesses that it goes by instead of its course, decided once per commit."""
+        course = self._remember(session).course
+        promise = self._by_lookup.plain_speed
+        if session.has_drafter and course.pace is not Pace.PLAIN:
+            promise = max(promise, self._worth(course)) if course.tokens_per_us else UNPROVEN_GAIN * promise
+        return self._by_lookup.num_guesses(session, promise)
+
     # --- readiness --------------------------------------------------------------------------------------------------------
 
     def _outlook(self, session: SessionView) -> Outlook:
         own = self._remember(session)
         course, bound, right = own.course, self._bound(session), session.acceptance
+        if num := self._by_lookup.goes(session):
+            right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
+            return Outlook(num, num, right, right, self._now_us, 0.0)
         if course.pace is not Pace.PLAIN:
             wanted = min(course.hit_len if session.following else course.miss_len, bound)
         elif own.probe.is_on:
@@ -177,10 +214,11 @@ class AdaptivePacing:
             comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable and took_us > 0:
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
-            if own.course.pace is Pace.PLAIN and not own.probe.is_on:
+            if own.course.pace is Pace.PLAIN and not own.probe.is_on and not own.looked_up:
                 self._budget.count_plain(session.committed_len - own.committed_len)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
-            own.comparable = session.num_uncached == 1 and session.has_drafter
+            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
+            own.looked_up = False
 
     def _remember(self, session: SessionView) -> _Session:
         own = self._sessions.get(session.session)

@@ -46,6 +46,7 @@ class SessionView:
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
     for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
+    lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
     """
 
     session: int
@@ -68,6 +69,7 @@ class SessionView:
     link_us: float = 0.0
     step_overhead_us: float = 0.0
     is_drafting: bool = False
+    lookup_rights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,15 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes."""
+    """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes.
+
+    from_lookup: guesses from the text itself instead of the drafters'.
+    """
 
     session: int
     max_feed: int
     max_nodes: int
+    from_lookup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +122,15 @@ class PacingPlan:
 
 
 class Pacing(Protocol):
-    """A registered policy. drafts: False when it never uses guesses, so that its sessions open no drafter.
+    """A registered policy. drafts: False when it never uses a drafter's guesses, so that its sessions open none. looks_up: it may plan
+    rounds of guesses from the text itself.
 
     The only memory a policy may keep is that of smoothing (a draft length with hysteresis).
     """
 
     name: str
     drafts: bool
+    looks_up: bool
 
     def plan(self, view: StepView) -> PacingPlan:
         """Decide the next step. Must make progress: a prefill and a ready session past its deadline are taken, every wait has an end."""

@@ -21,6 +21,7 @@ class PearlPacing:
 
     name = "pearl"
     drafts = True
+    looks_up = False
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._length = DraftLength(draft_len, pearl_tokens_per_us, overlaps=True)

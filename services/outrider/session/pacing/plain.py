@@ -14,6 +14,7 @@ class PlainPacing:
 
     name = "plain"
     drafts = False
+    looks_up = False
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import Pacing
+from outrider.session.pacing.lookup import LookupPacing
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.serial import SerialPacing
@@ -18,6 +19,7 @@ PacingFactory = Callable[[int | None], Pacing]
 PACINGS: Mapping[str, PacingFactory] = MappingProxyType(
     {
         "plain": lambda draft_len: PlainPacing(),
+        "lookup": LookupPacing,
         "serial": SerialPacing,
         "pearl": PearlPacing,
         "adaptive": AdaptivePacing,

@@ -17,6 +17,7 @@ class SerialPacing:
 
     name = "serial"
     drafts = True
+    looks_up = False
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._length = DraftLength(draft_len, serial_tokens_per_us)

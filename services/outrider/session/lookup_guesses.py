@@ -1,0 +1,46 @@
+"""The guesses that a session takes from its own text: one chain, clipped to the session's bounds, and how likely each of it is right.
+
+Made once per commit, whoever asks for it how often. Exactness needs nothing from it: a looked-up guess is verified as a drafted one is.
+Not for rejection acceptance, which needs the distribution that a guess was drawn from. Must not know rounds, drafters or policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.session.lookup import TextLookup
+from outrider.session.lookup_odds import LookupOdds
+from outrider.session.opening import VerifierSpec
+from outrider.types.tree import DraftTree
+
+
+class LookupGuesses:
+    """rights: for each guess at hand, the chance that it is right if all before it are."""
+
+    def __init__(self, spec: VerifierSpec) -> None:
+        self.odds = LookupOdds(spec.lookup_priors)
+        self.rights: tuple[float, ...] = ()
+        self._spec = spec
+        self._committed_len = len(spec.prefix)
+        self._text = TextLookup(spec.prefix, self.odds)
+        self._tokens: list[int] = []
+        self._look()
+
+    def observe_commit(self, tokens: Sequence[int]) -> None:
+        """The truth grew."""
+        self._text.extend(tokens)
+        self._committed_len += len(tokens)
+        self._look()
+
+    def chain(self, max_nodes: int) -> DraftTree:
+        """The first max_nodes guesses."""
+        return DraftTree.chain(self._tokens[:max_nodes])
+
+    def _look(self) -> None:
+        # The last position of an answer is the target's own: a guess there could save nothing.
+        max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
+        tokens = self._text.guess(max_len) if max_len > 0 else []
+        ends = [at for at, token in enumerate(tokens) if token in self._spec.stop_token_ids]
+        self._tokens = tokens[: ends[0] + 1] if ends else tokens
+        match_len = self._text.match_len
+        self.rights = tuple(self.odds.right(match_len + at) for at in range(len(self._tokens)))

@@ -1,0 +1,53 @@
+"""How often a looked-up token is right, by how much of the text before it matched: learned from every token that is committed.
+
+A place that matches two tokens says little, one that matches sixteen is usually a copy; how little and how usually differs from text to
+text, so it is counted, whether or not a guess was verified. Must not know texts or rounds; apart from what drafters achieve on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+CLASS_LENS = (2, 3, 5, 8, 16)  # the shortest match of each class
+FIRST_RIGHTS = (0.3, 0.4, 0.6, 0.8, 0.9)  # of each class, until something is known: copying apart, texts repeat themselves seldom
+RATE = 1 / 32
+PRIOR_TESTS = 4  # tokens that the prior counts for
+MIN_TESTS_TO_REMEMBER = 16
+MEMORY = 1 / 4
+
+
+class LookupOdds:
+    """priors: one chance for each class, in [0, 1]."""
+
+    def __init__(self, priors: Sequence[float] = FIRST_RIGHTS) -> None:
+        assert len(priors) == len(CLASS_LENS)
+        self._rights = list(priors)
+        self._num_tested = [0] * len(CLASS_LENS)
+
+    @property
+    def rights(self) -> tuple[float, ...]:
+        """Chance of a looked-up token in each class."""
+        return tuple(self._rights)
+
+    @property
+    def num_tested(self) -> tuple[int, ...]:
+        """Tokens counted in each class."""
+        return tuple(self._num_tested)
+
+    def right(self, match_len: int) -> float:
+        """Chance of the token that followed where so many tokens matched; match_len at least 2."""
+        return self._rights[_CLASS_OF[min(match_len, CLASS_LENS[-1])]]
+
+    def count(self, match_len: int, *, right: bool) -> None:
+        """The truth went on as it did there, or otherwise."""
+        at = _CLASS_OF[min(match_len, CLASS_LENS[-1])]
+        self._num_tested[at] += 1
+        self._rights[at] += max(RATE, 1.0 / (PRIOR_TESTS + self._num_tested[at])) * (float(right) - self._rights[at])
+
+    def remembered(self, known: Sequence[float]) -> tuple[float, ...]:
+        """What is to be expected of the next text, after this one and those before it: classes it had too little of stay as known."""
+        learned = zip(known, self._rights, self._num_tested, strict=True)
+        return tuple(before + MEMORY * (mine - before) if num >= MIN_TESTS_TO_REMEMBER else before for before, mine, num in learned)
+
+
+_CLASS_OF = tuple(max(0, sum(shortest <= length for shortest in CLASS_LENS) - 1) for length in range(CLASS_LENS[-1] + 1))

@@ -1,0 +1,119 @@
+"""Rounds that take their guesses from the text itself: how many of them pay, and who goes that way instead of its policy's.
+
+Looked-up guesses cost nothing but their rows in the step, and are there at once: a session goes by them when they promise more tokens per
+unit of time than its course does, decided once per commit, before any drafter is asked. Knows views, the cost of rows and a promise in
+tokens per microsecond. Must not know courses, paces or texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+
+BEGIN_GAIN = 0.05  # over the promise, to begin with guesses from the text; to go on with them, none
+MAX_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StepRest:
+    """What a step holds besides one session's guesses. num_rows: of all, its own included; tokens: expected of them."""
+
+    cost: CostCurve
+    num_rows: int
+    tokens: float
+    overhead_us: float
+
+
+def paying_len(rights: Iterable[float], rest: StepRest) -> tuple[int, float]:
+    """How many guesses give the whole step the most tokens per microsecond, and the tokens they are expected to add."""
+    best, best_speed = (0, 0.0), rest.tokens / (rest.cost.verify_us(rest.num_rows) + rest.overhead_us)
+    added = 0.0
+    for num, reached in enumerate(itertools.accumulate(rights, lambda before, right: before * right), 1):
+        added += reached
+        speed = (rest.tokens + added) / (rest.cost.verify_us(rest.num_rows + num) + rest.overhead_us)
+        if speed > best_speed:
+            best, best_speed = (num, added), speed
+    return best
+
+
+def usable_rights(session: SessionView, longest: int) -> tuple[float, ...]:
+    """Of the guesses that a round of this session may verify; none while the target reads the prompt."""
+    if session.num_uncached > 1:
+        return ()
+    return session.lookup_rights[: max(0, min(longest, session.max_draft_len, session.remaining - 1))]
+
+
+def as_guessed(session: SessionView, num_guesses: int) -> SessionView:
+    """The same session as if a drafter that has paused had made these guesses: nothing more is to come."""
+    return replace(session, num_nodes=num_guesses, depth=num_guesses, has_drafter=False, tail_ended=True)
+
+
+def marked(plan: PacingPlan, going: Callable[[int], bool]) -> PacingPlan:
+    """The plan with `from_lookup` for these sessions."""
+    return replace(plan, take=tuple(replace(part, from_lookup=True) if going(part.session) else part for part in plan.take))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """For the round after this commit: 0 guesses = not by lookup. tokens: that they are expected to add."""
+
+    committed_len: int
+    num_guesses: int
+    tokens: float
+
+
+class ByLookup:
+    """Decisions by session. longest: bound of every chain."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._decisions: OrderedDict[int, _Decision] = OrderedDict()
+        self._cost: CostCurve | None = None
+        self._live: tuple[int, ...] = ()
+        self._overhead_us = 0.0
+
+    def observe(self, view: StepView, overhead_us: float) -> None:
+        """Before each plan: who shares the step, and what it costs. overhead_us: of a round, beside the step."""
+        self._cost, self._overhead_us = view.cost, overhead_us
+        self._live = tuple(session.session for session in view.sessions)
+
+    @property
+    def plain_speed(self) -> float:
+        """Tokens per microsecond of a session without guesses; 0 before the first plan."""
+        return self._steps_per_us(max(1, len(self._live)))
+
+    def num_guesses(self, session: SessionView, promise: float) -> int:
+        """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course."""
+        known = self._decisions.get(session.session)
+        if known is not None and known.committed_len == session.committed_len:
+            return known.num_guesses
+        rights = usable_rights(session, self._longest)
+        if self._cost is None or not rights:
+            return 0
+        others = [self._decisions[one] for one in self._live if one in self._decisions and one != session.session]
+        num_rows = max(1, len(self._live)) + sum(other.num_guesses for other in others)
+        tokens = max(1, len(self._live)) + sum(other.tokens for other in others)
+        num, added = paying_len(rights, StepRest(self._cost, num_rows, tokens, self._overhead_us))
+        gain = 0.0 if known is not None and known.num_guesses else BEGIN_GAIN
+        otherwise = (tokens - 1.0) * self._steps_per_us(num_rows) + (1.0 + gain) * promise
+        pays = num > 0 and (tokens + added) * self._steps_per_us(num_rows + num) > otherwise
+        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0))
+        return num if pays else 0
+
+    def _steps_per_us(self, num_rows: int) -> float:
+        return 1.0 / (self._cost.verify_us(num_rows) + self._overhead_us) if self._cost is not None else 0.0
+
+    def goes(self, session: SessionView) -> int:
+        """What was decided for the newest commit; 0 also while nothing was."""
+        known = self._decisions.get(session.session)
+        return known.num_guesses if known is not None and known.committed_len == session.committed_len else 0
+
+    def _remember(self, session: int, decision: _Decision) -> None:
+        self._decisions[session] = decision
+        self._decisions.move_to_end(session)
+        while len(self._decisions) > MAX_REMEMBERED:
+            self._decisions.popitem(last=False)

@@ -1,0 +1,50 @@
+"""Prompt lookup without a drafter: every session in every step, with guesses from its own text where it has some.
+
+Saxena 2023 (prompt lookup decoding); the equivalent of n-gram speculation elsewhere. The length is the one of best expected throughput
+under the measured cost of rows and how often the text's guesses were right; a fixed one is taken whenever so many are there. Loses to plain
+decoding by nothing but rows that were wrong, and to a drafter wherever the text is new.
+"""
+
+from __future__ import annotations
+
+from outrider.session.pacing.by_lookup import StepRest, as_guessed, marked, paying_len, usable_rights
+from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.row_budget import Wanted, share_rows
+
+
+class LookupPacing:
+    """draft_len: guesses of a round; None leaves it to the measured costs."""
+
+    name = "lookup"
+    drafts = False
+    looks_up = True
+
+    def __init__(self, draft_len: int | None = None) -> None:
+        self._draft_len = draft_len
+
+    def plan(self, view: StepView) -> PacingPlan:
+        """Everybody, at once."""
+        wanted: list[Wanted] = []
+        num_rows, tokens = len(view.sessions), float(len(view.sessions))
+        for session in view.sessions:
+            num, added = self._num_guesses(session, view, num_rows, tokens)
+            num_rows, tokens = num_rows + num, tokens + added
+            wanted.append(Wanted(as_guessed(session, num), num))
+        guessing = {entry.session.session for entry in wanted if entry.max_nodes}
+        take = share_rows(wanted, view.max_rows)
+        return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
+
+    def _num_guesses(self, session: SessionView, view: StepView, num_rows: int, tokens: float) -> tuple[int, float]:
+        rights = usable_rights(session, self._draft_len or MAX_DRAFT_LEN)
+        if self._draft_len is not None:
+            return len(rights), 0.0
+        return paying_len(rights, StepRest(view.cost, num_rows, tokens, session.step_overhead_us))
+
+    def draft_ahead(self, session: SessionView) -> int:
+        """Nothing is drafted."""
+        return 0
+
+    def flush_len(self, session: SessionView) -> int:
+        """Nothing is drafted."""
+        return 0
