@@ -35,6 +35,9 @@ class ManualClock:
         self.now_us += by_us
 
 
+BREAK_EVERY = 37
+
+
 @dataclass(frozen=True)
 class TruthTable:
     """A target model as a pure function: the token after `last` at `position - 1` is the token at `position`."""
@@ -43,8 +46,12 @@ class TruthTable:
     seed: int = 0
     eos: int = 0
     eos_every: int = 0  # roughly one token in so many is eos; 0: never
+    period: int = 0  # the text repeats itself after so many tokens, but for one in BREAK_EVERY or so; 0: never
 
     def next(self, position: int, last: int) -> int:
+        if self.period:
+            broken = (position * 2_654_435_761 >> 7) % BREAK_EVERY == 0
+            position, last = position if broken else position % self.period, 0
         mixed = (self.seed * 1_000_003 + position * 7919 + last * 104_729 + 12_345) & 0xFFFFFFFF
         mixed = (mixed ^ (mixed >> 15)) * 0x2C1B3C6D & 0xFFFFFFFF
         mixed ^= mixed >> 12

@@ -95,7 +95,7 @@ class Scheduler:
         self._outgoing = Outgoing()
         self._last_handle = 0
         self._acceptance = ACCEPTANCE_PRIOR  # of the sessions that ended lately: where the next one's estimate begins
-        self._lookup_priors = FIRST_RIGHTS  # the same of guesses from the text itself
+        self._lookup_priors: tuple[float, ...] = FIRST_RIGHTS  # the same of guesses from the text itself
         self._num_steps = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)

@@ -124,7 +124,7 @@ class _NeverTakes:
     """Waits for drafts for ever, or until a time that is over."""
 
     name = "never"
-    drafts = False
+    drafts = looks_up = False
 
     def __init__(self, wake_us: int | None) -> None:
         self._wake_us = wake_us
