@@ -111,7 +111,7 @@ def _indexes(prefix: IntArray, begin: int, end: int) -> list[_Index]:
     sums: list[npt.NDArray[np.uint64]] = [np.zeros(len(window) + 1, np.uint64)]  # [number of tokens summed][position - first]
     for num_back, factor in enumerate(_FACTORS):
         following = sums[-1].copy()
-        following[num_back + 1 :] += window[: len(window) - num_back] * np.uint64(factor)
+        following[num_back + 1 :] += window[: max(0, len(window) - num_back)] * np.uint64(factor)
         sums.append(following)
     indexes: list[_Index] = []
     for length in NGRAM_LENS:

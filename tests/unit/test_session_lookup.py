@@ -1,0 +1,167 @@
+"""Prompt lookup: the index against a naive search, its bounds, what it learns of itself, and the chain that a session makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import TruthTable
+from fakes_simulation import spec_of
+from outrider.session.lookup import MAX_MATCH_LEN, NGRAM_LENS, TextLookup
+from outrider.session.lookup_guesses import LookupGuesses
+from outrider.session.lookup_odds import CLASS_LENS, FIRST_RIGHTS, MEMORY, MIN_TESTS_TO_REMEMBER, LookupOdds
+from outrider.types.tree import IntArray
+
+TABLE = TruthTable(vocab_size=1000)
+few_tokens = st.lists(st.integers(0, 3), max_size=60)
+
+
+def array(tokens: list[int]) -> IntArray:
+    return np.asarray(tokens, np.int32)
+
+
+def looked_up(tokens: list[int], max_len: int = 8) -> list[int]:
+    return TextLookup(array(tokens), LookupOdds()).guess(max_len)
+
+
+def naive_place(tokens: list[int]) -> int:
+    """What follows the newest earlier occurrence of the longest end; 0: none."""
+    end = len(tokens)
+    for length in NGRAM_LENS:
+        for place in range(end - 1, length - 1, -1):
+            if tokens[place - length : place] == tokens[end - length :]:
+                return place
+    return 0
+
+
+def naive_match_len(tokens: list[int], place: int) -> int:
+    longest = min(MAX_MATCH_LEN, place)
+    return next((num for num in range(longest) if tokens[place - num - 1] != tokens[len(tokens) - num - 1]), longest)
+
+
+def naive_guess(tokens: list[int], place: int, max_len: int) -> list[int]:
+    text = list(tokens)
+    while place and len(text) < len(tokens) + max_len:
+        text.append(text[place + len(text) - len(tokens)])
+    return text[len(tokens) :]
+
+
+# --- where the end of the text occurred before -------------------------------------------------------------------------------
+
+
+def test_the_longest_end_decides() -> None:
+    assert looked_up([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3], 1) == [9]
+
+
+def test_among_equals_the_newest_decides() -> None:
+    assert looked_up([5, 6, 1, 0, 5, 6, 2, 0, 5, 6], 2) == [2, 0]
+
+
+def test_a_text_that_never_repeats_itself_offers_nothing() -> None:
+    assert looked_up(list(range(50))) == []
+    assert looked_up([7]) == looked_up([]) == []
+
+
+def test_one_token_alone_is_no_match() -> None:
+    assert looked_up([4, 1, 2, 4]) == []
+
+
+def test_a_guess_goes_on_over_its_own_end() -> None:
+    assert looked_up([1, 2, 3, 1, 2, 3, 1, 2], 7) == [3, 1, 2, 3, 1, 2, 3]
+
+
+@given(prefix=few_tokens, commits=st.lists(few_tokens, max_size=4), max_len=st.integers(1, 12))
+def test_it_finds_what_a_naive_search_finds(prefix: list[int], commits: list[list[int]], max_len: int) -> None:
+    index, text = TextLookup(array(prefix), LookupOdds()), list(prefix)
+    for tokens in [[], *commits]:
+        index.extend(tokens)
+        text += tokens
+        place = naive_place(text)
+        assert index.guess(max_len) == naive_guess(text, place, max_len)
+        assert index.match_len == (naive_match_len(text, place) if place else 0)
+
+
+@given(tokens=few_tokens, split=st.integers(0, 60), generation_len=st.integers(1, 20))
+def test_a_prefix_is_read_as_if_it_had_been_committed_and_forgotten_alike(tokens: list[int], split: int, generation_len: int) -> None:
+    """With a short memory the newest place is within two generations, and right if any is given."""
+    index = TextLookup(array(tokens[:split]), LookupOdds(), generation_len)
+    index.extend(tokens[split:])
+    guess, place = index.guess(1), naive_place(tokens)
+    if place >= len(tokens) - generation_len:
+        assert guess == naive_guess(tokens, place, 1)
+    if not place:
+        assert guess == []
+
+
+def test_memory_is_bounded_by_two_generations() -> None:
+    index = TextLookup(array(list(range(5_000))), LookupOdds(), generation_len=100)
+    index.extend(range(10_000, 15_000))
+    held = [len(one) for one in (*index._newer, *index._older)]
+    assert max(held) <= 100
+    assert sum(held) >= 100 * len(NGRAM_LENS)
+
+
+# --- what it learns of itself ------------------------------------------------------------------------------------------------
+
+
+def test_every_commit_tells_whether_the_guess_there_was_right() -> None:
+    odds = LookupOdds()
+    index = TextLookup(array([1, 2, 3, 4, 1, 2]), odds)
+    index.extend([3, 4, 9])
+    assert odds.num_tested == (1, 2, 0, 0, 0), "two tokens matched, then three, then four"
+    assert odds.rights[0] > FIRST_RIGHTS[0]
+    index.extend([9])
+    assert sum(odds.num_tested) == 3, "nothing was found, so nothing was judged"
+
+
+def test_odds_follow_the_outcomes_of_their_own_class() -> None:
+    odds = LookupOdds()
+    for _ in range(200):
+        odds.count(2, right=False)
+        odds.count(40, right=True)
+    assert odds.right(2) < 0.05
+    assert odds.right(16) > 0.97
+    assert odds.right(3) == odds.right(4) == FIRST_RIGHTS[1]
+
+
+def test_longer_matches_are_of_later_classes() -> None:
+    odds = LookupOdds(tuple(at / 10 for at in range(len(CLASS_LENS))))
+    found = [odds.right(length) for length in range(2, 40)]
+    assert found == sorted(found)
+    assert [odds.right(length) for length in CLASS_LENS] == list(odds.rights)
+
+
+def test_the_next_session_begins_with_what_this_one_had_enough_of() -> None:
+    odds = LookupOdds()
+    for _ in range(MIN_TESTS_TO_REMEMBER):
+        odds.count(8, right=False)
+    odds.count(2, right=True)
+    known = (0.5,) * len(CLASS_LENS)
+    remembered = odds.remembered(known)
+    assert remembered[3] == pytest.approx(0.5 + MEMORY * (odds.right(8) - 0.5))
+    assert (*remembered[:3], remembered[4]) == (0.5,) * 4
+
+
+# --- the chain of a session --------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_ends_with_the_answer() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 0, 7, 1, 2]
+    guesses = LookupGuesses(spec_of(1, prompt, 40, TABLE, stop_token_ids=frozenset({5})))
+    assert guesses.chain(8).tokens.tolist() == [3, 4, 5], "nothing follows a token that ends the answer"
+    assert LookupGuesses(spec_of(1, prompt, 3, TABLE)).chain(8).tokens.tolist() == [3, 4], "the last position is the target's own"
+    assert LookupGuesses(spec_of(1, prompt, 1, TABLE)).rights == ()
+    assert LookupGuesses(spec_of(1, prompt, 40, TABLE, max_draft_len=1)).chain(8).tokens.tolist() == [3]
+    assert guesses.chain(2).parents.tolist() == [-1, 0]
+
+
+def test_deeper_guesses_stand_on_longer_matches() -> None:
+    spec = spec_of(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], 40, TABLE)
+    guesses = LookupGuesses(replace(spec, lookup_priors=(0.1, 0.2, 0.3, 0.4, 0.5)))
+    assert guesses.rights[:7] == (0.1, 0.2, 0.2, 0.3, 0.3, 0.3, 0.4)
+    guesses.observe_commit([3, 4])
+    assert guesses.chain(2).tokens.tolist() == [5, 6]
