@@ -13,6 +13,8 @@ from outrider.v1 import generation_pb2, sampling_pb2, verifier_pb2
 from outrider_bench.baseline import GenerateSettings, TransformersBaseline
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt
 
+DRAFTLESS = frozenset({"off", "plain", "lookup"})  # what our stack does without a drafter, and without its cores
+
 
 class Contestant(Protocol):
     """Answers one prompt at a time."""

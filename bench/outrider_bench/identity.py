@@ -21,7 +21,7 @@ from outrider.cli.starting import start
 from outrider.errors import InvalidRequest
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import plan_threads, usable_cores
-from outrider_bench.contestants import DraftWishes
+from outrider_bench.contestants import DRAFTLESS, DraftWishes
 from outrider_bench.facts import measurement_facts
 from outrider_bench.identity_cases import Case, make_cases
 from outrider_bench.identity_check import CONCURRENCY, PLAIN_WISHES, Batch, Difference, ask_all, differences
@@ -114,8 +114,9 @@ def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases
 
 
 def draft_cells(pacings: Sequence[str]) -> list[DraftWishes]:
-    """Every drafting policy with chains, confidence-stopped chains and trees."""
-    return [DraftWishes(pacing, **shape) for pacing in pacings if pacing != "plain" for shape in SHAPES]
+    """Every drafting policy with chains, confidence-stopped chains and trees; guesses from the text itself are always chains."""
+    guessing = [pacing for pacing in pacings if pacing != "plain"]
+    return [DraftWishes(pacing, **shape) for pacing in guessing for shape in (SHAPES[:1] if pacing in DRAFTLESS else SHAPES)]
 
 
 def judge(oracle: Oracle, cases: Sequence[Case], batch: Batch) -> list[Disagreement]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from outrider_bench.baseline import ASSISTANTS, LOOKUPS, PLAIN_CANDIDATES, GenerateSettings
-from outrider_bench.contestants import Contestant, Stack, Transformers
+from outrider_bench.contestants import DRAFTLESS, Contestant, Stack, Transformers
 from outrider_bench.cost import Metered, cores_of, cpu_s
 from outrider_bench.openvino_folder import converted
 from outrider_bench.openvino_peer import (
@@ -29,7 +29,6 @@ OPENVINO = "openvino plain"
 OPENVINO_DRAFT = "openvino draft"
 OPENVINO_LOOKUP = "openvino lookup"
 POLICIES = ("serial", "lookup", "adaptive")
-DRAFTLESS = frozenset({"off", "lookup"})  # our ways that need no drafter, and none of its cores
 # Label in the RESULT line -> contestant.
 OTHERS = {
     "generate": GENERATE,

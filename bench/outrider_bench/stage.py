@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def policies(self) -> list[str]:
-        """Registered policies that draft."""
+        """Registered policies that guess."""
         return [name for name in self.served[0].verifier.pacings if name != "plain"]
 
     def serving(self, gateway: Connection) -> Served:

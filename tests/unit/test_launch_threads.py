@@ -8,7 +8,7 @@ from outrider.launch.threads import ThreadPlan, pinned, plan_threads, thread_env
 
 
 def test_taking_turns_on_two_cores_gives_the_verifier_both() -> None:
-    assert plan_threads(2, "serial") == ThreadPlan(verifier=2, drafter=1)
+    assert plan_threads(2, "serial") == plan_threads(2, "lookup") == ThreadPlan(verifier=2, drafter=1)
 
 
 def test_overlapping_on_two_cores_gives_each_one() -> None:

@@ -229,6 +229,8 @@ def test_statistics_survive_with_their_ratios() -> None:
         pacing="pearl",
         num_drafter_losses=1,
         num_cached_prompt=64,
+        num_looked_up=9,
+        num_looked_up_accepted=8,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics

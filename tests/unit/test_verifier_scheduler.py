@@ -14,6 +14,7 @@ from fakes_simulation import spec_of
 from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
+from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.statistics import ACCEPTANCE_PRIOR, ACCEPTANCE_RATE, PRIOR_TESTS
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
@@ -68,10 +69,9 @@ class Loop:
             assert self.changed.wait_for(lambda: len(self.tokens(answer)) > num_tokens or self.of(answer, SessionEnded), WAIT_S)
             return len(self.tokens(answer))
 
-    def open(self, max_tokens: int = 30, pacing: str = "plain") -> AnswerStream:
-        answer = AnswerStream(
-            SessionRequest(spec_of(0, PROMPT, max_tokens, TABLE), pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge())
-        )
+    def open(self, max_tokens: int = 30, pacing: str = "plain", table: TruthTable = TABLE, **changes: object) -> AnswerStream:
+        spec = spec_of(0, PROMPT, max_tokens, table, **changes)
+        answer = AnswerStream(SessionRequest(spec, pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge()))
         self.scheduler.inbox.put(OpenAsked(answer))
         return answer
 
@@ -318,6 +318,21 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
             own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
         expected += ACCEPTANCE_MEMORY * (own - ACCEPTANCE_PRIOR)
     assert loop.scheduler._acceptance == pytest.approx(expected)
+    loop.stop()
+
+
+async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expects_as_much() -> None:
+    table = dataclasses.replace(TABLE, period=20)
+    loop = Loop(TableEngine(table, num_blocks=1024))
+    for pacing, lookup in (("lookup", False), ("plain", True), ("lookup", True)):
+        assert loop.scheduler._lookup_priors == FIRST_RIGHTS
+        answer = loop.open(200, pacing, table, lookup=lookup)
+        statistics = ended(loop, answer).statistics
+        assert loop.tokens(answer) == table.answer(PROMPT, len(PROMPT) + 200, frozenset({0}))
+        assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
+    assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
+    assert loop.scheduler._lookup_priors[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
+    assert loop.scheduler._acceptance == ACCEPTANCE_PRIOR, "no drafter was judged"
     loop.stop()
 
 

@@ -23,6 +23,11 @@ def test_the_draft_length_is_a_number_or_found_by_measuring() -> None:
     assert parsed("--draft-len", "7").draft.draft_len == 7
 
 
+def test_guesses_come_from_the_text_itself_unless_told_otherwise() -> None:
+    assert parsed().draft.lookup
+    assert not parsed("--no-lookup").draft.lookup
+
+
 def test_prompts_share_what_was_read_unless_told_otherwise() -> None:
     assert parsed().engine.prefix_cache
     assert not parsed("--no-prefix-cache").engine.prefix_cache

@@ -1,11 +1,12 @@
 """The verifier's session as lab transcripts: a command, `----`, its effects and the state after it. REWRITE=1 regenerates.
 
 Commands (key=value; lists with commas):
-  new prompt=.. max_tokens=.. stop=..   a fresh session (pacing pearl, gamma 4); eos of the vocabulary of 100 is 0
+  new prompt=.. max_tokens=.. stop=..   a fresh session (pacing pearl, gamma 4); eos of the vocabulary of 100 is 0; lookup=yes: `adaptive`,
+                                        with guesses from its own text
   join d / lose d                       a drafter's stream comes up / is lost
   opened d                              the drafter answers Open
   tail d tree=0 base=3 tokens=4,5 ..    guesses; parents default to a chain after first=, the hash to that of the truth before base
-  plan nodes=8 feed=64                  pacing takes the session into the step
+  plan nodes=8 feed=64                  pacing takes the session into the step (lookup=yes: with guesses from its own text)
   verified path=0,1 pick=9              the step's verdict (bonus=yes: nothing was corrected); chunk: not the last of a prefill
   close d reason=.. / refused d         the drafter gives up
   cancel, append tokens=..              the client leaves; a routed mode's kept step
@@ -37,6 +38,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.opening import VerifierSpec
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, Commit, DraftLimits, Open, Opened, Refused, Tail, TailEnd
@@ -80,9 +82,10 @@ class Lab:
             max_draft_len=int(given.get("max_draft_len", "8")),
             max_nodes=int(given.get("max_nodes", "16")),
             with_rows=given.get("rows") == "yes",
+            lookup=given.get("lookup") == "yes",
         )
         self.now_us = 0
-        self.session = VerifierSession(spec, PearlPacing(4), self.now_us)
+        self.session = VerifierSession(spec, AdaptivePacing() if spec.lookup else PearlPacing(4), self.now_us)
 
     def run(self, command: str, who: str, given: dict[str, str]) -> str:
         self.now_us += int(given.get("after_us", "100"))
@@ -101,6 +104,8 @@ class Lab:
             "violation": stats.num_violations,
             "reopen": stats.num_reopens,
             "missed": stats.num_missed_deadlines,
+            "looked_up": stats.num_looked_up,
+            "looked_up_accepted": stats.num_looked_up_accepted,
         }
 
     def state(self) -> str:
@@ -108,6 +113,7 @@ class Lab:
             return "finished"
         view = self.session.view(self.now_us)
         flags = [name for name in ("has_drafter", "following", "tail_ended") if getattr(view, name)]
+        flags += [f"looked_up={len(view.lookup_rights)}"] if view.lookup_rights else []
         return f"len={view.committed_len} uncached={view.num_uncached} nodes={view.num_nodes} depth={view.depth} {' '.join(flags)}".rstrip()
 
     def event(self, command: str, who: str, given: dict[str, str]) -> VerifierEvent:
@@ -129,7 +135,7 @@ class Lab:
             case "tail":
                 return DrafterFrameArrived(who, self.tail(inc, given), now)
             case "plan":
-                return RoundPlanned(int(given.get("feed", "64")), int(given.get("nodes", "16")), now)
+                return RoundPlanned(int(given.get("feed", "64")), int(given.get("nodes", "16")), now, given.get("lookup") == "yes")
             case "verified":
                 verdict = Verdict(tuple(numbers(given.get("path", ""))), int(given["pick"]), given.get("bonus") == "yes")
                 return RoundVerified(verdict, 100, now)
