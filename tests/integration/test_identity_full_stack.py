@@ -7,7 +7,7 @@ at a time, with mixed temperatures, filters and penalties. Each kind must have a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -16,7 +16,7 @@ from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.threads import plan_threads, usable_cores
-from outrider_bench.contestants import DraftWishes
+from outrider_bench.contestants import DRAFTLESS, DraftWishes
 from outrider_bench.identity import draft_cells
 from outrider_bench.identity_cases import Case, make_cases
 from outrider_bench.identity_check import PLAIN_WISHES, Batch, ask_all, differences
@@ -30,6 +30,7 @@ TARGETS = {"float32": "ref-large", "bfloat16": "ref-medium"}
 WEAR = 0.3
 CASES_A_CELL = {"float32": 4, "bfloat16": 2}
 NUM_TOKENS = {"float32": 64, "bfloat16": 32}
+NUM_LOOKED_UP = 6
 CONCURRENCY = 4
 MAX_ASKS = 3  # which drafts come in time is the clock's: a cell in which they showed nothing is asked again
 MAX_NEAR_TIES = 3  # in 1,900 tokens; a few in 10,000 are expected at most
@@ -52,7 +53,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     models = str(model_dir(TARGETS[request.param])), str(draft)
     spec = DeploymentSpec(*models, "serial", plan_threads(len(usable_cores()), "serial"), dtype=request.param, numerics="invariant")
     with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway:
-        cells = draft_cells(list(await_pair(deployment).pacings))
+        cells = [wishes for wishes in draft_cells(list(await_pair(deployment).pacings)) if wishes.pacing not in DRAFTLESS]
         cases = make_cases(gateway, CASES_A_CELL[request.param] * len(cells), NUM_TOKENS[request.param], len(cells))
         yield Stack(request.param, gateway, cells, cases, ask_all(gateway, cases, PLAIN_WISHES, CONCURRENCY))
 
@@ -70,6 +71,15 @@ def test_every_kind_of_drafts_gives_the_plain_tokens(stack: Stack) -> None:
                 break
         assert num_accepted > 0, f"{wishes.text}: nothing was accepted, so nothing was shown"
         assert num_rejected > 0, f"{wishes.text}: nothing was rejected, so nothing was shown"
+
+
+def test_guesses_from_the_text_itself_give_the_plain_tokens(stack: Stack) -> None:
+    """The first requests, of every task in turn: copying repeats the prompt, prose seldom anything."""
+    cases, plain = stack.cases[:NUM_LOOKED_UP], replace(stack.plain, answers=stack.plain.answers[:NUM_LOOKED_UP])
+    looked_up = ask_all(stack.gateway, cases, DraftWishes("lookup"), CONCURRENCY)
+    assert [difference.describe() for difference in differences(cases, plain, looked_up)] == []
+    assert looked_up.num_accepted > 0
+    assert looked_up.num_rejected > 0
 
 
 def test_company_does_not_change_a_token(stack: Stack) -> None:
