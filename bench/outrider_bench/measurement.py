@@ -30,6 +30,7 @@ class DraftNumbers:
     overlapped_draft_ms: float
     draft_wait_ms: float
     num_drafter_losses: int = 0
+    num_looked_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment
-from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.contestants import DRAFTLESS, DraftWishes, Stack
 from outrider_bench.measurement import Prompt
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
@@ -39,8 +39,8 @@ def replay_cell(acceptance: float, temperature: float) -> Cell:
 
 
 def replay_contestants(gateway: Connection, policies: Sequence[str], threads: str) -> list[Stack]:
-    """Plain decoding, and each policy with draft lengths of its own finding."""
-    names = {PLAIN: "off"} | {f"outrider {policy}": policy for policy in policies}
+    """Plain decoding, and each policy that drafts, with draft lengths of its own finding."""
+    names = {PLAIN: "off"} | {f"outrider {policy}": policy for policy in policies if policy not in DRAFTLESS}
     return [Stack(name, gateway, DraftWishes(policy), threads) for name, policy in names.items()]
 
 

@@ -74,7 +74,7 @@ class Recorder:
     def draft_us_per_token(self) -> int:
         """What a drafted token cost the drafter, over everything recorded so far; 0 when nothing was drafted."""
         drafts = [answer.draft for given in self.answers.values() for answer in given if answer.draft is not None]
-        num_drafted = sum(draft.num_drafted for draft in drafts)
+        num_drafted = sum(draft.num_drafted - draft.num_looked_up for draft in drafts)
         return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
 
     def flips(self, cell: Cell, contestant: str) -> list[Flip]:

@@ -29,12 +29,23 @@ from outrider_bench.results import ASSISTED, GENERATE, PLAIN, Cell, Flip, Record
 from outrider_bench.sampling_check import Sampled, check_sampling, compare
 from outrider_bench.stage import Served, Stage
 
-NAMES = [GENERATE, ASSISTED, LOOKUP, OPENVINO, OPENVINO_DRAFT, OPENVINO_LOOKUP, PLAIN, "outrider serial", "outrider adaptive"]
+NAMES = [
+    GENERATE,
+    ASSISTED,
+    LOOKUP,
+    OPENVINO,
+    OPENVINO_DRAFT,
+    OPENVINO_LOOKUP,
+    PLAIN,
+    "outrider serial",
+    "outrider lookup",
+    "outrider adaptive",
+]
 
 
 def stage(num_cores: int) -> Stage:
     """Two thread plans, every policy, processes 1 to 3 and 4 to 6."""
-    info = verifier_pb2.VerifierServiceGetInfoResponse(pacings=["plain", "serial", "pearl", "adaptive"])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(pacings=["plain", "serial", "pearl", "lookup", "adaptive"])
     served = []
     for index, threads in enumerate((ThreadPlan(num_cores, 1), ThreadPlan(num_cores - 1, 1))):
         processes = {name: SimpleNamespace(pid=3 * index + place) for place, name in enumerate(("drafter", "verifier", "gateway"), 1)}
@@ -75,6 +86,7 @@ def test_our_drafter_costs_a_core_where_it_drafts() -> None:
     found = metered(2)
     assert [each.num_cores for each in found[PLAIN]] == [2, 1]
     assert {each.num_cores for each in found["outrider serial"]} == {2}
+    assert {each.num_cores for each in found["outrider lookup"]} == {2, 1}
 
 
 def test_a_quick_run_has_one_candidate_of_each() -> None:

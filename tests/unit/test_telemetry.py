@@ -44,6 +44,8 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
         num_rounds=5,
         num_drafted=9,
         num_accepted=6,
+        num_looked_up=4,
+        num_looked_up_accepted=3,
         num_emitted=11,
         drafted_by_depth=(4, 3, 2),
         accepted_by_depth=(3, 2, 1),
@@ -56,6 +58,8 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
     assert value_of(metrics, names.NUM_DRAFTS, "ref-large", "pearl") == 8
     assert value_of(metrics, names.NUM_DRAFT_TOKENS, "ref-large", "pearl") == 18
     assert value_of(metrics, names.NUM_ACCEPTED_TOKENS, "ref-large", "pearl") == 12
+    assert value_of(metrics, names.NUM_LOOKED_UP_TOKENS, "ref-large", "pearl") == 8
+    assert value_of(metrics, names.NUM_LOOKED_UP_ACCEPTED_TOKENS, "ref-large", "pearl") == 6
     assert [value_of(metrics, names.NUM_ACCEPTED_TOKENS_PER_POS, "ref-large", "pearl", str(depth)) for depth in range(3)] == [6, 4, 2]
     assert value_of(metrics, names.NUM_EMITTED_TOKENS, "ref-large", "pearl") == 22
     assert value_of(metrics, names.DRAFT_SECONDS, "ref-large", "pearl") == 4.0

@@ -116,6 +116,8 @@ def as_json(gateway: Connection, request: generation_pb2.GenerateRequest) -> dic
                 "rounds": statistics.num_rounds,
                 "drafted": statistics.num_drafted,
                 "accepted": statistics.num_accepted,
+                "looked_up": statistics.num_looked_up,
+                "looked_up_accepted": statistics.num_looked_up_accepted,
             }
         )
     started = answer.started

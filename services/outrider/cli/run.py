@@ -147,6 +147,8 @@ def compare(drafted: list[CollectedAnswer], plain: list[CollectedAnswer]) -> dic
         "plain_num_rounds": plain[0].first.finished.statistics.num_rounds,
         "num_drafted": _median(number.num_drafted for number in numbers),
         "num_accepted": _median(number.num_accepted for number in numbers),
+        "num_looked_up": _median(number.num_looked_up for number in numbers),
+        "num_looked_up_accepted": _median(number.num_looked_up_accepted for number in numbers),
     }
 
 
@@ -160,6 +162,7 @@ def comparison_table(result: dict[str, object]) -> Table:
     table.add_row("rounds of the target", f"{result['num_rounds']}", f"{result['plain_num_rounds']}")
     table.add_row("tokens per round", f"{result['mean_emitted_per_round']:.2f}", "1.00")
     table.add_row("drafted, accepted", f"{result['num_drafted']}, {result['num_accepted']} ({result['acceptance_rate']:.0%})", "")
+    table.add_row("of these looked up in the text", f"{result['num_looked_up']}, {result['num_looked_up_accepted']}", "")
     table.add_row("drafting while verifying", f"{result['overlap_share']:.0%} of drafting time", "")
     return table
 

@@ -145,6 +145,15 @@ NUM_ACCEPTED_TOKENS_PER_POS = Metric(
 )
 NUM_EMITTED_TOKENS = Metric("outrider_spec_decode_num_emitted_tokens_total", MetricKind.COUNTER, "Committed tokens.", _SPECULATION)
 NUM_ROUNDS = Metric("outrider_spec_decode_num_rounds_total", MetricKind.COUNTER, "Verify rounds, with or without drafts.", _SPECULATION)
+NUM_LOOKED_UP_TOKENS = Metric(
+    "outrider_spec_decode_num_looked_up_tokens_total",
+    MetricKind.COUNTER,
+    "Of the guessed tokens verified, those looked up in the sample's own text.",
+    _SPECULATION,
+)
+NUM_LOOKED_UP_ACCEPTED_TOKENS = Metric(
+    "outrider_spec_decode_num_looked_up_accepted_tokens_total", MetricKind.COUNTER, "Of the looked-up tokens, those accepted.", _SPECULATION
+)
 NUM_DRAFTER_LOSSES = Metric(
     "outrider_num_drafter_losses_total", MetricKind.COUNTER, "Times a sample lost a drafter or gave it up.", _SPECULATION
 )

@@ -23,6 +23,8 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
         (names.NUM_DRAFT_TOKENS, statistics.num_drafted),
         (names.NUM_ACCEPTED_TOKENS, statistics.num_accepted),
         (names.NUM_EMITTED_TOKENS, statistics.num_emitted),
+        (names.NUM_LOOKED_UP_TOKENS, statistics.num_looked_up),
+        (names.NUM_LOOKED_UP_ACCEPTED_TOKENS, statistics.num_looked_up_accepted),
         (names.NUM_DRAFTER_LOSSES, statistics.num_drafter_losses),
         (names.VERIFY_SECONDS, statistics.verify_us / US_PER_S),
         (names.DRAFT_SECONDS, statistics.draft_us / US_PER_S),
