@@ -16,7 +16,7 @@ import numpy.typing as npt
 from outrider.session.lookup_odds import LookupOdds
 from outrider.types.tree import IntArray
 
-NGRAM_LENS = (8, 5, 3, 2)  # ends of the text that are looked for, the longest first
+NGRAM_LENS = (8, 5, 3, 2, 1)  # ends of the text that are looked for, the longest first
 MAX_MATCH_LEN = 16  # how far back two places are compared
 GENERATION_LEN = 1 << 15  # tokens: what is remembered goes back at least so far, and at most twice as far
 _LONGEST = max(NGRAM_LENS)

@@ -1,6 +1,6 @@
 """How often a looked-up token is right, by how much of the text before it matched: learned from every token that is committed.
 
-A place that matches two tokens says little, one that matches sixteen is usually a copy; how little and how usually differs from text to
+A place that matches one or two tokens says little, one that matches sixteen is usually a copy; how little and how usually differs from text to
 text, so it is counted, whether or not a guess was verified. Must not know texts or rounds; apart from what drafters achieve on purpose.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-CLASS_LENS = (2, 3, 5, 8, 16)  # the shortest match of each class
-FIRST_RIGHTS = (0.3, 0.4, 0.6, 0.8, 0.9)  # of each class, until something is known: copying apart, texts repeat themselves seldom
+CLASS_LENS = (1, 2, 3, 5, 8, 16)  # the shortest match of each class
+FIRST_RIGHTS = (0.2, 0.3, 0.4, 0.6, 0.8, 0.9)  # of each class, until something is known: copying apart, texts repeat themselves seldom
 RATE = 1 / 32
 PRIOR_TESTS = 4  # tokens that the prior counts for
 MIN_TESTS_TO_REMEMBER = 16
@@ -35,7 +35,7 @@ class LookupOdds:
         return tuple(self._num_tested)
 
     def right(self, match_len: int) -> float:
-        """Chance of the token that followed where so many tokens matched; match_len at least 2."""
+        """Chance of the token that followed where so many tokens matched; match_len at least 1."""
         return self._rights[_CLASS_OF[min(match_len, CLASS_LENS[-1])]]
 
     def count(self, match_len: int, *, right: bool) -> None:
