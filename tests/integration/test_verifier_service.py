@@ -156,6 +156,20 @@ async def test_concurrent_requests_get_the_tokens_of_plain_decoding(folder: Path
         await verifier.until_idle()
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_guesses_from_the_text_itself_need_no_drafter_and_can_be_turned_off(folder: Path, allowed: bool) -> None:
+    table = replace(TABLE, period=20)
+    draft = DraftDefaults(pacing="lookup", draft_len=4, lookup=allowed)
+    async with serving(folder, engine=TableEngine(table), draft=draft) as verifier:
+        answer = await decode(verifier, start(max_tokens=100))
+        assert answer.tokens == table.answer(PROMPT, len(PROMPT) + 100, frozenset())
+        stats = answer.finished.statistics
+        assert (stats.num_looked_up_accepted > 40) is allowed
+        assert stats.num_looked_up == stats.num_drafted
+        assert stats.num_looked_up_accepted == stats.num_accepted == answer.origins.count(sampling_pb2.TOKEN_ORIGIN_ACCEPTED)
+        await verifier.until_idle()
+
+
 async def test_several_policies_share_one_engine(folder: Path) -> None:
     service = FakeDrafterService(TABLE, 0.8, width=2)
     async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
