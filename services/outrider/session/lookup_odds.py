@@ -1,7 +1,8 @@
 """How often a looked-up token is right, by how much of the text before it matched: learned from every token that is committed.
 
-A place that matches one or two tokens says little, one that matches sixteen is usually a copy; how little and how usually differs from text to
-text, so it is counted, whether or not a guess was verified. Must not know texts or rounds; apart from what drafters achieve on purpose.
+A place that matches one or two tokens says little, one that matches sixteen is usually a copy; how little and how usually differs from
+text to text, so it is counted, whether or not a guess was verified. Must not know texts or rounds; apart from what drafters achieve on
+purpose.
 """
 
 from __future__ import annotations
