@@ -16,7 +16,7 @@ import torch
 
 from outrider.engine.array_attention import ArrayAttention
 from outrider.engine.lean_projection import Projection
-from outrider.engine.lean_weights import LeanLayer, LeanWeights
+from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
@@ -39,13 +39,11 @@ class LeanArrays:
         self._rotations = cast(_Complex64Array, weights.rotations.numpy())
         self._final_scale = cast(FloatArray, (weights.final_norm * sizes.hidden_len**0.5).numpy())
         self._head = _ArrayProjection(weights.head)
-        self._scaling = np.float32(sizes.head_dim**-0.5)
         self._hidden_epsilon = sizes.epsilon * sizes.hidden_len
-        self._head_epsilon = np.float32(sizes.epsilon * sizes.head_dim)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step."""
-        with np.errstate(over="ignore"):  # in the gates: see _gated
+        with np.errstate(over="ignore"):  # in the gates: see gated
             return self._logits(batch, wanted)
 
     def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
@@ -57,11 +55,11 @@ class LeanArrays:
         mlp_len = sizes.mlp_len
         for index, layer in enumerate(self._layers):
             heads = layer.qkv(self._normed(states))[:num_rows].reshape(num_rows, -1, sizes.head_dim)
-            self._rotate(heads, layer, rotations)
+            rotate(heads, sizes, layer.qk_scale, rotations)
             attended[:num_rows] = attention.attend(index, heads, sizes.num_heads, sizes.windows[index])
             states += layer.output(attended)
             gate_up = layer.gate_up(self._normed(states))
-            states += layer.down(_gated(gate_up[:, :mlp_len], gate_up[:, mlp_len:]))
+            states += layer.down(gated(gate_up[:, :mlp_len], gate_up[:, mlp_len:]))
         if len(wanted) < num_rows:
             states = _padded(states[wanted])
         return self._head(self._normed(states) * self._final_scale)[: len(wanted)]
@@ -75,17 +73,6 @@ class LeanArrays:
         squares += np.float32(self._hidden_epsilon)
         normed: FloatArray = states * (np.float32(1.0) / np.sqrt(squares))[:, None]
         return normed
-
-    def _rotate(self, heads: FloatArray, layer: _ArrayLayer, rotations: _Complex64Array) -> None:
-        """Queries (scaled for the scores) and keys, in place. heads: [rows, heads + 2 kv_heads, dim]."""
-        num_heads = self._sizes.num_heads
-        rotated = heads[:, : num_heads + self._sizes.num_kv_heads]
-        if layer.qk_scale is not None:
-            squares = np.vecdot(rotated, rotated)[..., None]
-            rotated *= layer.qk_scale / np.sqrt(squares + self._head_epsilon)
-        turned = rotated.view(np.complex64)
-        turned *= rotations
-        heads[:, :num_heads] *= self._scaling
 
 
 class _ArrayProjection:
@@ -128,9 +115,20 @@ def _padded(rows: FloatArray) -> FloatArray:
     return padded
 
 
-def _gated(gate: FloatArray, up: FloatArray) -> FloatArray:
+def rotate(heads: FloatArray, sizes: LeanSizes, qk_scale: FloatArray | None, rotations: _Complex64Array) -> None:
+    """Queries (scaled for the scores) and keys, in place. heads: [rows, heads + 2 kv_heads, dim]. rotations: [rows, 1, dim / 2]."""
+    rotated = heads[:, : sizes.num_heads + sizes.num_kv_heads]
+    if qk_scale is not None:
+        squares = np.vecdot(rotated, rotated)[..., None]
+        rotated *= qk_scale / np.sqrt(squares + np.float32(sizes.epsilon * sizes.head_dim))
+    turned = rotated.view(np.complex64)
+    turned *= rotations
+    heads[:, : sizes.num_heads] *= np.float32(sizes.head_dim**-0.5)
+
+
+def gated(gate: FloatArray, up: FloatArray, out: FloatArray | None = None) -> FloatArray:
     """silu(gate) * up; a gate below -88 overflows to infinity on the way and comes out as the 0 that it is."""
-    work = np.exp(-gate)
+    work: FloatArray = np.exp(-gate, out=out)
     work += np.float32(1.0)
     np.divide(gate, work, out=work)
     work *= up
