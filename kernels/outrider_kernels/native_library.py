@@ -1,4 +1,4 @@
-"""Compiles a C file of this package once for this machine and loads it: for what neither torch nor numpy has a fast operation for.
+"""Compiles C files of this package once for this machine and loads them: for what neither torch nor numpy has a fast operation for.
 
 The library lies in the user's cache folder under a name that says source, compiler and processor, so that a home folder shared by several
 kinds of machines holds one for each. No compiler, no library: callers have a slower way, and say why they take it. Must not know what the
@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,17 +30,18 @@ class NativeUnavailable(RuntimeError):
 
 
 @cache
-def native_library(source: Path) -> ctypes.CDLL:
-    """The compiled file, built when no process of this user built it before. Raises NativeUnavailable."""
+def native_library(folder: Path) -> ctypes.CDLL:
+    """All C files of a folder as one library, built when no process of this user built it before. Raises NativeUnavailable."""
     compiler = find_compiler()
     if compiler is None:
         raise NativeUnavailable(f"no C compiler ({', '.join(COMPILERS)}, or $CC) was found")
-    name = f"{source.stem}-{_kind_of_build(source, compiler)}.so"
-    for folder in _folders():
-        path = folder / name
+    sources = sorted(folder.glob("*.[ch]"))
+    name = f"{folder.name}-{_kind_of_build(sources, compiler)}.so"
+    for place in _places():
+        path = place / name
         if not path.is_file():
             try:
-                _compile(compiler, source, path)
+                _compile(compiler, [source for source in sources if source.suffix == ".c"], path)
             except OSError:
                 continue  # a home folder that cannot be written to: the next folder is this process's own
         return ctypes.CDLL(str(path))
@@ -53,7 +54,7 @@ def find_compiler() -> str | None:
     return next((found for name in ((named,) if named else COMPILERS) if (found := shutil.which(name))), None)
 
 
-def _folders() -> Iterator[Path]:
+def _places() -> Iterator[Path]:
     yield Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "outrider"
     yield Path(_own_folder().name)
 
@@ -64,9 +65,15 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="outrider-native-")
 
 
-def _kind_of_build(source: Path, compiler: str) -> str:
+def _kind_of_build(sources: Sequence[Path], compiler: str) -> str:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False, timeout=COMPILE_DEADLINE_S).stdout
-    parts = (source.read_text("utf-8"), version, " ".join(FLAGS), platform.machine(), _processor())
+    parts = (
+        *(f"{source.name} {source.read_text('utf-8')}" for source in sources),
+        version,
+        " ".join(FLAGS),
+        platform.machine(),
+        _processor(),
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -78,19 +85,23 @@ def _processor() -> str:
     return "\n".join(line for line in lines if line.startswith(_FACTS_OF_A_KIND))
 
 
-def _compile(compiler: str, source: Path, path: Path) -> None:
+def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
     """Into a file of another name first, so that nobody ever loads half a library."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=path.stem, suffix=".so", dir=path.parent)
     os.close(handle)
     try:
         done = subprocess.run(
-            [compiler, *FLAGS, "-o", unfinished, str(source)], capture_output=True, text=True, check=False, timeout=COMPILE_DEADLINE_S
+            [compiler, *FLAGS, "-o", unfinished, *map(str, sources), "-lm"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMPILE_DEADLINE_S,
         )
         if done.returncode:
-            raise NativeUnavailable(f"{compiler} could not compile {source.name}: {done.stderr.strip()[-2000:]}")
+            raise NativeUnavailable(f"{compiler} could not compile {path.stem}: {done.stderr.strip()[-2000:]}")
         os.replace(unfinished, path)
     except subprocess.TimeoutExpired as error:
-        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {source.name}") from error
+        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {path.stem}") from error
     finally:
         Path(unfinished).unlink(missing_ok=True)

@@ -2,24 +2,22 @@
 
 A general product rearranges the matrix on every call, which for few rows costs as much as the arithmetic; this one never does. Weights that
 are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes are
-what a thin product waits for. A row's bits depend on the row and the matrix alone (thin_product.c). Definition: `reference_product`.
+what a thin product waits for. A row's bits depend on the row and the matrix alone (thin/product.c). Definition: `reference_product`.
 Must not know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
 
 from __future__ import annotations
 
 import ctypes
-import weakref
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from outrider_kernels.native_library import NativeUnavailable, native_library
+from outrider_kernels.thin_team import ThinTeam
 
-PANEL = 16  # columns, as in thin_product.c
+PANEL = 16  # columns, as in thin/product.c
 _LANES = 8
 
 _FloatArray = npt.NDArray[np.float32]
@@ -70,7 +68,7 @@ class ThinMatrix:
 
 
 class _Call(ctypes.Structure):
-    """thin_call of thin_product.c."""
+    """thin_call of thin/product.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "panels", "bias", "scale", "normed", "out")),
@@ -121,31 +119,9 @@ class ThinProduct:
             adds,
         )
         self._address = ctypes.addressof(self._call)
-        self._function, self._team = team.function, team.handle
+        self._function, self._team = team.library.thin_product, team.handle
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows, at most as many as the buffers have."""
         assert num_rows <= self._most
         self._function(self._team, self._address, num_rows)
-
-
-class ThinTeam:
-    """Threads for thin products; the caller's own is one of them. Used by one thread at a time; those that wait sleep after a while."""
-
-    def __init__(self, num_threads: int) -> None:
-        """Raises NativeUnavailable where there is no compiler, or no room for threads."""
-        library = _library()
-        self.function: Any = library.thin_product
-        self.handle: int | None = library.team_new(num_threads)
-        if not self.handle:
-            raise NativeUnavailable(f"{num_threads} threads could not be started")
-        weakref.finalize(self, library.team_free, self.handle)
-
-
-def _library() -> ctypes.CDLL:
-    library = native_library(Path(__file__).with_suffix(".c"))
-    pointer = ctypes.c_void_p
-    library.team_new.argtypes, library.team_new.restype = [ctypes.c_int], pointer
-    library.team_free.argtypes, library.team_free.restype = [pointer], None
-    library.thin_product.argtypes, library.thin_product.restype = [pointer, pointer, ctypes.c_int64], None
-    return library

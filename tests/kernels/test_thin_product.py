@@ -1,22 +1,19 @@
-"""Thin products against their definition, bit for bit from one number of rows to another, and the library that holds them.
+"""Thin products against their definition, and bit for bit from one number of rows to another; the gate beside them.
 
 Run: pytest tests/kernels/test_thin_product.py
 """
 
 from __future__ import annotations
 
-import stat
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from outrider_kernels import native_library as native
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct, ThinTeam, reference_product
+from outrider_kernels.thin_gate import ThinGate, reference_gate
+from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]
 SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (384, 100), (96, 1040)]  # inputs, outputs: panels and lanes that end early
@@ -129,42 +126,24 @@ def test_a_team_serves_many_products_in_a_row_and_sleeps_between(team: ThinTeam)
             threading.Event().wait(0.05)  # long enough for the waiting threads to fall asleep
 
 
-def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "seven.c"
-    source.write_text("int seven(void) { return 7; }\n")
-    assert native.native_library.__wrapped__(source).seven() == 7
-    (built,) = (tmp_path / "outrider").iterdir()
-    before = built.stat().st_mtime_ns
-    assert native.native_library.__wrapped__(source).seven() == 7
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "outrider").iterdir()] == [before]
-    source.write_text("int seven(void) { return 8; }\n")
-    assert native.native_library.__wrapped__(source).seven() == 8, "another source is another library"
+def test_gates_are_the_definition_and_their_place_decides_nothing() -> None:
+    team = ThinTeam(1)
+    for length in (1, 7, 8, 40, 129):
+        gate_up = np.concatenate([some_rows(6, 2 * length) * 5, np.full((1, 2 * length), -100.0), np.full((1, 2 * length), 100.0)])
+        gate_up = gate_up.astype(np.float32)
+        out = np.full((8, length), np.nan, np.float32)
+        ThinGate(team, gate_up, out).run(8)
+        np.testing.assert_allclose(out, reference_gate(gate_up), rtol=1e-6, atol=1e-30)
+        alone = np.empty((1, length), np.float32)
+        ThinGate(team, np.ascontiguousarray(gate_up[3:4]), alone).run(1)
+        np.testing.assert_array_equal(alone[0], out[3])
+    same = np.full((1, 2 * 13), 1.2345, np.float32)
+    out = np.empty((1, 13), np.float32)
+    ThinGate(team, same, out).run(1)
+    assert len(set(out[0].tolist())) == 1, "the lanes and what is left over after them give the same bits"
 
 
-def test_without_a_compiler_or_with_one_that_fails_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    broken = tmp_path / "broken.c"
-    broken.write_text("this is not C\n")
-    with pytest.raises(native.NativeUnavailable, match=r"could not compile broken\.c"):
-        native.native_library.__wrapped__(broken)
-    assert not list((tmp_path / "outrider").iterdir()), "nothing unfinished stays"
-    monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(native.NativeUnavailable, match="no C compiler"):
-        native.native_library.__wrapped__(broken)
-
-
-def test_a_cache_folder_that_cannot_be_written_to_costs_a_build_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
-    source = tmp_path / "six.c"
-    source.write_text("int six(void) { return 6; }\n")
-    assert native.native_library.__wrapped__(source).six() == 6
-
-
-def test_a_built_library_is_its_owners_alone(tmp_path: Path) -> None:
-    """Another user who could write there could run code in ours."""
-    code = "from outrider_kernels.thin_product import ThinTeam; ThinTeam(1)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert stat.S_IMODE((tmp_path / "outrider").stat().st_mode) == 0o700
+def test_a_gate_of_no_number_is_no_number() -> None:
+    gate_up, out = np.full((1, 16), np.nan, np.float32), np.zeros((1, 8), np.float32)
+    ThinGate(ThinTeam(1), gate_up, out).run(1)
+    assert np.isnan(out).all()

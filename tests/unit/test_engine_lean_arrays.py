@@ -30,8 +30,9 @@ from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
-from outrider.types.tree import FloatArray, IntArray
+from outrider.types.tree import IntArray
 from outrider_kernels.native_library import NativeUnavailable
+from outrider_kernels.thin_attention import ThinAttention
 from outrider_kernels.thin_product import ThinProduct
 
 NONE: IntArray = np.empty(0, np.int32)
@@ -62,7 +63,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     return seen
 
 
-WAYS = {"torch": type(None), "numpy": LeanArrays, "thin": LeanThin}
+WAYS: dict[str, Any] = {"torch": type(None), "numpy": LeanArrays, "thin": LeanThin}
 FEW_ROWS = ["numpy", "thin"]
 
 
@@ -143,14 +144,19 @@ def compare(directory: Path, way: str, captured: Captured, seed: int) -> float:
 @pytest.mark.parametrize("way", FEW_ROWS)
 @pytest.mark.parametrize("name", fakes_models.LEAN_ARCHITECTURES)
 def test_few_rows_have_the_logits_of_torch(name: str, way: str, tmp_path: Path, captured: Captured) -> None:
-    fakes_models.make_model(name, tmp_path)
+    fakes_models.make_model(name, tmp_path, hidden_size=64)
     for seed in range(3):
         assert compare(tmp_path, way, captured, seed) < TOLERANCE
 
 
 @pytest.mark.parametrize("way", FEW_ROWS)
 def test_biases_everywhere_and_mixed_windows(way: str, tmp_path: Path, captured: Captured) -> None:
-    changes: dict[str, Any] = {"sliding_window": 9, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}
+    changes: dict[str, Any] = {
+        "sliding_window": 9,
+        "use_sliding_window": True,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "hidden_size": 64,
+    }
     fakes_models.make_model("qwen2", tmp_path, **changes)
     assert load(tmp_path, way)._forward._sizes.windows == (None, 9)  # type: ignore[attr-defined]
     assert compare(tmp_path, way, captured, 7) < TOLERANCE
@@ -175,21 +181,28 @@ def with_siblings(segment: Segment, positions: LongArray, window: int | None) ->
     return KeyRange(found.runs, None)
 
 
+@pytest.mark.parametrize(("way", "reader"), [("numpy", array_attention), ("thin", lean_thin)])
 @pytest.mark.parametrize("broken", [without_windows, with_siblings])
 def test_a_wrong_mask_would_be_noticed(
-    broken: Callable[[Segment, LongArray, int | None], KeyRange], tmp_path: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch
+    broken: Callable[[Segment, LongArray, int | None], KeyRange],
+    way: str,
+    reader: ModuleType,
+    tmp_path: Path,
+    captured: Captured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fakes_models.make_model("mistral", tmp_path)
     run_schedule(load(tmp_path, "torch"), 5)
     torch_logits = captured.copy()
     captured.clear()
-    monkeypatch.setattr(array_attention, "key_range", broken)
-    run_schedule(load(tmp_path, "numpy"), 5)
+    monkeypatch.setattr(reader, "key_range", broken)
+    run_schedule(load(tmp_path, way), 5)
     assert largest_difference(torch_logits, captured) > 100 * TOLERANCE
 
 
 FAILING = {
-    "attention": (array_attention.ArrayAttention, "attend", "thin"),
+    "attention of numpy": (array_attention.ArrayAttention, "attend", "numpy"),
+    "thin attention": (ThinAttention, "run", "thin"),
     "a product of numpy": (lean_arrays._ArrayProjection, "__call__", "numpy"),
     "a thin product": (ThinProduct, "run", "thin"),
 }
@@ -197,7 +210,7 @@ FAILING = {
 
 @pytest.mark.parametrize("where", list(FAILING))
 def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes_models.make_model("llama", tmp_path)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     owner, method, way = FAILING[where]
     engine = load(tmp_path, way)
     engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(4), 0, 60, 8))
@@ -218,7 +231,7 @@ def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Pa
 
 
 def test_arrays_are_for_fast_fp32_only(tmp_path: Path) -> None:
-    fakes_models.make_model("llama", tmp_path)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     for dtype, numerics in ((DType.BFLOAT16, Numerics.FAST), (DType.FLOAT32, Numerics.INVARIANT)):
         config = EngineConfig(str(tmp_path), kind=EngineKind.LEAN, dtype=dtype, numerics=numerics, num_blocks=4, probe=False)
         engine = load_engine(config)
@@ -227,7 +240,7 @@ def test_arrays_are_for_fast_fp32_only(tmp_path: Path) -> None:
 
 
 def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
-    fakes_models.make_model("llama", tmp_path)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.norm.weight"].mul_(float("nan"))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -238,20 +251,12 @@ def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> Non
             engine.step(StepPlan((SequenceRows(1, np.arange(5, dtype=np.int32), np.array([3], np.int32), np.array([-1], np.int32)),)))
 
 
-@pytest.mark.parametrize(("way", "module"), [("numpy", lean_arrays), ("thin", lean_thin)])
-def test_the_load_time_probe_checks_the_ways_for_few_rows_too(
-    way: str, module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fakes_models.make_model("llama", tmp_path)
+@pytest.mark.parametrize("way", FEW_ROWS)
+def test_the_load_time_probe_checks_the_ways_for_few_rows_too(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     load(tmp_path, way, probe=True)
-    original = lean_arrays.gated
-
-    def off(gate: FloatArray, up: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        product = original(gate, up, out)
-        product *= np.float32(1.1)
-        return product
-
-    monkeypatch.setattr(module, "gated", off)
+    original = WAYS[way].logits
+    monkeypatch.setattr(WAYS[way], "logits", lambda *arguments: original(*arguments) * np.float32(1.1))
     with pytest.raises(ModelRefused, match="one by one"):
         load(tmp_path, way, probe=True)
 
@@ -259,7 +264,7 @@ def test_the_load_time_probe_checks_the_ways_for_few_rows_too(
 def test_without_a_compiler_the_engine_takes_numpy_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fakes_models.make_model("llama", tmp_path)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     with_products = load(tmp_path, "thin").identity.fingerprint
 
     def unavailable(num_threads: int) -> None:
@@ -271,6 +276,13 @@ def test_without_a_compiler_the_engine_takes_numpy_and_says_so(
     assert isinstance(engine._arrays, LeanArrays)
     assert "no C compiler was found" in caplog.text
     assert engine.identity.fingerprint != with_products, "other sums, other bits"
+
+
+def test_heads_of_an_odd_length_are_left_to_numpy(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=48)
+    engine = load_engine(EngineConfig(str(tmp_path), EngineKind.LEAN, num_blocks=40, block_len=16, num_threads=1, probe=False))
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._arrays, LeanArrays)
 
 
 def test_weights_that_are_bfloat16_numbers_are_kept_as_such(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class LeanArrays:
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step."""
-        with np.errstate(over="ignore"):  # in the gates: see gated
+        with np.errstate(over="ignore"):  # in the gates: see _gated
             return self._logits(batch, wanted)
 
     def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
@@ -55,11 +55,11 @@ class LeanArrays:
         mlp_len = sizes.mlp_len
         for index, layer in enumerate(self._layers):
             heads = layer.qkv(self._normed(states))[:num_rows].reshape(num_rows, -1, sizes.head_dim)
-            rotate(heads, sizes, layer.qk_scale, rotations)
+            _rotate(heads, sizes, layer.qk_scale, rotations)
             attended[:num_rows] = attention.attend(index, heads, sizes.num_heads, sizes.windows[index])
             states += layer.output(attended)
             gate_up = layer.gate_up(self._normed(states))
-            states += layer.down(gated(gate_up[:, :mlp_len], gate_up[:, mlp_len:]))
+            states += layer.down(_gated(gate_up[:, :mlp_len], gate_up[:, mlp_len:]))
         if len(wanted) < num_rows:
             states = _padded(states[wanted])
         return self._head(self._normed(states) * self._final_scale)[: len(wanted)]
@@ -115,7 +115,7 @@ def _padded(rows: FloatArray) -> FloatArray:
     return padded
 
 
-def rotate(heads: FloatArray, sizes: LeanSizes, qk_scale: FloatArray | None, rotations: _Complex64Array) -> None:
+def _rotate(heads: FloatArray, sizes: LeanSizes, qk_scale: FloatArray | None, rotations: _Complex64Array) -> None:
     """Queries (scaled for the scores) and keys, in place. heads: [rows, heads + 2 kv_heads, dim]. rotations: [rows, 1, dim / 2]."""
     rotated = heads[:, : sizes.num_heads + sizes.num_kv_heads]
     if qk_scale is not None:
@@ -126,9 +126,9 @@ def rotate(heads: FloatArray, sizes: LeanSizes, qk_scale: FloatArray | None, rot
     heads[:, : sizes.num_heads] *= np.float32(sizes.head_dim**-0.5)
 
 
-def gated(gate: FloatArray, up: FloatArray, out: FloatArray | None = None) -> FloatArray:
+def _gated(gate: FloatArray, up: FloatArray) -> FloatArray:
     """silu(gate) * up; a gate below -88 overflows to infinity on the way and comes out as the 0 that it is."""
-    work: FloatArray = np.exp(-gate, out=out)
+    work: FloatArray = np.exp(-gate)
     work += np.float32(1.0)
     np.divide(gate, work, out=work)
     work *= up

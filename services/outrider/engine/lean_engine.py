@@ -15,7 +15,7 @@ from outrider.engine.admission import refusing
 from outrider.engine.config import DType, EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
-from outrider.engine.lean_weights import lean_refusal, read_lean_weights
+from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches
@@ -23,7 +23,8 @@ from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 from outrider_kernels.native_library import NativeUnavailable
-from outrider_kernels.thin_product import ThinTeam
+from outrider_kernels.thin_attention import serves_heads_of
+from outrider_kernels.thin_team import ThinTeam
 
 # A packed copy of everything is fine for draft-sized and reference models, not for large ones.
 MAX_THIN_BYTES = 1 << 30
@@ -47,7 +48,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     dtype = TORCH_DTYPES[config.dtype]
-    team = thin_team(config, sum(path.stat().st_size for path in files.weights))
+    weight_bytes = sum(path.stat().st_size for path in files.weights)
+    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and weight_bytes <= MAX_THIN_BYTES else None
     with refusing(f"the weights of {config.model!r} cannot be read"):
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, thin=team is not None)
     forward = LeanForward(weights, team, config.array_rows)
@@ -69,10 +71,10 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     )
 
 
-def thin_team(config: EngineConfig, weight_bytes: int) -> ThinTeam | None:
+def thin_team(config: EngineConfig) -> ThinTeam | None:
     """Threads for thin products; None where an engine of this configuration has no use for them, or no compiler made them."""
     wanted = config.thin_products and config.numerics is Numerics.FAST and config.dtype is DType.FLOAT32 and config.device == "cpu"
-    if not wanted or not config.array_rows or weight_bytes > MAX_THIN_BYTES:
+    if not wanted or not config.array_rows:
         return None
     try:
         return ThinTeam(config.num_threads or torch.get_num_threads())

@@ -18,7 +18,7 @@ from outrider.engine.lean_arrays import LeanArrays, suits_arrays
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import LayerShape, PagedCache
-from outrider_kernels.thin_product import ThinTeam
+from outrider_kernels.thin_team import ThinTeam
 
 
 class LeanForward:
@@ -48,7 +48,7 @@ class LeanForward:
 
     def array_forward(self, cache: PagedCache) -> ArrayForward | None:
         """See DecoderForward."""
-        if self._team is not None and self._weights.thin_head is not None:
+        if self._team is not None:
             return LeanThin(self._weights, cache, self._team, self._array_rows)
         return LeanArrays(self._weights, cache) if suits_arrays(self._weights) else None
 

@@ -1,7 +1,7 @@
-"""The lean forward on thin products, over the same cache: for few rows of fp32 on a CPU, where a C compiler is.
+"""The lean forward on thin operations, over the same cache: for few rows of fp32 on a CPU, where a C compiler is.
 
-Everything lies in buffers that are there from load time, so a product is one call with two numbers (outrider_kernels/thin_product.py). The
-same mathematics as `lean_forward` with sums in another order, so for `fast` numerics only. Must not know sampling or files.
+Everything lies in buffers that are there from load time, so a layer is six calls with a number each (outrider_kernels/thin_*.py). The same
+mathematics as `lean_forward` with sums in another order, so for `fast` numerics only. Must not know sampling or files.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
-from outrider.engine.array_attention import ArrayAttention
-from outrider.engine.lean_arrays import gated, rotate
+from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct, ThinTeam
-
-_Complex64Array = npt.NDArray[np.complex64]
+from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_gate import ThinGate
+from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_team import ThinTeam
 
 
 class LeanThin:
@@ -29,39 +28,50 @@ class LeanThin:
     def __init__(self, weights: LeanWeights, cache: PagedCache, team: ThinTeam, most_rows: int) -> None:
         sizes = self._sizes = weights.sizes
         assert weights.thin_head is not None
-        self._pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
         self._embedding = cast(FloatArray, weights.embedding.numpy())
-        self._rotations = cast(_Complex64Array, weights.rotations.numpy())
         self._buffers = _Buffers(weights, most_rows)
-        self._layers = [_Layer(layer, self._buffers, team, sizes.head_dim) for layer in weights.layers]
+        rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
+        pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
+        self._layers = [
+            _Layer(weights, layer, self._buffers, team, pool, rotations) for layer, pool in zip(weights.layers, pools, strict=True)
+        ]
+        self._gate = ThinGate(team, self._buffers.gate_up, self._buffers.gated)
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step; a new array."""
-        with np.errstate(over="ignore"):  # in the gates: see lean_arrays.gated
-            return self._logits(batch, wanted)
-
-    def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
-        attention = ArrayAttention(self._pools, batch)
-        num_rows, sizes, buffers = batch.num_rows, self._sizes, self._buffers
-        rotations = self._rotations[batch.positions][:, None]  # [rows, 1, dim / 2]
-        states, attended = buffers.states[:num_rows], buffers.attended[:num_rows]
-        heads = buffers.heads[:num_rows].reshape(num_rows, -1, sizes.head_dim)
-        gate, up = buffers.gate_up[:num_rows, : sizes.mlp_len], buffers.gate_up[:num_rows, sizes.mlp_len :]
+        num_rows, buffers = batch.num_rows, self._buffers
+        steps = {window: thin_step(batch, window) for window in set(self._sizes.windows)}
+        states = buffers.states[:num_rows]
         np.take(self._embedding, batch.tokens, axis=0, out=states)
-        for index, layer in enumerate(self._layers):
+        for layer, window in zip(self._layers, self._sizes.windows, strict=True):
             layer.qkv.run(num_rows)
-            rotate(heads, sizes, layer.qk_scale, rotations)
-            attended[:] = attention.attend(index, heads, sizes.num_heads, sizes.windows[index])
+            layer.attention.run(steps[window])
             layer.output.run(num_rows)
             layer.gate_up.run(num_rows)
-            gated(gate, up, buffers.gated[:num_rows])
+            self._gate.run(num_rows)
             layer.down.run(num_rows)
         num_wanted = len(wanted)
         buffers.last[:num_wanted] = states if num_wanted == num_rows else states[wanted]
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted].copy()
+
+
+def thin_step(batch: StepBatch, window: int | None) -> ThinStep:
+    """The keys that the batch's rows read in layers of one window."""
+    sequences = []
+    for segment in batch.segments:
+        keys = key_range(segment, batch.positions[segment.begin : segment.end], window)
+        sequences.append(RowKeys(segment.begin, segment.end, keys.runs, keys.tail_mask))
+    return ThinStep(batch.positions, batch.slots, sequences)
+
+
+def head_sizes(weights: LeanWeights, layer: LeanLayer) -> HeadSizes:
+    """A layer's heads."""
+    sizes = weights.sizes
+    qk_scale = None if layer.qk_norm is None else cast(FloatArray, (layer.qk_norm * sizes.head_dim**0.5).numpy())
+    return HeadSizes(sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.epsilon, qk_scale)
 
 
 class _Buffers:
@@ -82,13 +92,15 @@ class _Buffers:
 
 
 class _Layer:
-    """One layer's products between the buffers. qk_scale: as in lean_arrays."""
+    """One layer's operations between the buffers."""
 
-    def __init__(self, layer: LeanLayer, buffers: _Buffers, team: ThinTeam, head_dim: int) -> None:
+    def __init__(
+        self, weights: LeanWeights, layer: LeanLayer, buffers: _Buffers, team: ThinTeam, pool: FloatArray, rotations: FloatArray
+    ) -> None:
         thin = layer.thin
         assert thin is not None
-        self.qk_scale = None if layer.qk_norm is None else cast(FloatArray, (layer.qk_norm * head_dim**0.5).numpy())
         self.qkv = ThinProduct(team, thin.qkv, buffers.states, buffers.heads, bias=_array(layer.qkv.bias), norm=thin.input_norm)
+        self.attention = ThinAttention(team, head_sizes(weights, layer), buffers.heads, buffers.attended, pool, rotations)
         self.output = _onto_states(team, thin.output, buffers.attended, buffers, layer.output.bias)
         self.gate_up = ThinProduct(team, thin.gate_up, buffers.states, buffers.gate_up, bias=_array(layer.gate_up.bias), norm=thin.mlp_norm)
         self.down = _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias)

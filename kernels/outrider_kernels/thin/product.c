@@ -1,38 +1,16 @@
-/* Thin matrix products: few rows times a large matrix that was packed once, on a small team of threads.
+/* Thin matrix products: few rows times a large matrix that was packed once.
 
-   out[m][n] (+)= sum over k of y[m][k] * w[k][n] (+ bias[n]), where y is x, or x divided by its root mean square and times a scale (RMSNorm). The matrix lies in panels of PANEL columns, each [inputs][PANEL], as float or
-   as bfloat16 (the upper half of a float's bits); products and sums are float either way. Every element is one chain of fused multiply-adds
-   over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but the row
-   and the matrix.
-
-   A team's threads take chunks of panels from one counter. Whoever is late finds nothing left and keeps nobody waiting: a thread that lost
-   its core costs its own share at most. Only GNU C's vectors are used, so any processor's will do; thin_product.py compiles, packs, calls. */
+   out[m][n] (+)= sum over k of y[m][k] * w[k][n] (+ bias[n]), where y is x, or x divided by its root mean square and times a scale (RMSNorm).
+   The matrix lies in panels of PANEL columns, each [inputs][PANEL], as float or as bfloat16 (the upper half of a float's bits); products and
+   sums are float either way. Every element is one chain of fused multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their
+   place and the number of threads: a row's bits depend on nothing but the row and the matrix. thin_product.py packs and calls. */
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "thin.h"
 
 #define PANEL 16
-#define LANES 8
 #define MAX_TILE_ROWS 6
-#define CHUNKS_A_THREAD 4
-#define SPINS_BEFORE_SLEEP 20000
-
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
-
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void pause_briefly(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
-INLINE lanes splat(float value) { return (lanes){value, value, value, value, value, value, value, value}; }
 
 /* The PANEL weights at `at`. Halves lie in pairs, column n below column n + LANES, so that one load gives both. */
 INLINE void load_panel(const void *panels, int64_t at, const int is_half, lanes *left, lanes *right) {
@@ -130,7 +108,8 @@ static void tile_of(const product *job, int64_t row, int64_t first, int rows, in
     }
 }
 
-static void run_chunk(const product *job, int64_t chunk) {
+static void run_chunk(const void *argument, int64_t chunk) {
+    const product *job = argument;
     const int64_t num_panels = (job->call.outputs + PANEL - 1) / PANEL;
     const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
     const int64_t num_tiles = (job->rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
@@ -146,86 +125,6 @@ static void run_chunk(const product *job, int64_t chunk) {
             first += panels;
         }
     }
-}
-
-typedef struct {
-    _Atomic uint64_t ticket; /* generation in the upper half, next chunk in the lower */
-    _Atomic int64_t done;
-    _Atomic int sleepers;
-    _Atomic int is_over;
-    product job;
-    int num_helpers;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    pthread_t helpers[];
-} team;
-
-#define CLOSED 0xFFFFFFFFull
-
-static int take_chunk(team *all, uint32_t generation) {
-    for (;;) {
-        uint64_t ticket = atomic_load(&all->ticket);
-        if ((uint32_t)(ticket >> 32) != generation) return 0;
-        const uint64_t chunk = ticket & CLOSED;
-        if (chunk == CLOSED) return 0;
-        product job;
-        memcpy(&job, &all->job, sizeof job); /* worth nothing unless the ticket below is still the same */
-        atomic_thread_fence(memory_order_acquire);
-        if ((int64_t)chunk >= job.num_chunks) return 0;
-        if (!atomic_compare_exchange_strong(&all->ticket, &ticket, ticket + 1)) continue;
-        run_chunk(&job, (int64_t)chunk);
-        atomic_fetch_add(&all->done, 1);
-        return 1;
-    }
-}
-
-static void *help(void *argument) {
-    team *all = argument;
-    uint32_t seen = 0;
-    for (;;) {
-        int spins = 0;
-        while ((uint32_t)(atomic_load(&all->ticket) >> 32) == seen && !atomic_load(&all->is_over)) {
-            if (++spins < SPINS_BEFORE_SLEEP) {
-pause_briefly();
-                continue;
-            }
-            pthread_mutex_lock(&all->lock);
-            atomic_fetch_add(&all->sleepers, 1);
-            while ((uint32_t)(atomic_load(&all->ticket) >> 32) == seen && !atomic_load(&all->is_over)) pthread_cond_wait(&all->wake, &all->lock);
-            atomic_fetch_sub(&all->sleepers, 1);
-            pthread_mutex_unlock(&all->lock);
-        }
-        if (atomic_load(&all->is_over)) return 0;
-        const uint64_t ticket = atomic_load(&all->ticket);
-        if ((ticket & CLOSED) == CLOSED) continue;
-        seen = (uint32_t)(ticket >> 32);
-        while (take_chunk(all, seen)) {}
-    }
-}
-
-void team_free(team *all) {
-    if (!all) return;
-    atomic_store(&all->is_over, 1);
-    pthread_mutex_lock(&all->lock);
-    pthread_cond_broadcast(&all->wake);
-    pthread_mutex_unlock(&all->lock);
-    for (int at = 0; at < all->num_helpers; at++) pthread_join(all->helpers[at], 0);
-    pthread_cond_destroy(&all->wake);
-    pthread_mutex_destroy(&all->lock);
-    free(all);
-}
-
-team *team_new(int num_threads) {
-    const int wanted = num_threads > 1 ? num_threads - 1 : 0;
-    team *all = calloc(1, sizeof(team) + (size_t)wanted * sizeof(pthread_t));
-    if (!all) return 0;
-    atomic_store(&all->ticket, CLOSED);
-    pthread_mutex_init(&all->lock, 0);
-    pthread_cond_init(&all->wake, 0);
-    for (; all->num_helpers < wanted; all->num_helpers++)
-        if (pthread_create(&all->helpers[all->num_helpers], 0, help, all)) break;
-    if (all->num_helpers < wanted) { team_free(all); return 0; }
-    return all;
 }
 
 /* A row's sum of squares in one fixed order, whatever stands beside it. */
@@ -244,7 +143,6 @@ static void norm(const thin_call *call, int64_t rows) {
     }
 }
 
-/* One caller at a time: the thread that owns the team. */
 void thin_product(team *all, const thin_call *call, int64_t rows) {
     if (rows <= 0) return;
     product job = {*call, rows, 0, 0, rows == 1 ? 4 : rows == 2 ? 2 : 1};
@@ -254,23 +152,6 @@ void thin_product(team *all, const thin_call *call, int64_t rows) {
     }
     const int64_t num_panels = (call->outputs + PANEL - 1) / PANEL;
     job.num_groups = (num_panels + job.group_len - 1) / job.group_len;
-    const int64_t most = (int64_t)(all->num_helpers + 1) * CHUNKS_A_THREAD;
-    job.num_chunks = job.num_groups < most ? job.num_groups : most;
-    if (!all->num_helpers) {
-        job.num_chunks = 1;
-        run_chunk(&job, 0);
-        return;
-    }
-    const uint32_t generation = (uint32_t)(atomic_load(&all->ticket) >> 32) + 1;
-    atomic_store(&all->ticket, (uint64_t)generation << 32 | CLOSED);
-    all->job = job;
-    atomic_store(&all->done, 0);
-    atomic_store(&all->ticket, (uint64_t)generation << 32);
-    if (atomic_load(&all->sleepers)) {
-        pthread_mutex_lock(&all->lock);
-        pthread_cond_broadcast(&all->wake);
-        pthread_mutex_unlock(&all->lock);
-    }
-    while (take_chunk(all, generation)) {}
-    while (atomic_load(&all->done) < job.num_chunks) pause_briefly();
+    job.num_chunks = team_chunks(all, job.num_groups);
+    team_run(all, run_chunk, &job, job.num_chunks);
 }
