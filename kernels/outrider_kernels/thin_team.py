@@ -35,4 +35,5 @@ class ThinTeam:
         self.handle: int | None = self.library.team_new(num_threads)
         if not self.handle:
             raise NativeUnavailable(f"{num_threads} threads could not be started")
+        self.build = Path(self.library._name).stem  # source, compiler and processor: equal names give equal bits
         weakref.finalize(self, self.library.team_free, self.handle)

@@ -230,13 +230,26 @@ def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Pa
     assert engine.step(StepPlan((SequenceRows(2, prompt, nodes, parents),))).results[0].picks.tolist() == retried
 
 
-def test_arrays_are_for_fast_fp32_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "thin_products", "expected"),
+    [
+        (DType.BFLOAT16, Numerics.FAST, True, None),
+        (DType.BFLOAT16, Numerics.INVARIANT, True, None),
+        (DType.FLOAT32, Numerics.INVARIANT, False, None),
+        (DType.FLOAT32, Numerics.INVARIANT, True, LeanThin),
+        (DType.FLOAT32, Numerics.FAST, True, LeanThin),
+    ],
+)
+def test_the_ways_for_few_rows_are_for_fp32_and_numpys_for_fast_only(
+    dtype: DType, numerics: Numerics, thin_products: bool, expected: type | None, tmp_path: Path
+) -> None:
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
-    for dtype, numerics in ((DType.BFLOAT16, Numerics.FAST), (DType.FLOAT32, Numerics.INVARIANT)):
-        config = EngineConfig(str(tmp_path), kind=EngineKind.LEAN, dtype=dtype, numerics=numerics, num_blocks=4, probe=False)
-        engine = load_engine(config)
-        assert isinstance(engine, PagedEngine)
-        assert engine._arrays is None
+    config = EngineConfig(
+        str(tmp_path), kind=EngineKind.LEAN, dtype=dtype, numerics=numerics, num_blocks=4, probe=True, thin_products=thin_products
+    )
+    engine = load_engine(config)
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._arrays, expected or type(None))
 
 
 def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _Complex64Array = npt.NDArray[np.complex64]
 class LeanArrays:
     """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
+    is_invariant = False
+
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes
         self._sizes = sizes

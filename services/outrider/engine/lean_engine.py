@@ -21,7 +21,6 @@ from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
-from outrider.types.identity import Numerics
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_team import ThinTeam
@@ -73,7 +72,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
 
 def thin_team(config: EngineConfig) -> ThinTeam | None:
     """Threads for thin products; None where an engine of this configuration has no use for them, or no compiler made them."""
-    wanted = config.thin_products and config.numerics is Numerics.FAST and config.dtype is DType.FLOAT32 and config.device == "cpu"
+    wanted = config.thin_products and config.dtype is DType.FLOAT32 and config.device == "cpu"
     if not wanted or not config.array_rows:
         return None
     try:

@@ -1,7 +1,8 @@
-"""The lean forward on thin operations, over the same cache: for few rows of fp32 on a CPU, where a C compiler is.
+"""The lean forward on thin operations, over the same cache: for fp32 on a CPU where a C compiler is.
 
 Everything lies in buffers that are there from load time, so a layer is six calls with a number each (outrider_kernels/thin_*.py). The same
-mathematics as `lean_forward` with sums in another order, so for `fast` numerics only. Must not know sampling or files.
+mathematics as `lean_forward` with sums in another order; a row's bits depend on what it attends to alone, so `invariant` numerics need no
+padding here: a row costs a row. Must not know sampling or files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from outrider_kernels.thin_team import ThinTeam
 
 
 class LeanThin:
-    """Rows through LeanWeights with thin copies, their keys and values stored in `cache`; at most `most_rows` at a time."""
+    """Rows through LeanWeights with thin copies, their keys and values stored in `cache`; `most_rows` at a time."""
+
+    is_invariant = True
 
     def __init__(self, weights: LeanWeights, cache: PagedCache, team: ThinTeam, most_rows: int) -> None:
         sizes = self._sizes = weights.sizes
@@ -40,11 +43,22 @@ class LeanThin:
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
-        """float32 [wanted rows, num_logits] of a step; a new array."""
-        num_rows, buffers = batch.num_rows, self._buffers
-        steps = {window: thin_step(batch, window) for window in set(self._sizes.windows)}
-        states = buffers.states[:num_rows]
-        np.take(self._embedding, batch.tokens, axis=0, out=states)
+        """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
+        most, num_rows = len(self._buffers.states), batch.num_rows
+        found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
+        for begin in range(0, num_rows, most):
+            end = min(begin + most, num_rows)
+            self._run_layers(batch, begin, end)
+            first, last = np.searchsorted(wanted, (begin, end))
+            if first < last:
+                found[first:last] = self._logits_of(wanted[first:last] - begin, end - begin)
+        return found
+
+    def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
+        """Rows [begin, end) of the step, into `states`."""
+        num_rows = end - begin
+        steps = {window: thin_step(batch, begin, end, window) for window in set(self._sizes.windows)}
+        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
         for layer, window in zip(self._layers, self._sizes.windows, strict=True):
             layer.qkv.run(num_rows)
             layer.attention.run(steps[window])
@@ -52,19 +66,26 @@ class LeanThin:
             layer.gate_up.run(num_rows)
             self._gate.run(num_rows)
             layer.down.run(num_rows)
-        num_wanted = len(wanted)
-        buffers.last[:num_wanted] = states if num_wanted == num_rows else states[wanted]
+
+    def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
+        """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
+        buffers, num_wanted = self._buffers, len(rows)
+        buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
         self._head.run(num_wanted)
-        return buffers.logits[:num_wanted].copy()
+        return buffers.logits[:num_wanted]
 
 
-def thin_step(batch: StepBatch, window: int | None) -> ThinStep:
-    """The keys that the batch's rows read in layers of one window."""
+def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
+    """The keys that rows [begin, end) of the batch read in layers of one window. Rows behind them are not stored yet, nor seen."""
     sequences = []
     for segment in batch.segments:
+        first, last = max(begin, segment.begin), min(end, segment.end)
+        if first >= last:
+            continue
         keys = key_range(segment, batch.positions[segment.begin : segment.end], window)
-        sequences.append(RowKeys(segment.begin, segment.end, keys.runs, keys.tail_mask))
-    return ThinStep(batch.positions, batch.slots, sequences)
+        mask = None if keys.tail_mask is None else keys.tail_mask[first - segment.begin : last - segment.begin]
+        sequences.append(RowKeys(first - begin, last - begin, keys.runs, mask))
+    return ThinStep(batch.positions[begin:end], batch.slots[begin:end], sequences)
 
 
 def head_sizes(weights: LeanWeights, layer: LeanLayer) -> HeadSizes:
