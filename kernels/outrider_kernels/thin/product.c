@@ -11,6 +11,10 @@
 
 #define PANEL 16
 #define MAX_TILE_ROWS 6
+/* Weights fetched ahead: at a page's border the processor would begin anew. Between 256 and 3072, measured: a fifth to a quarter less for 2 to
+   12 rows. Past the end nothing is fetched and nothing breaks. */
+#define PREFETCH 3072
+#define PREFETCH_ONE_ROW 1024
 
 /* The PANEL weights at `at`. Halves lie in pairs, column n below column n + LANES, so that one load gives both. */
 INLINE void load_panel(const void *panels, int64_t at, const int is_half, lanes *left, lanes *right) {
@@ -49,7 +53,7 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
     const thin_call *call = &job->call;
     const int64_t inputs = call->inputs, stride = inputs * PANEL;
     const float *x = call->x + row * inputs;
-    const int64_t base = first * stride;
+    const int64_t base = first * stride, ahead = rows == 1 ? PREFETCH_ONE_ROW : PREFETCH;
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < 2 * panels; n++) sums[m][n] = splat(0.0f);
     for (int64_t k = 0; k < inputs; k++) {
@@ -57,6 +61,7 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
             const int64_t at = base + panel * stride + k * PANEL;
             lanes left, right;
             load_panel(call->panels, at, is_half, &left, &right);
+            __builtin_prefetch((const char *)call->panels + (at + ahead) * (is_half ? 2 : 4));
             for (int m = 0; m < rows; m++) {
                 const lanes value = splat(x[m * inputs + k]);
                 sums[m][2 * panel] += value * left;
