@@ -138,9 +138,9 @@ class ThinAttention:
             sizes.dim**-0.5,
             sizes.epsilon * sizes.dim,
         )
-        self._address = ctypes.addressof(self._layer)
+        self.address = ctypes.addressof(self._layer)
         self._function, self._team = team.library.thin_attention, team.handle
 
     def run(self, step: ThinStep) -> None:
         """Turn, store, attend."""
-        self._function(self._team, self._address, step.address)
+        self._function(self._team, self.address, step.address)

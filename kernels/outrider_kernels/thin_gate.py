@@ -5,6 +5,8 @@ Must not know models. Source: Shazeer 2020 (GLU variants), SwiGLU.
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,12 @@ def reference_gate(gate_up: _FloatArray) -> _FloatArray:
         return (gate / (1.0 + np.exp(-gate)) * up).astype(np.float32)
 
 
+class _Call(ctypes.Structure):
+    """thin_gate_call of thin/gate.c."""
+
+    _fields_ = (("gate_up", ctypes.c_void_p), ("out", ctypes.c_void_p), ("length", ctypes.c_int64))
+
+
 class ThinGate:
     """Set up once: `run(n)` gates the first n rows."""
 
@@ -29,11 +37,11 @@ class ThinGate:
             raise ValueError(f"gates of shape {gate_up.shape} do not fit into {out.shape}, or are not in C order")
         if gate_up.dtype != np.float32 or out.dtype != np.float32:
             raise ValueError("a thin gate works on float32 arrays")
-        self._kept = (team, gate_up, out)
+        self._kept = (team, gate_up, out)  # the structure below holds addresses only
+        self._call = _Call(gate_up.ctypes.data, out.ctypes.data, out.shape[1])
+        self.address = ctypes.addressof(self._call)
         self._function = team.library.thin_gate
-        self._addresses = gate_up.ctypes.data, out.ctypes.data
-        self._length = out.shape[1]
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows."""
-        self._function(*self._addresses, num_rows, self._length)
+        self._function(self.address, num_rows)

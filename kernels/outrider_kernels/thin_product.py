@@ -118,10 +118,10 @@ class ThinProduct:
             matrix.is_half,
             adds,
         )
-        self._address = ctypes.addressof(self._call)
+        self.address = ctypes.addressof(self._call)
         self._function, self._team = team.library.thin_product, team.handle
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows, at most as many as the buffers have."""
         assert num_rows <= self._most
-        self._function(self._team, self._address, num_rows)
+        self._function(self._team, self.address, num_rows)

@@ -19,7 +19,8 @@ _PROTOTYPES = {
     "team_free": ([_POINTER], None),
     "thin_product": ([_POINTER, _POINTER, _SIZE], None),
     "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
-    "thin_gate": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
+    "thin_gate": ([_POINTER, _SIZE], None),
+    "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
 }
 
 

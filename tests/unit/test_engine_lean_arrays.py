@@ -32,8 +32,8 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.native_library import NativeUnavailable
-from outrider_kernels.thin_attention import ThinAttention
 from outrider_kernels.thin_product import ThinProduct
+from outrider_kernels.thin_program import ThinProgram
 
 NONE: IntArray = np.empty(0, np.int32)
 MAX_NODES = 14
@@ -202,9 +202,9 @@ def test_a_wrong_mask_would_be_noticed(
 
 FAILING = {
     "attention of numpy": (array_attention.ArrayAttention, "attend", "numpy"),
-    "thin attention": (ThinAttention, "run", "thin"),
     "a product of numpy": (lean_arrays._ArrayProjection, "__call__", "numpy"),
-    "a thin product": (ThinProduct, "run", "thin"),
+    "thin layers": (ThinProgram, "run", "thin"),
+    "the thin head": (ThinProduct, "run", "thin"),
 }
 
 

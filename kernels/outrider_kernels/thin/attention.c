@@ -13,7 +13,7 @@
 #define MAX_DIM 256
 
 /* A layer's share of what stays the same from step to step. */
-typedef struct {
+struct thin_layer {
     float *heads;           /* [rows][num_heads + 2 num_kv_heads][dim]: queries, keys, values */
     float *attended;        /* [rows][num_heads][dim] */
     float *pool;            /* [2][num_kv_heads][num_slots][dim] */
@@ -21,7 +21,7 @@ typedef struct {
     const float *qk_scale;  /* [num_heads + num_kv_heads][dim], or null: of the norm of queries and keys */
     int64_t num_heads, num_kv_heads, dim, num_slots;
     float scaling, epsilon; /* of scores; of the norm, times dim */
-} thin_layer;
+};
 
 /* One sequence of the step: its rows, the runs of pool slots that hold its keys in order, and a mask over the last of them. */
 typedef struct {
@@ -32,11 +32,11 @@ typedef struct {
     int64_t mask_len;
 } thin_segment;
 
-typedef struct {
+struct thin_step {
     const int64_t *positions, *slots; /* [rows] */
     const thin_segment *segments;
     int64_t rows, num_segments;
-} thin_step;
+};
 
 typedef struct {
     const thin_layer *layer;

@@ -2,11 +2,18 @@
 
 #include "thin.h"
 
-/* gate_up: [rows][2][length]; out: [rows][length]. */
-void thin_gate(const float *gate_up, float *out, int64_t rows, int64_t length) {
+/* thin_gate.py has the same fields in the same order. */
+struct thin_gate_call {
+    const float *gate_up; /* [rows][2][length] */
+    float *out;           /* [rows][length] */
+    int64_t length;
+};
+
+void thin_gate(const thin_gate_call *call, int64_t rows) {
+    const int64_t length = call->length;
     for (int64_t row = 0; row < rows; row++) {
-        const float *gate = gate_up + row * 2 * length, *up = gate + length;
-        float *to = out + row * length;
+        const float *gate = call->gate_up + row * 2 * length, *up = gate + length;
+        float *to = call->out + row * length;
         int64_t at = 0;
         for (; at + LANES <= length; at += LANES) {
             const lanes g = *(const lanes *)(gate + at);

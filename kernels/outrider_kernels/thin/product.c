@@ -29,7 +29,7 @@ INLINE void load_panel(const void *panels, int64_t at, const int is_half, lanes 
 }
 
 /* What stays the same from call to call; thin_product.py has the same fields in the same order. */
-typedef struct {
+struct thin_call {
     const float *x;     /* [rows][inputs] */
     const void *panels; /* [panels][inputs][PANEL] */
     const float *bias;  /* [outputs] or null */
@@ -39,7 +39,7 @@ typedef struct {
     int64_t inputs, outputs;
     float epsilon;
     int32_t is_half, adds;
-} thin_call;
+};
 
 typedef struct {
     thin_call call;

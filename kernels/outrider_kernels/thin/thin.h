@@ -55,4 +55,14 @@ int64_t team_chunks(const team *all, int64_t num_parts);
 /* Work through chunks 0 .. num_chunks - 1, in any order and place; returns when all are done. One caller at a time. */
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks);
 
+/* The operations; their structures are where they are defined. */
+typedef struct thin_call thin_call;
+typedef struct thin_layer thin_layer;
+typedef struct thin_step thin_step;
+typedef struct thin_gate_call thin_gate_call;
+
+void thin_product(team *all, const thin_call *call, int64_t rows);
+void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
+void thin_gate(const thin_gate_call *call, int64_t rows);
+
 #endif

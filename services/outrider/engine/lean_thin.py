@@ -1,6 +1,6 @@
 """The lean forward on thin operations, over the same cache: for fp32 on a CPU where a C compiler is.
 
-Everything lies in buffers that are there from load time, so a layer is six calls with a number each (outrider_kernels/thin_*.py). The same
+Everything lies in buffers that are there from load time, so all layers are one call (outrider_kernels/thin_program.py). The same
 mathematics as `lean_forward` with sums in another order; a row's bits depend on what it attends to alone, so `invariant` numerics need no
 padding here: a row costs a row. Must not know sampling or files.
 """
@@ -20,6 +20,7 @@ from outrider.types.tree import FloatArray
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
 
@@ -35,10 +36,12 @@ class LeanThin:
         self._buffers = _Buffers(weights, most_rows)
         rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
         pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
-        self._layers = [
-            _Layer(weights, layer, self._buffers, team, pool, rotations) for layer, pool in zip(weights.layers, pools, strict=True)
-        ]
-        self._gate = ThinGate(team, self._buffers.gate_up, self._buffers.gated)
+        self._windows = tuple(dict.fromkeys(sizes.windows))
+        operations: list[ThinOperation] = []
+        for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
+            attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
+            operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
+        self._program = ThinProgram(team, operations)
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
 
@@ -57,15 +60,8 @@ class LeanThin:
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
         """Rows [begin, end) of the step, into `states`."""
         num_rows = end - begin
-        steps = {window: thin_step(batch, begin, end, window) for window in set(self._sizes.windows)}
         np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
-        for layer, window in zip(self._layers, self._sizes.windows, strict=True):
-            layer.qkv.run(num_rows)
-            layer.attention.run(steps[window])
-            layer.output.run(num_rows)
-            layer.gate_up.run(num_rows)
-            self._gate.run(num_rows)
-            layer.down.run(num_rows)
+        self._program.run(num_rows, [thin_step(batch, begin, end, window) for window in self._windows])
 
     def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
         """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
@@ -112,19 +108,18 @@ class _Buffers:
         self.logits = rows_of(weights.embedding.shape[0])
 
 
-class _Layer:
-    """One layer's operations between the buffers."""
-
-    def __init__(
-        self, weights: LeanWeights, layer: LeanLayer, buffers: _Buffers, team: ThinTeam, pool: FloatArray, rotations: FloatArray
-    ) -> None:
-        thin = layer.thin
-        assert thin is not None
-        self.qkv = ThinProduct(team, thin.qkv, buffers.states, buffers.heads, bias=_array(layer.qkv.bias), norm=thin.input_norm)
-        self.attention = ThinAttention(team, head_sizes(weights, layer), buffers.heads, buffers.attended, pool, rotations)
-        self.output = _onto_states(team, thin.output, buffers.attended, buffers, layer.output.bias)
-        self.gate_up = ThinProduct(team, thin.gate_up, buffers.states, buffers.gate_up, bias=_array(layer.gate_up.bias), norm=thin.mlp_norm)
-        self.down = _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias)
+def layer_operations(team: ThinTeam, layer: LeanLayer, buffers: _Buffers, attention: tuple[ThinAttention, int]) -> list[ThinOperation]:
+    """One layer between the buffers, in order."""
+    thin = layer.thin
+    assert thin is not None
+    return [
+        ThinProduct(team, thin.qkv, buffers.states, buffers.heads, bias=_array(layer.qkv.bias), norm=thin.input_norm),
+        attention,
+        _onto_states(team, thin.output, buffers.attended, buffers, layer.output.bias),
+        ThinProduct(team, thin.gate_up, buffers.states, buffers.gate_up, bias=_array(layer.gate_up.bias), norm=thin.mlp_norm),
+        ThinGate(team, buffers.gate_up, buffers.gated),
+        _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias),
+    ]
 
 
 def _onto_states(team: ThinTeam, matrix: ThinMatrix, rows: FloatArray, buffers: _Buffers, bias: Tensor | None) -> ThinProduct:
