@@ -35,32 +35,6 @@ class _Layer(ctypes.Structure):
     )
 
 
-class _Segment(ctypes.Structure):
-    """thin_segment of thin/attention.c."""
-
-    _fields_ = (
-        ("row_begin", ctypes.c_int64),
-        ("row_end", ctypes.c_int64),
-        ("runs", ctypes.c_void_p),
-        ("num_runs", ctypes.c_int64),
-        ("num_keys", ctypes.c_int64),
-        ("mask", ctypes.c_void_p),
-        ("mask_len", ctypes.c_int64),
-    )
-
-
-class _Step(ctypes.Structure):
-    """thin_step of thin/attention.c."""
-
-    _fields_ = (
-        ("positions", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        ("segments", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("num_segments", ctypes.c_int64),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class RowKeys:
     """One sequence's rows [begin, end) and the keys they read. runs: pool ranges in logical order. tail_mask: float32 [rows, tail]."""
@@ -72,22 +46,24 @@ class RowKeys:
 
 
 class ThinStep:
-    """Which rows of a step read which keys; the same for all layers with one window."""
+    """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/attention.c."""
 
     def __init__(self, positions: _LongArray, slots: _LongArray, sequences: Sequence[RowKeys]) -> None:
         """positions, slots: int64 [rows], C order."""
-        runs = [np.array(keys.runs, np.int64) for keys in sequences]
+        runs = np.array([run for keys in sequences for run in keys.runs], np.int64)
         masks = [None if keys.tail_mask is None else np.ascontiguousarray(keys.tail_mask, np.float32) for keys in sequences]
-        segments = (_Segment * len(sequences))()
-        for segment, keys, own_runs, mask in zip(segments, sequences, runs, masks, strict=True):
-            segment.row_begin, segment.row_end = keys.begin, keys.end
-            segment.runs, segment.num_runs = own_runs.ctypes.data, len(own_runs)
-            segment.num_keys = sum(end - begin for begin, end in keys.runs)
-            if mask is not None:
-                segment.mask, segment.mask_len = mask.ctypes.data, mask.shape[1]
-        self._kept = (positions, slots, runs, masks, segments)  # the structures hold addresses only
-        self._step = _Step(positions.ctypes.data, slots.ctypes.data, ctypes.addressof(segments), len(positions), len(sequences))
-        self.address = ctypes.addressof(self._step)
+        # both structures are 64-bit fields all through, addresses among them
+        next_run = runs.ctypes.data
+        segments: list[tuple[int, int, int, int, int, int, int]] = []
+        for keys, mask in zip(sequences, masks, strict=True):
+            num_keys = sum(end - begin for begin, end in keys.runs)
+            tail = (0, 0) if mask is None else (mask.ctypes.data, mask.shape[1])
+            segments.append((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
+            next_run += len(keys.runs) * 2 * runs.itemsize
+        table = np.array(segments, np.int64)
+        step = np.array((positions.ctypes.data, slots.ctypes.data, table.ctypes.data, len(positions), len(sequences)), np.int64)
+        self._kept = (positions, slots, runs, masks, table, step)  # the structures hold addresses only
+        self.address = step.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
