@@ -63,8 +63,12 @@ class DistantPair:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self.gateway = Connection(self._deployment.gateway)
+        self.verifier = self.verifier_now()
+
+    def verifier_now(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
+        """What the verifier says of itself at present; `verifier` is what it said before the first request."""
         with Connection(self._deployment.verifier) as verifier:
-            self.verifier: verifier_pb2.VerifierServiceGetInfoResponse = verifier.verifier_info()
+            return verifier.verifier_info()
 
     def know(self, texts: Sequence[Sequence[int]]) -> None:
         """What the drafter of every later world replays: prompt and answer of each request."""

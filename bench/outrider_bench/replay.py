@@ -14,7 +14,10 @@ from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment
 from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
+from outrider_bench.micro import one_way_us
+from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
 
@@ -40,7 +43,7 @@ def replay_cell(acceptance: float, temperature: float) -> Cell:
 
 def replay_contestants(gateway: Connection, policies: Sequence[str], threads: str) -> list[Stack]:
     """Plain decoding, and each policy with draft lengths of its own finding."""
-    names = {PLAIN: "off"} | {f"outrider {policy}": policy for policy in policies}
+    names = {PLAIN: "off"} | {stack_name(policy): policy for policy in policies}
     return [Stack(name, gateway, DraftWishes(policy), threads) for name, policy in names.items()]
 
 
@@ -66,6 +69,17 @@ def measure_replay(
                 recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
             on_answers()
     return cells
+
+
+def circumstances(deployment: Deployment, temperatures: Sequence[float]) -> dict[Cell, Circumstances]:
+    """What the drafts met in each cell, for predictions; the deployment's drafter must be up, and idle."""
+    with Connection(deployment.verifier) as verifier:
+        message_us = one_way_us(verifier.verifier_info(), 0)
+    return {
+        replay_cell(acceptance, temperature): Circumstances(acceptance, REPLAY_SEED, 0, message_us)
+        for temperature in temperatures
+        for acceptance in ACCEPTANCES
+    }
 
 
 def _arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:

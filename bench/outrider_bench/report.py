@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from outrider_bench.results import GENERATE, PLAIN, Flip, Row
 
 
 def markdown(
-    title: str, facts: Mapping[str, str], settings: Mapping[str, str], rows: Sequence[Row], flips: Sequence[Flip], notes: Sequence[str]
+    title: str,
+    facts: Mapping[str, str],
+    settings: Mapping[str, str],
+    rows: Sequence[Row],
+    flips: Sequence[Flip],
+    notes: Sequence[str],
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str:
-    """The whole report."""
+    """The whole report. sections: further tables by heading, behind the cells."""
     lines = [f"## {title}", ""]
     lines += [f"- {name}: {value}" for name, value in facts.items()]
     lines += ["", "Settings (chosen on other prompts than these):", ""]
     lines += [f"- {name}: {value}" for name, value in settings.items()]
     for cell in dict.fromkeys(row.cell for row in rows):
         lines += ["", f"### {cell.name}", "", *table([row for row in rows if row.cell == cell])]
+    for heading, content in sections.items():
+        lines += ["", f"### {heading}", "", *content]
     lines += ["", f"Answers of ours that differ from plain decoding: {len(flips)}."]
     lines += [
         f"- {flip.cell}, {flip.contestant}, prompt {flip.prompt}: token {flip.position} is {flip.drafted_token}, plain {flip.plain_token}"

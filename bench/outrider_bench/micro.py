@@ -1,0 +1,101 @@
+"""What a deployment costs by micro-benchmarks, none of them a cell of the tables: steps, rounds, requests, messages, drafted tokens.
+
+Each is measured apart, on prompts that no cell uses: what is predicted from them (predictions.py) is predicted, not fitted. Times in
+microseconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drafter_service.inbox import FramesArrived, Inbox
+from drafter_service.outbox import Outbox
+from drafter_service.scheduler import Scheduler, SchedulerLimits
+from outrider.cli.connection import CollectedAnswer
+from outrider.drafting.replay_source import ReplayOptions, ReplaySource
+from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.pacing.contract import CostCurve
+from outrider.types.frames import DraftLimits, Open
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.v1 import verifier_pb2
+from outrider_bench.contestants import Stack
+from outrider_bench.measurement import Prompt
+
+PLAIN_TOKENS = 64
+NUM_ANSWERS = 5
+DRAFTED_TOKENS = 64
+_VOCAB_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBenchmarks:
+    """verify: a step by rows, as the verifier measured it before its first request. step_overhead_us: of a round of plain decoding,
+    between one token's arrival and the next, beside that step. request_us: until an answer's first token arrives, beside the step that
+    reads its prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token."""
+
+    verify: CostCurve
+    step_overhead_us: int
+    request_us: float
+    draft_us: float
+    max_rows: int
+
+    def as_facts(self) -> dict[str, str]:
+        """One line for reports."""
+        steps = ", ".join(f"{rows}: {us / 1000:.2f}" for rows, us in self.verify.points)
+        beside = f"a round {self.step_overhead_us} us, a request {self.request_us:.0f} us, a replayed token {self.draft_us:.0f} us"
+        return {"micro-benchmarks": f"a step by rows, ms: {steps}; beside its step {beside}"}
+
+
+def measure_micro(
+    plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, prompts: Sequence[Prompt], step_us: int
+) -> MicroBenchmarks:
+    """plain: our stack without drafts. info: of the verifier before its first request. prompts: none of a cell's. step_us: the pace that
+    replayed drafts are asked to keep."""
+    verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
+    answers = [(prompt, _ask(plain, prompt)) for _ in range(NUM_ANSWERS) for prompt in prompts]
+    round_us = statistics.median(token_us(answer) for _, answer in answers)
+    overhead_us = max(0, round(round_us - verify.verify_us(1)))
+    requests_us = [1e6 * answer.first_token_s - verify.verify_us(len(prompt.token_ids)) - overhead_us for prompt, answer in answers]
+    return MicroBenchmarks(verify, overhead_us, statistics.median(requests_us), replayed_token_us(step_us), info.max_rows)
+
+
+def token_us(answer: CollectedAnswer) -> float:
+    """Mean time between tokens, the first left out."""
+    (first_s, num_first), *_, (last_s, _) = answer.first.arrivals
+    return 1e6 * (last_s - first_s) / max(1, answer.num_tokens - num_first)
+
+
+def replayed_token_us(step_us: int) -> float:
+    """A token of the drafter's own loop with the replay source, asked for again and again: its pause and all that happens around it."""
+    text = tuple(position % _VOCAB_SIZE for position in range(DRAFTED_TOKENS + 2))
+    source = ReplaySource(ReplayOptions((text,), 1.0, _VOCAB_SIZE, step_us=step_us))
+    inbox, outbox = Inbox(1, lambda: None), Outbox(DRAFTED_TOKENS)
+    bounds = DrafterBounds(source.name, _VOCAB_SIZE, frozenset(), len(text), len(text), DRAFTED_TOKENS)
+    scheduler = Scheduler(source, bounds, SchedulerLimits(), inbox, lambda _: None, lambda: None)
+    scheduler.attach(1, outbox)
+    limits = DraftLimits(len(text), max_nodes=DRAFTED_TOKENS)
+    opening = Open(1, 1, "micro", np.array(text[:1], np.int32), 1, 1, SamplingParams(), NoiseAddress(0), limits, 1 + DRAFTED_TOKENS)
+    assert inbox.offer(FramesArrived(1, (opening,)))
+    times_us = []
+    while not (scheduler.is_idle and inbox.is_empty):
+        begun_s = time.perf_counter()
+        scheduler.turn()
+        times_us.append(1e6 * (time.perf_counter() - begun_s))
+    return statistics.median(times_us)
+
+
+def one_way_us(info: verifier_pb2.VerifierServiceGetInfoResponse, delay_us: int) -> int:
+    """What a message takes beside the network's delay: half of the quickest ping between verifier and drafter. info: the present one."""
+    trips_us = [pair.round_trip_us for pair in info.pairs if pair.connected]
+    return max(0, min(trips_us, default=0) // 2 - delay_us)
+
+
+def _ask(plain: Stack, prompt: Prompt) -> CollectedAnswer:
+    request = plain.request(prompt, PLAIN_TOKENS, 0.0, seed=0)
+    request.ignore_eos = True
+    return plain.gateway.ask(request)
