@@ -33,7 +33,6 @@ DELAYS_MS, ACCEPTANCES = (0.0, 1.0, 5.0, 20.0), (0.5, 0.7, 0.9)
 QUICK_DELAYS_MS, QUICK_ACCEPTANCES = (5.0,), (0.7,)
 TASK = "arithmetic"
 TEMPERATURE = 0.0
-NUM_MICRO_PROMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +80,24 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
         pair = stack.enter_context(DistantPair(args, two_machines()))
         contestants = contestants_of(pair, amount.fixed)
         prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, REPORTING_SEED)
-        micro = measure_micro(
-            contestants[0], pair.verifier, make_prompts(pair.gateway, TASK, NUM_MICRO_PROMPTS, TUNING_SEED), args.draft_us
-        )
+        apart = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
         pair.know(_texts(contestants[0], prompts, amount.max_tokens))
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)
         for world in amount.worlds:
-            for _ in _record(pair, world, contestants, prompts, amount, recorder):
+            pair.play(world)
+            for contestant in contestants:  # warm, and let policies learn this world
+                contestant.answer(prompts[0], amount.max_tokens, TEMPERATURE, 0)
+            micro = measure_micro(contestants[0], pair.verifier, apart, args.draft_us)
+            for _ in _record(world, contestants, prompts, amount, recorder):
                 progress.advance(bar)
             message_us = one_way_us(pair.verifier_now(), world.delay_us)
-            at[cell_of(world)] = Circumstances(world.acceptance, REPLAY_SEED, world.delay_us, message_us)
+            at[cell_of(world)] = Circumstances(micro, world.acceptance, REPLAY_SEED, world.delay_us, message_us)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}
     flips = [flip for row in rows for flip in recorder.flips(row.cell, row.contestant)]
-    facts = {"threads": pair.threads.describe(), "a replayed draft token": f"{args.draft_us} us"} | micro.as_facts()
-    return TwoMachines(rows, judged, len(flips), predicted(micro, rows, wishes, at, shapes_in(recorder, prompts)), facts)
+    facts = {"threads": pair.threads.describe(), "a replayed draft token": f"{args.draft_us} us"}
+    return TwoMachines(rows, judged, len(flips), predicted(rows, wishes, at, shapes_in(recorder, prompts)), facts)
 
 
 def contestants_of(pair: DistantPair, fixed: Sequence[DraftWishes]) -> list[Stack]:
@@ -106,13 +107,8 @@ def contestants_of(pair: DistantPair, fixed: Sequence[DraftWishes]) -> list[Stac
     return [Stack(name, pair.gateway, wishes, threads) for name, wishes in named.items()]
 
 
-def _record(
-    pair: DistantPair, world: World, contestants: Sequence[Stack], prompts: Sequence[Prompt], amount: Amount, recorder: Recorder
-) -> Iterator[None]:
+def _record(world: World, contestants: Sequence[Stack], prompts: Sequence[Prompt], amount: Amount, recorder: Recorder) -> Iterator[None]:
     """Every contestant in one world; yields after each turn."""
-    pair.play(world)
-    for contestant in contestants:  # warm, and let policies learn this world
-        contestant.answer(prompts[0], amount.max_tokens, TEMPERATURE, 0)
     for turn in turns([cell_of(world)], len(contestants), amount.repeats):
         contestant = contestants[turn.contestant]
         for seed, prompt in enumerate(prompts):

@@ -38,7 +38,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class TwoMachines:
-    """What was found. num_flips: answers unlike plain decoding. facts: threads, pace of drafting, micro-benchmarks."""
+    """What was found. num_flips: answers unlike plain decoding. facts: threads and pace of drafting."""
 
     rows: list[Row]
     judged: list[Judgement]
@@ -62,7 +62,7 @@ class TwoMachines:
         lines += ["| " + " | ".join(_cells(each)) + " |" for each in self.judged]
         for cell in dict.fromkeys(row.cell for row in self.rows):
             lines += ["", f"### {cell.name}", "", *table([row for row in self.rows if row.cell == cell])]
-        return [*lines, "", "### simulated from micro-benchmarks", "", *predictions.table(self.predictions)]
+        return [*lines, "", "### simulated from micro-benchmarks", "", *predictions.tables(self.predictions)]
 
 
 def judge(world: World, rows: Sequence[Row]) -> Judgement:

@@ -22,6 +22,7 @@ from verifier_service.settings import DraftDefaults
 
 NUM_COUNTED = 2
 HEADINGS = ("cell", "contestant", "simulated tokens/s", "measured tokens/s", "simulated / measured")
+MICRO_HEADINGS = ("cell", "a round beside its step us", "a request beside its steps us", "a drafted token us", "a message us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ Shapes = Callable[[Cell], list[Shape]]
 class Circumstances:
     """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us, message_us: one way."""
 
+    micro: MicroBenchmarks
     acceptance: float
     seed: int
     delay_us: int
@@ -47,9 +49,10 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A measured row and the simulator's tokens per second for it."""
+    """A measured row and the simulator's tokens per second for it, and from what."""
 
     row: Row
+    at: Circumstances
     tokens_per_s: float
 
     @property
@@ -69,21 +72,21 @@ class Prediction:
         return {"task": row.cell.task, "temperature": row.cell.temperature, "contestant": row.contestant} | speeds
 
 
-def predicted_tokens_per_s(micro: MicroBenchmarks, wishes: DraftWishes, at: Circumstances, shapes: Sequence[Shape]) -> float:
+def predicted_tokens_per_s(wishes: DraftWishes, at: Circumstances, shapes: Sequence[Shape]) -> float:
     """What a contestant reaches over requests of these shapes. Raises StuckError when its policy makes no progress."""
-    total_us = sum(_request_us(micro, wishes, at, shape) for shape in shapes)
+    total_us = sum(_request_us(wishes, at, shape) for shape in shapes)
     return 1e6 * sum(shape.output_len for shape in shapes) / total_us
 
 
-def _request_us(micro: MicroBenchmarks, wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
-    world = world_of(micro, wishes, at, shape)
+def _request_us(wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
+    world = world_of(wishes, at, shape)
     until = [simulate(world, make_pacing(_policy(wishes)), shape.output_len * num).elapsed_us for num in (1, 1 + NUM_COUNTED)]
-    return (until[1] - until[0]) / NUM_COUNTED + micro.request_us
+    return (until[1] - until[0]) / NUM_COUNTED + at.micro.request_us
 
 
-def world_of(micro: MicroBenchmarks, wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
+def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
     """Replayed drafts take no core while they pause, so that nobody slows the other down."""
-    defaults = DraftDefaults()
+    defaults, micro = DraftDefaults(), at.micro
     return World(
         verify=micro.verify,
         draft=CostCurve(((1, micro.draft_us),)),
@@ -105,14 +108,12 @@ def _policy(wishes: DraftWishes) -> str:
     return "plain" if wishes.pacing == "off" else wishes.pacing
 
 
-def predicted(
-    micro: MicroBenchmarks, rows: Sequence[Row], wishes: Mapping[str, DraftWishes], at: Mapping[Cell, Circumstances], shapes: Shapes
-) -> list[Prediction]:
+def predicted(rows: Sequence[Row], wishes: Mapping[str, DraftWishes], at: Mapping[Cell, Circumstances], shapes: Shapes) -> list[Prediction]:
     """A prediction for every row. wishes: by contestant; at, shapes: by cell."""
     found = []
     for row in rows:
-        speed = predicted_tokens_per_s(micro, wishes[row.contestant], at[row.cell], shapes(row.cell))
-        found.append(Prediction(row, speed))
+        speed = predicted_tokens_per_s(wishes[row.contestant], at[row.cell], shapes(row.cell))
+        found.append(Prediction(row, at[row.cell], speed))
     return found
 
 
@@ -138,11 +139,24 @@ def as_result(predictions: Sequence[Prediction]) -> dict[str, object]:
     }
 
 
-def table(predictions: Sequence[Prediction]) -> list[str]:
-    """Every prediction as markdown."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+def tables(predictions: Sequence[Prediction]) -> list[str]:
+    """Every prediction, and the micro-benchmarks it came from, as markdown."""
+    lines = _heading(HEADINGS)
     for each in predictions:
         row = each.row
         speeds = f"{each.tokens_per_s:.0f} | {row.summary.tokens_per_s:.0f} | {each.ratio:.2f}"
         lines.append(f"| {row.cell.name} | {row.contestant} | {speeds} |")
-    return lines
+    lines += ["", *_heading(MICRO_HEADINGS)]
+    for cell, at in {each.row.cell: each.at for each in predictions}.items():
+        micro = at.micro
+        lines.append(f"| {cell.name} | {micro.step_overhead_us} | {micro.request_us:.0f} | {micro.draft_us:.0f} | {at.message_us} |")
+    steps = dict.fromkeys(each.at.micro.steps_text for each in predictions)
+    return [
+        *lines,
+        "",
+        *(f"A step of the target by rows, as the verifier measured it before its first request, ms: {each}." for each in steps),
+    ]
+
+
+def _heading(headings: Sequence[str]) -> list[str]:
+    return ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]

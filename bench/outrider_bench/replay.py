@@ -16,7 +16,7 @@ from outrider.launch.deployment import Deployment
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import one_way_us
+from outrider_bench.micro import MicroBenchmarks, one_way_us
 from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
@@ -48,38 +48,38 @@ def replay_contestants(gateway: Connection, policies: Sequence[str], threads: st
 
 
 def measure_replay(
-    deployment: Deployment, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, on_answers: Callable[[], None]
-) -> list[Cell]:
-    """Record every acceptance in turn; returns the cells. The deployment's drafter replays afterwards: it is of no further use."""
+    deployment: Deployment,
+    contestants: Sequence[Stack],
+    run: ReplayRun,
+    recorder: Recorder,
+    micro: Callable[[], MicroBenchmarks],
+    on_answers: Callable[[], None],
+) -> dict[Cell, Circumstances]:
+    """Record every acceptance in turn; returns what each cell was like. micro: asked before each of them.
+
+    The deployment's drafter replays afterwards: it is of no further use.
+    """
     plain = contestants[0]
     answers = [plain.answer(prompt, run.max_tokens, run.temperature, seed).tokens for seed, prompt in enumerate(run.prompts)]
     texts = deployment.folder / "replayed.json"
     texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
-    cells = []
+    cells: dict[Cell, Circumstances] = {}
     for acceptance in ACCEPTANCES:
         deployment.restart("drafter", extra=_arguments(str(texts), acceptance, run.step_us))
         await_pair(deployment)
         cell = replay_cell(acceptance, run.temperature)
-        cells.append(cell)
         for contestant in contestants:  # warm, and let policies learn this acceptance
             contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
+        measured = micro()
         for turn in turns([cell], len(contestants), run.repeats):
             contestant = contestants[turn.contestant]
             for seed, prompt in enumerate(run.prompts):
                 recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
             on_answers()
+        with Connection(deployment.verifier) as verifier:
+            message_us = one_way_us(verifier.verifier_info(), 0)
+        cells[cell] = Circumstances(measured, acceptance, REPLAY_SEED, 0, message_us)
     return cells
-
-
-def circumstances(deployment: Deployment, temperatures: Sequence[float]) -> dict[Cell, Circumstances]:
-    """What the drafts met in each cell, for predictions; the deployment's drafter must be up, and idle."""
-    with Connection(deployment.verifier) as verifier:
-        message_us = one_way_us(verifier.verifier_info(), 0)
-    return {
-        replay_cell(acceptance, temperature): Circumstances(acceptance, REPLAY_SEED, 0, message_us)
-        for temperature in temperatures
-        for acceptance in ACCEPTANCES
-    }
 
 
 def _arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:

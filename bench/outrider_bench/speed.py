@@ -30,7 +30,7 @@ from outrider_bench.plot import draw
 from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
-from outrider_bench.replay import ACCEPTANCES, ReplayRun, circumstances, measure_replay, replay_contestants
+from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
 from outrider_bench.rows import rows_of
@@ -39,7 +39,6 @@ from outrider_bench.stage import Stage, set_up
 from outrider_bench.tuning import fastest, num_tuning_answers
 
 TEMPERATURES = (0.0, 0.8)
-NUM_MICRO_PROMPTS = 2
 NUM_MACHINES = 2
 
 
@@ -72,7 +71,6 @@ class SpeedRun:
     progress: Progress
     recorder: Recorder
     step_us: int = 0
-    micro: MicroBenchmarks | None = None
     predictions: list[Prediction] = field(default_factory=list)
 
     def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
@@ -107,16 +105,19 @@ class SpeedRun:
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token([stack_name(policy) for policy in self.stage.policies])
-        micro_prompts = make_prompts(served.gateway, self.tasks[0], NUM_MICRO_PROMPTS, TUNING_SEED)
-        self.micro = measure_micro(contestants[0], served.verifier, micro_prompts, self.step_us)
+        apart = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
+        wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
+
+        def micro() -> MicroBenchmarks:
+            return measure_micro(contestants[0], served.verifier, apart, self.step_us)
+
         for temperature in self.amount.replay_temperatures:
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
-            grid = measure_replay(served.deployment, contestants, run, self.recorder, lambda: self.progress.advance(bar))
-            rows += rows_of(grid, contestants, self.recorder, self._info)
-        at = circumstances(served.deployment, self.amount.replay_temperatures)
-        wishes = {contestant.name: contestant.wishes for contestant in contestants}
-        self.predictions = predicted(self.micro, rows, wishes, at, shapes_in(self.recorder, prompts))
+            at = measure_replay(served.deployment, contestants, run, self.recorder, micro, lambda: self.progress.advance(bar))
+            found = rows_of(list(at), contestants, self.recorder, self._info)
+            self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))
+            rows += found
         return rows
 
     def flips(self, rows: Sequence[Row]) -> list[Flip]:
@@ -181,7 +182,6 @@ def _measure(args: argparse.Namespace) -> Found:
         replayed = speed.replay()
         flips = speed.flips([*rows, *replayed])
     has_two_machines = not speed.amount.quick and stage.num_cores >= NUM_MACHINES
-    assert speed.micro is not None
     return Found(
         rows=rows,
         replayed=replayed,
@@ -189,7 +189,7 @@ def _measure(args: argparse.Namespace) -> Found:
         flips=flips,
         policies=stage.policies,
         settings={contestant.name: contestant.settings for contestant in contestants},
-        facts=measurement_facts() | speed.micro.as_facts(),
+        facts=measurement_facts(),
         step_us=speed.step_us,
         two_machines=network.measure(args, network.Amount.of_goal()) if has_two_machines else None,
     )
@@ -218,7 +218,7 @@ def result(found: Found) -> dict[str, object]:
 
 
 def _sections(found: Found) -> dict[str, list[str]]:
-    sections = {"replayed drafts, simulated from micro-benchmarks": predictions.table(found.predictions)}
+    sections = {"replayed drafts, simulated from micro-benchmarks": predictions.tables(found.predictions)}
     return sections | ({} if found.two_machines is None else {"two machines": found.two_machines.tables()})
 
 
@@ -229,7 +229,7 @@ def _notes(found: Found) -> list[str]:
         "spread: (highest - lowest) / median of the repetitions' tokens/s. in target forwards: share of wall time.",
         "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it before the first request).",
         "one process: the same models, policy and draft options in turns in one thread of one process, without gateway, sockets and gRPC.",
-        "simulated: from the micro-benchmarks above alone; no cell of the table went into them.",
+        "simulated: from micro-benchmarks alone; no cell of the table went into them.",
     ]
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from outrider.cli.__main__ import build_parser
+from outrider.session.pacing.contract import CostCurve
 from outrider_bench import load, network
 from outrider_bench.distant_pair import World
 from outrider_bench.load import Burst, LoadCell, count_flips, percentile, rows_of, token_times_ms
 from outrider_bench.measurement import Summary
+from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.network_report import TwoMachines, judge, markdown, result
-from outrider_bench.predictions import Prediction
+from outrider_bench.predictions import Circumstances, Prediction
 from outrider_bench.results import ADAPTIVE, PLAIN, Row
+
+MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 4000.0))), 150, 900.0, 520.0, 512)
+AT = Circumstances(MICRO, 0.7, 5, 5_000, 80)
 
 
 def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
@@ -32,7 +37,7 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     assert judged.vs_best_fixed == pytest.approx(1.2)
     assert judged.vs_plain == pytest.approx(1.5)
     assert judged.overlap_share == 0.4
-    found = TwoMachines(rows, [judged], 0, [Prediction(rows[0], 80.0), Prediction(rows[2], 137.5)], {})
+    found = TwoMachines(rows, [judged], 0, [Prediction(rows[0], AT, 80.0), Prediction(rows[2], AT, 137.5)], {})
     told = result(found, {})
     assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
     assert told["two_machine_min_bound_fraction"] == 0.8
@@ -41,6 +46,7 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     report = markdown({"date": "today"}, found)
     assert "| 5 ms, acceptance 0.7, T = 0 | outrider pearl | 138 | 125 | 1.10 |" in report
     assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% |" in report
+    assert "| 5 ms, acceptance 0.7, T = 0 | 150 | 900 | 520 | 80 |" in report
     assert "### 5 ms, acceptance 0.7, T = 0" in report
 
 
