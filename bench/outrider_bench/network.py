@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from outrider.cli.console import make_console
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import REPLAY_SEED, DistantPair, World, two_machines
-from outrider_bench.facts import measurement_facts
+from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import measure_micro, one_way_us
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
@@ -64,12 +64,12 @@ class Amount:
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
     found = measure(args, Amount.of(args))
-    facts = measurement_facts() | found.facts
+    facts = measurement_facts() | {"pair": pair_name(args)} | found.facts
     show(make_console(), found.judged)
     if args.out is not None:
         args.out.write_text(markdown(facts, found))
         draw(found.judged, args.out.with_suffix(".svg"))
-    print("RESULT " + json.dumps(result(found, facts)))
+    print("RESULT " + json.dumps({"pair": pair_name(args)} | result(found, facts)))
     return 0 if found.is_sound else 1
 
 

@@ -21,7 +21,7 @@ from outrider.cli.console import make_console
 from outrider.v1 import verifier_pb2
 from outrider_bench import network, predictions
 from outrider_bench.contestants import Contestant, Stack
-from outrider_bench.facts import measurement_facts
+from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_name, stack_ratio, worst_cell
 from outrider_bench.micro import MicroBenchmarks, measure_micro
 from outrider_bench.network_report import TwoMachines
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         args.out.write_text(markdown("Speed", found.facts, found.settings, found.all_rows, found.flips, _notes(found), _sections(found)))
         draw(found.rows, args.out.with_suffix(".svg"))
-    print("RESULT " + json.dumps(result(found)))
+    print("RESULT " + json.dumps({"pair": pair_name(args)} | result(found)))
     return 0 if found.is_sound else 1
 
 
@@ -189,7 +189,7 @@ def _measure(args: argparse.Namespace) -> Found:
         flips=flips,
         policies=stage.policies,
         settings={contestant.name: contestant.settings for contestant in contestants},
-        facts=measurement_facts(),
+        facts=measurement_facts() | {"pair": pair_name(args)},
         step_us=speed.step_us,
         two_machines=network.measure(args, network.Amount.of_goal()) if has_two_machines else None,
     )
