@@ -24,8 +24,8 @@ from outrider.launch.deployment import START_DEADLINE_S, Deployment, DeploymentS
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan, usable_cores
 from outrider.v1 import verifier_pb2
+from outrider_bench.replay import replay_arguments
 
-REPLAY_SEED = 5
 STOP_S = 5.0  # nothing is in flight when a world ends
 
 
@@ -103,8 +103,8 @@ class DistantPair:
     def _drafter(self, socket: str, acceptance: float) -> ServiceCommand:
         arguments = (
             *("-m", "drafter_service", "--model", self._draft, "--listen", self._socket(socket), "--dtype", self._dtype),
-            *("--threads", str(self.threads.drafter), "--source", "replay", "--replay-texts", str(self._texts)),
-            *("--replay-acceptance", str(acceptance), "--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(self._draft_us)),
+            *("--threads", str(self.threads.drafter)),
+            *replay_arguments(str(self._texts), acceptance, self._draft_us),
         )
         return ServiceCommand("drafter", arguments, self.threads.drafter, self.threads.drafter_cores)
 

@@ -23,6 +23,7 @@ from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, make_prompts
@@ -195,8 +196,7 @@ def _show(rows: Sequence[LoadRow]) -> None:
 def markdown(facts: dict[str, str], rows: Sequence[LoadRow], num_flips: int) -> str:
     """The whole report."""
     lines = ["## Many requests at a time", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
-    lines += ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    lines += markdown_table(_HEADINGS, map(_cells, rows))
     return "\n".join([*lines, "", f"Texts that differ from plain decoding: {num_flips}.", ""])
 
 

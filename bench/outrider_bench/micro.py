@@ -1,14 +1,13 @@
 """What a deployment costs by micro-benchmarks, none of them a cell of the tables: steps, rounds, requests, messages, drafted tokens.
 
 Each is measured apart, on prompts that no cell uses: what is predicted from them (predictions.py) is predicted, not fitted. All but the
-steps are measured right before the cell they serve, as a virtual machine's speed drifts. Times in microseconds.
+steps are measured in the minutes of the cell they serve, as a virtual machine's speed drifts. Times in microseconds.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +26,7 @@ from outrider_bench.contestants import Stack
 from outrider_bench.measurement import Prompt
 
 PLAIN_TOKENS = 64
-NUM_ANSWERS = 3
-DRAFTED_TOKENS = 64
+DRAFTED_TOKENS = 48
 _VOCAB_SIZE = 16
 
 
@@ -50,17 +48,39 @@ class MicroBenchmarks:
         return ", ".join(f"{rows}: {us / 1000:.2f}" for rows, us in self.verify.points)
 
 
-def measure_micro(
-    plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, prompts: Sequence[Prompt], step_us: int
-) -> MicroBenchmarks:
-    """plain: our stack without drafts. info: of the verifier before its first request. prompts: none of a cell's. step_us: the pace that
-    replayed drafts are asked to keep."""
-    verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
-    answers = [(prompt, _ask(plain, prompt)) for _ in range(NUM_ANSWERS) for prompt in prompts]
-    round_us = statistics.median(token_us(answer) for _, answer in answers)
-    overhead_us = max(0, round(round_us - verify.verify_us(1)))
-    requests_us = [1e6 * answer.first_token_s - verify.verify_us(len(prompt.token_ids)) - overhead_us for prompt, answer in answers]
-    return MicroBenchmarks(verify, overhead_us, statistics.median(requests_us), replayed_token_us(step_us), info.max_rows)
+class MicroBenchmark:
+    """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
+
+    plain: our stack without drafts. info: of the verifier before its first request. prompt: none of a cell's. step_us: the pace that
+    replayed drafts are asked to keep.
+    """
+
+    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, prompt: Prompt, step_us: int) -> None:
+        self._plain, self._prompt, self._step_us = plain, prompt, step_us
+        self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
+        self._max_rows = info.max_rows
+        self._rounds_us: list[float] = []
+        self._firsts_us: list[float] = []
+        self._drafts_us: list[float] = []
+
+    @property
+    def num_samples(self) -> int:
+        """How many were taken."""
+        return len(self._rounds_us)
+
+    def sample(self) -> None:
+        """One plain answer, and a few replayed tokens."""
+        answer = _ask(self._plain, self._prompt)
+        self._rounds_us.append(token_us(answer))
+        self._firsts_us.append(1e6 * answer.first_token_s)
+        self._drafts_us.append(replayed_token_us(self._step_us))
+
+    def result(self) -> MicroBenchmarks:
+        """Of all samples, of which there is at least one."""
+        overhead_us = max(0, round(statistics.median(self._rounds_us) - self._verify.verify_us(1)))
+        reading_us = self._verify.verify_us(len(self._prompt.token_ids)) + overhead_us
+        request_us = statistics.median(self._firsts_us) - reading_us
+        return MicroBenchmarks(self._verify, overhead_us, request_us, statistics.median(self._drafts_us), self._max_rows)
 
 
 def token_us(answer: CollectedAnswer) -> float:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from outrider.cli.console import make_console
 from outrider_bench.contestants import DraftWishes, Stack
-from outrider_bench.distant_pair import REPLAY_SEED, DistantPair, World, two_machines
+from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import measure_micro, one_way_us
+from outrider_bench.micro import MicroBenchmark, one_way_us
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
 from outrider_bench.predictions import Circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
+from outrider_bench.replay import REPLAY_SEED, ReplayRun, record
 from outrider_bench.results import ADAPTIVE, PLAIN, Cell, Recorder
 from outrider_bench.rows import rows_of
-from outrider_bench.schedule import turns
 
 # What an operator could have fixed: either policy with the length it finds by itself, and held to shorter ones.
 FIXED = tuple(DraftWishes(policy, longest) for policy in ("serial", "pearl") for longest in (None, 2, 4, 8))
@@ -80,18 +80,16 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
         pair = stack.enter_context(DistantPair(args, two_machines()))
         contestants = contestants_of(pair, amount.fixed)
         prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, REPORTING_SEED)
-        apart = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
+        (apart,) = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
         pair.know(_texts(contestants[0], prompts, amount.max_tokens))
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)
+        run = ReplayRun(tuple(prompts), TEMPERATURE, amount.max_tokens, amount.repeats, args.draft_us)
         for world in amount.worlds:
             pair.play(world)
-            for contestant in contestants:  # warm, and let policies learn this world
-                contestant.answer(prompts[0], amount.max_tokens, TEMPERATURE, 0)
-            micro = measure_micro(contestants[0], pair.verifier, apart, args.draft_us)
-            for _ in _record(world, contestants, prompts, amount, recorder):
-                progress.advance(bar)
+            micro = MicroBenchmark(contestants[0], pair.verifier, apart, args.draft_us)
+            record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
             message_us = one_way_us(pair.verifier_now(), world.delay_us)
-            at[cell_of(world)] = Circumstances(micro, world.acceptance, REPLAY_SEED, world.delay_us, message_us)
+            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, message_us)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}
@@ -105,16 +103,6 @@ def contestants_of(pair: DistantPair, fixed: Sequence[DraftWishes]) -> list[Stac
     threads = pair.threads.describe()
     named = {PLAIN: DraftWishes("off")} | {f"outrider {wishes.text}": wishes for wishes in fixed} | {ADAPTIVE: DraftWishes("adaptive")}
     return [Stack(name, pair.gateway, wishes, threads) for name, wishes in named.items()]
-
-
-def _record(world: World, contestants: Sequence[Stack], prompts: Sequence[Prompt], amount: Amount, recorder: Recorder) -> Iterator[None]:
-    """Every contestant in one world; yields after each turn."""
-    for turn in turns([cell_of(world)], len(contestants), amount.repeats):
-        contestant = contestants[turn.contestant]
-        for seed, prompt in enumerate(prompts):
-            answer = contestant.answer(prompt, amount.max_tokens, TEMPERATURE, seed)
-            recorder.add(turn.cell, contestant.name, turn.repetition, answer)
-        yield
 
 
 def cell_of(world: World) -> Cell:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from outrider_bench import predictions
 from outrider_bench.distant_pair import World
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.predictions import Prediction
 from outrider_bench.report import as_json, table
 from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, Row
@@ -58,8 +59,7 @@ class TwoMachines:
 
     def tables(self) -> list[str]:
         """Judgements, every world's contestants, and what was predicted, as markdown."""
-        lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-        lines += ["| " + " | ".join(_cells(each)) + " |" for each in self.judged]
+        lines = markdown_table(_HEADINGS, map(_cells, self.judged))
         for cell in dict.fromkeys(row.cell for row in self.rows):
             lines += ["", f"### {cell.name}", "", *table([row for row in self.rows if row.cell == cell])]
         return [*lines, "", "### simulated from micro-benchmarks", "", *predictions.tables(self.predictions)]

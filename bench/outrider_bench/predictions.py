@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
@@ -141,15 +142,9 @@ def as_result(predictions: Sequence[Prediction]) -> dict[str, object]:
 
 def tables(predictions: Sequence[Prediction]) -> list[str]:
     """Every prediction, and the micro-benchmarks it came from, as markdown."""
-    lines = _heading(HEADINGS)
-    for each in predictions:
-        row = each.row
-        speeds = f"{each.tokens_per_s:.0f} | {row.summary.tokens_per_s:.0f} | {each.ratio:.2f}"
-        lines.append(f"| {row.cell.name} | {row.contestant} | {speeds} |")
-    lines += ["", *_heading(MICRO_HEADINGS)]
-    for cell, at in {each.row.cell: each.at for each in predictions}.items():
-        micro = at.micro
-        lines.append(f"| {cell.name} | {micro.step_overhead_us} | {micro.request_us:.0f} | {micro.draft_us:.0f} | {at.message_us} |")
+    lines = markdown_table(HEADINGS, (_cells(each) for each in predictions))
+    worlds = {each.row.cell: each.at for each in predictions}
+    lines += ["", *markdown_table(MICRO_HEADINGS, (_micro_cells(cell, at) for cell, at in worlds.items()))]
     steps = dict.fromkeys(each.at.micro.steps_text for each in predictions)
     return [
         *lines,
@@ -158,5 +153,11 @@ def tables(predictions: Sequence[Prediction]) -> list[str]:
     ]
 
 
-def _heading(headings: Sequence[str]) -> list[str]:
-    return ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+def _cells(each: Prediction) -> tuple[str, ...]:
+    row = each.row
+    return row.cell.name, row.contestant, f"{each.tokens_per_s:.0f}", f"{row.summary.tokens_per_s:.0f}", f"{each.ratio:.2f}"
+
+
+def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
+    micro = at.micro
+    return cell.name, str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)

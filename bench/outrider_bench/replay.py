@@ -16,7 +16,7 @@ from outrider.launch.deployment import Deployment
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmarks, one_way_us
+from outrider_bench.micro import MicroBenchmark, one_way_us
 from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
@@ -52,10 +52,10 @@ def measure_replay(
     contestants: Sequence[Stack],
     run: ReplayRun,
     recorder: Recorder,
-    micro: Callable[[], MicroBenchmarks],
+    make_micro: Callable[[], MicroBenchmark],
     on_answers: Callable[[], None],
 ) -> dict[Cell, Circumstances]:
-    """Record every acceptance in turn; returns what each cell was like. micro: asked before each of them.
+    """Record every acceptance in turn; returns what each cell was like. make_micro: a fresh one for each of them.
 
     The deployment's drafter replays afterwards: it is of no further use.
     """
@@ -65,24 +65,34 @@ def measure_replay(
     texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
     cells: dict[Cell, Circumstances] = {}
     for acceptance in ACCEPTANCES:
-        deployment.restart("drafter", extra=_arguments(str(texts), acceptance, run.step_us))
+        deployment.restart("drafter", extra=replay_arguments(str(texts), acceptance, run.step_us))
         await_pair(deployment)
         cell = replay_cell(acceptance, run.temperature)
-        for contestant in contestants:  # warm, and let policies learn this acceptance
-            contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
-        measured = micro()
-        for turn in turns([cell], len(contestants), run.repeats):
-            contestant = contestants[turn.contestant]
-            for seed, prompt in enumerate(run.prompts):
-                recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
-            on_answers()
+        micro = make_micro()
+        record(cell, contestants, run, recorder, micro, on_answers)
         with Connection(deployment.verifier) as verifier:
             message_us = one_way_us(verifier.verifier_info(), 0)
-        cells[cell] = Circumstances(measured, acceptance, REPLAY_SEED, 0, message_us)
+        cells[cell] = Circumstances(micro.result(), acceptance, REPLAY_SEED, 0, message_us)
     return cells
 
 
-def _arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:
+def record(
+    cell: Cell, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, micro: MicroBenchmark, on_answers: Callable[[], None]
+) -> None:
+    """Every contestant in one cell with replayed drafts, in rotated order, and a sample of the micro-benchmark before each repetition."""
+    for contestant in contestants:  # warm, and let policies learn this cell
+        contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
+    for turn in turns([cell], len(contestants), run.repeats):
+        if turn.repetition == micro.num_samples:
+            micro.sample()
+        contestant = contestants[turn.contestant]
+        for seed, prompt in enumerate(run.prompts):
+            recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
+        on_answers()
+
+
+def replay_arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:
+    """A drafter's command line for replayed drafts. texts: a file of prompts with their answers."""
     return (
         *("--source", "replay", "--replay-texts", texts, "--replay-acceptance", str(acceptance)),
         *("--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(step_us)),

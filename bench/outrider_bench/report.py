@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.results import GENERATE, PLAIN, Flip, Row
 
 
@@ -34,13 +35,9 @@ def markdown(
     return "\n".join([*lines, "", *notes, ""])
 
 
+SPEED_HEADINGS = ("contestant", "tokens/s", "spread", "x generate", "x plain", "first token ms")
 HEADINGS = (
-    "contestant",
-    "tokens/s",
-    "spread",
-    "x generate",
-    "x plain",
-    "first token ms",
+    *SPEED_HEADINGS,
     "acceptance",
     "tokens/round",
     "in target forwards",
@@ -51,11 +48,7 @@ HEADINGS = (
 
 def table(rows: Sequence[Row]) -> list[str]:
     """One cell's contestants as a markdown table."""
-    return [
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(cells(row, rows)) + " |" for row in rows),
-    ]
+    return markdown_table(HEADINGS, (cells(row, rows) for row in rows))
 
 
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -64,17 +57,25 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     drafted = summary.drafted_per_round > 0
     ours = summary.verify_share > 0
     return [
-        row.contestant,
-        f"{summary.tokens_per_s:.0f}",
-        f"{row.spread:.0%}",
-        ratio_text(row, rows, GENERATE),
-        ratio_text(row, rows, PLAIN),
-        f"{summary.first_token_ms:.1f}",
+        *speed_cells(row, rows),
         f"{summary.acceptance_rate:.3f}" if drafted else "",
         f"{summary.mean_emitted_per_round:.2f}" if drafted else "",
         f"{summary.verify_share:.0%}" if ours else "",
         "" if row.bound_share is None else f"{row.bound_share:.0%}",
         f"{summary.overlap_share:.0%}" if drafted else "",
+    ]
+
+
+def speed_cells(row: Row, rows: Sequence[Row]) -> list[str]:
+    """The texts under SPEED_HEADINGS, which every table of contestants begins with. rows: those of the same cell."""
+    summary = row.summary
+    return [
+        row.contestant,
+        f"{summary.tokens_per_s:.0f}",
+        f"{row.spread:.0%}",
+        _ratio(row, rows, GENERATE),
+        _ratio(row, rows, PLAIN),
+        f"{summary.first_token_ms:.1f}",
     ]
 
 
@@ -97,7 +98,7 @@ def as_json(row: Row) -> dict[str, object]:
     }
 
 
-def ratio_text(row: Row, rows: Sequence[Row], other: str) -> str:
+def _ratio(row: Row, rows: Sequence[Row], other: str) -> str:
     """Speed over another contestant of the same cell; empty where that one did not run."""
     speeds = {each.contestant: each.summary.tokens_per_s for each in rows}
     return f"{row.summary.tokens_per_s / speeds[other]:.2f}" if other in speeds else ""

@@ -23,7 +23,7 @@ from outrider_bench import network, predictions
 from outrider_bench.contestants import Contestant, Stack
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_name, stack_ratio, worst_cell
-from outrider_bench.micro import MicroBenchmarks, measure_micro
+from outrider_bench.micro import MicroBenchmark
 from outrider_bench.network_report import TwoMachines
 from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
@@ -105,16 +105,16 @@ class SpeedRun:
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token([stack_name(policy) for policy in self.stage.policies])
-        apart = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
+        (apart,) = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
 
-        def micro() -> MicroBenchmarks:
-            return measure_micro(contestants[0], served.verifier, apart, self.step_us)
+        def make_micro() -> MicroBenchmark:
+            return MicroBenchmark(contestants[0], served.verifier, apart, self.step_us)
 
         for temperature in self.amount.replay_temperatures:
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
-            at = measure_replay(served.deployment, contestants, run, self.recorder, micro, lambda: self.progress.advance(bar))
+            at = measure_replay(served.deployment, contestants, run, self.recorder, make_micro, lambda: self.progress.advance(bar))
             found = rows_of(list(at), contestants, self.recorder, self._info)
             self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))
             rows += found

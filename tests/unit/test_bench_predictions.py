@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from outrider.cli.connection import CollectedAnswer, CollectedSample
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.session.pacing.contract import CostCurve
-from outrider.v1 import verifier_pb2
-from outrider_bench.contestants import DraftWishes
+from outrider.v1 import generation_pb2, verifier_pb2
+from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
-from outrider_bench.micro import MicroBenchmarks, one_way_us, replayed_token_us, token_us
+from outrider_bench.micro import MicroBenchmark, MicroBenchmarks, one_way_us, replayed_token_us, token_us
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.simulation.text import text_of
@@ -62,6 +63,34 @@ def test_shapes_are_those_of_the_plain_answers() -> None:
 def test_a_token_takes_the_time_between_arrivals_without_the_first() -> None:
     sample = CollectedSample(token_ids=[1] * 6, arrivals=[(0.5, 2), (0.6, 1), (0.9, 3)])
     assert token_us(CollectedAnswer(samples={0: sample})) == pytest.approx(100_000)
+
+
+@dataclass
+class Gateway:
+    """Answers in the given times: (first token, every further token), seconds."""
+
+    times_s: list[tuple[float, float]]
+
+    def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
+        assert request.ignore_eos
+        assert request.draft.off
+        first_s, each_s = self.times_s.pop(0)
+        arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
+        return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals)})
+
+
+def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step() -> None:
+    gateway = Gateway([(0.010, 0.0025), (0.012, 0.0024), (9.0, 9.0)])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, Prompt("copying", (1, 2, 3)), 100)
+    for number in range(3):
+        assert micro.num_samples == number
+        micro.sample()
+    found = micro.result()
+    assert (found.step_overhead_us, found.max_rows) == (500, 256)
+    assert found.request_us == pytest.approx(12_000 - 4_000 - 500)
+    assert found.draft_us >= 100
+    assert found.steps_text == "1: 2.00, 4: 5.00"
 
 
 def test_a_message_takes_half_a_ping_less_the_distance() -> None:
