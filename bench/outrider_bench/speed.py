@@ -202,7 +202,7 @@ def result(found: Found) -> dict[str, object]:
     return {
         **ratios(found.rows, found.best),
         "best_policy": found.best,
-        **worst_cell(found.all_rows),
+        **worst_cell([*found.all_rows, *(() if two is None else two.rows)]),
         **stack_ratio(found.rows, found.policies),
         **bound_fraction(found.rows, found.best),
         **({} if two is None else two.goal_result()),

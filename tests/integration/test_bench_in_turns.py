@@ -21,8 +21,8 @@ from outrider_bench.one_process_worker import Answering
 from outrider_bench.worker import Worker, answer_of
 from verifier_service.settings import parse_settings as verifier_settings
 
-PROMPTS = ((5, 6, 7, 8, 9, 10), (40, 3, 77, 12), tuple(range(20, 60)))
-NUM_TOKENS = 40
+PROMPTS = ((5, 6, 7, 8, 9, 10), tuple(range(20, 60)))
+NUM_TOKENS = 32
 
 
 @pytest.fixture(scope="module")
