@@ -23,7 +23,14 @@ from verifier_service.settings import DraftDefaults
 
 NUM_COUNTED = 2
 HEADINGS = ("cell", "contestant", "simulated tokens/s", "measured tokens/s", "simulated / measured")
-MICRO_HEADINGS = ("cell", "a round beside its step us", "a request beside its steps us", "a drafted token us", "a message us")
+MICRO_HEADINGS = (
+    "cell",
+    "a round beside its step us",
+    "a request beside its steps us",
+    "a drafted token us",
+    "a message us",
+    "a step by rows, ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +151,7 @@ def tables(predictions: Sequence[Prediction]) -> list[str]:
     """Every prediction, and the micro-benchmarks it came from, as markdown."""
     lines = markdown_table(HEADINGS, (_cells(each) for each in predictions))
     worlds = {each.row.cell: each.at for each in predictions}
-    lines += ["", *markdown_table(MICRO_HEADINGS, (_micro_cells(cell, at) for cell, at in worlds.items()))]
-    steps = dict.fromkeys(each.at.micro.steps_text for each in predictions)
-    return [
-        *lines,
-        "",
-        *(f"A step of the target by rows, as the verifier measured it before its first request, ms: {each}." for each in steps),
-    ]
+    return [*lines, "", *markdown_table(MICRO_HEADINGS, (_micro_cells(cell, at) for cell, at in worlds.items()))]
 
 
 def _cells(each: Prediction) -> tuple[str, ...]:
@@ -160,4 +161,5 @@ def _cells(each: Prediction) -> tuple[str, ...]:
 
 def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
     micro = at.micro
-    return cell.name, str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)
+    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)
+    return cell.name, *beside, micro.steps_text

@@ -93,6 +93,16 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     assert found.steps_text == "1: 2.00, 4: 5.00"
 
 
+def test_a_step_costs_no_more_than_a_round_that_holds_it() -> None:
+    gateway = Gateway([(0.010, 0.0015)])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, Prompt("copying", (1,)), 0)
+    micro.sample()
+    found = micro.result()
+    assert found.step_overhead_us == 0
+    assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 3750.0])
+
+
 def test_a_message_takes_half_a_ping_less_the_distance() -> None:
     pairs = [verifier_pb2.PairInfo(connected=True, round_trip_us=10_300), verifier_pb2.PairInfo(round_trip_us=1)]
     assert one_way_us(verifier_pb2.VerifierServiceGetInfoResponse(pairs=pairs), 5_000) == 150
