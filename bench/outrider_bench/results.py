@@ -5,7 +5,7 @@ Must not know how anything was measured or how it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider_bench.measurement import Answer, Summary, median_summary, summarise
@@ -70,9 +70,9 @@ class Recorder:
         speeds = [repetition.tokens_per_s for repetition in repetitions]
         return median, (max(speeds) - min(speeds)) / median.tokens_per_s
 
-    def draft_us_per_token(self, contestants: Collection[str]) -> int:
-        """What a drafted token cost the drafter, over all recorded answers of these contestants; 0 when nothing was drafted."""
-        given = [answer for (_, who, _), answers in self.answers.items() if who in contestants for answer in answers]
+    def draft_us_per_token(self, contestant: str) -> int:
+        """What a drafted token cost the drafter, over all recorded answers of a contestant; 0 when nothing was drafted."""
+        given = [answer for (_, who, _), answers in self.answers.items() if who == contestant for answer in answers]
         drafts = [answer.draft for answer in given if answer.draft is not None]
         num_drafted = sum(draft.num_drafted for draft in drafts)
         return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
