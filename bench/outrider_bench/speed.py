@@ -201,21 +201,23 @@ def result(found: Found) -> dict[str, object]:
     """Of the RESULT line."""
     two = found.two_machines
     num_flips = len(found.flips) + (0 if two is None else two.num_flips)
+    all_rows = [*found.all_rows, *(() if two is None else two.rows)]
+    simulated = [*found.predictions, *(() if two is None else two.predictions)]
     return {
         **ratios(found.rows, found.best),
         "best_policy": found.best,
-        **worst_cell([*found.all_rows, *(() if two is None else two.rows)]),
+        **worst_cell(all_rows),
         **stack_ratio(found.rows, found.policies),
         **bound_fraction(found.rows, found.best),
         **({} if two is None else two.goal_result()),
-        **predictions.as_result([*found.predictions, *(() if two is None else two.predictions)]),
+        **predictions.as_result(simulated),
         "identical": num_flips == 0,
         "num_flips": num_flips,
         "flips": [f"{flip.cell}, {flip.contestant}, prompt {flip.prompt}, token {flip.position}" for flip in found.flips],
         "settings": found.settings,
         "facts": found.facts,
-        "cells": [as_json(row) for row in [*found.all_rows, *(() if two is None else two.rows)]],
-        "simulated": [each.as_json() for each in found.predictions],
+        "cells": [as_json(row) for row in all_rows],
+        "simulated": [each.as_json() for each in simulated],
     }
 
 
