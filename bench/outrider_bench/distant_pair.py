@@ -63,12 +63,13 @@ class DistantPair:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self.gateway = Connection(self._deployment.gateway)
-        self.verifier = self.verifier_now()
-
-    def verifier_now(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
-        """What the verifier says of itself at present; `verifier` is what it said before the first request."""
         with Connection(self._deployment.verifier) as verifier:
-            return verifier.verifier_info()
+            self.verifier: verifier_pb2.VerifierServiceGetInfoResponse = verifier.verifier_info()
+
+    @property
+    def drafter(self) -> str:
+        """Where the verifier finds the drafter of the world in play: at the near end of the wire."""
+        return self._socket("near")
 
     def know(self, texts: Sequence[Sequence[int]]) -> None:
         """What the drafter of every later world replays: prompt and answer of each request."""

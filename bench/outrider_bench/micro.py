@@ -23,6 +23,7 @@ from outrider.types.frames import DraftLimits, Open
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import verifier_pb2
 from outrider_bench.contestants import Stack
+from outrider_bench.link import round_trips_us
 from outrider_bench.measurement import Prompt
 
 PLAIN_TOKENS = 64
@@ -35,12 +36,13 @@ class MicroBenchmarks:
     """verify: a step by rows, as the verifier measured it before its first request (scaled where a whole round now takes less than one row
     did then). step_overhead_us: of a round of plain decoding, between one token's arrival and the next, beside that step. request_us: until
     an answer's first token arrives, beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say).
-    draft_us: a replayed token."""
+    draft_us: a replayed token. round_trip_us: a message to the drafter's thread and its answer, the network's delay included."""
 
     verify: CostCurve
     step_overhead_us: int
     request_us: float
     draft_us: float
+    round_trip_us: float
     max_rows: int
 
     @property
@@ -52,17 +54,19 @@ class MicroBenchmarks:
 class MicroBenchmark:
     """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
 
-    plain: our stack without drafts. info: of the verifier before its first request. prompt: none of a cell's. step_us: the pace that
-    replayed drafts are asked to keep.
+    plain: our stack without drafts. info: of the verifier before its first request. drafter: its address, as the verifier reaches it; it
+    must replay. prompt: none of a cell's. step_us: the pace that replayed drafts are asked to keep.
     """
 
-    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, prompt: Prompt, step_us: int) -> None:
-        self._plain, self._prompt, self._step_us = plain, prompt, step_us
+    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt, step_us: int) -> None:
+        self._plain, self._drafter, self._prompt, self._step_us = plain, drafter, prompt, step_us
+        self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         self._max_rows = info.max_rows
         self._rounds_us: list[float] = []
         self._firsts_us: list[float] = []
         self._drafts_us: list[float] = []
+        self._trips_us: list[float] = []
 
     @property
     def num_samples(self) -> int:
@@ -70,11 +74,12 @@ class MicroBenchmark:
         return len(self._rounds_us)
 
     def sample(self) -> None:
-        """One plain answer, and a few replayed tokens."""
+        """One plain answer, a few replayed tokens and a few messages."""
         answer = _ask(self._plain, self._prompt)
         self._rounds_us.append(token_us(answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
         self._drafts_us.append(replayed_token_us(self._step_us))
+        self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
         """Of all samples, of which there is at least one."""
@@ -85,7 +90,8 @@ class MicroBenchmark:
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
-        return MicroBenchmarks(verify, overhead_us, request_us, statistics.median(self._drafts_us), self._max_rows)
+        draft_us, trip_us = statistics.median(self._drafts_us), statistics.median(self._trips_us)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows)
 
 
 def token_us(answer: CollectedAnswer) -> float:
@@ -111,12 +117,6 @@ def replayed_token_us(step_us: int) -> float:
         scheduler.turn()
         times_us.append(1e6 * (time.perf_counter() - begun_s))
     return statistics.median(times_us)
-
-
-def one_way_us(info: verifier_pb2.VerifierServiceGetInfoResponse, delay_us: int) -> int:
-    """What a message takes beside the network's delay: half of the quickest ping between verifier and drafter. info: the present one."""
-    trips_us = [pair.round_trip_us for pair in info.pairs if pair.connected]
-    return max(0, min(trips_us, default=0) // 2 - delay_us)
 
 
 def _ask(plain: Stack, prompt: Prompt) -> CollectedAnswer:

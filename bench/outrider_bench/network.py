@@ -17,7 +17,7 @@ from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmark, one_way_us
+from outrider_bench.micro import MicroBenchmark
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
 from outrider_bench.predictions import Circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
@@ -86,10 +86,9 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
         run = ReplayRun(tuple(prompts), TEMPERATURE, amount.max_tokens, amount.repeats, args.draft_us)
         for world in amount.worlds:
             pair.play(world)
-            micro = MicroBenchmark(contestants[0], pair.verifier, apart, args.draft_us)
+            micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart, args.draft_us)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
-            message_us = one_way_us(pair.verifier_now(), world.delay_us)
-            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, message_us)
+            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}

@@ -46,13 +46,17 @@ Shapes = Callable[[Cell], list[Shape]]
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us, message_us: one way."""
+    """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us: the network's, one way."""
 
     micro: MicroBenchmarks
     acceptance: float
     seed: int
     delay_us: int
-    message_us: int
+
+    @property
+    def message_us(self) -> int:
+        """What a message takes beside the delay, one way."""
+        return max(0, round(self.micro.round_trip_us / 2) - self.delay_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from outrider.launch.deployment import Deployment
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmark, one_way_us
+from outrider_bench.micro import MicroBenchmark
 from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
@@ -52,14 +52,15 @@ def measure_replay(
     contestants: Sequence[Stack],
     run: ReplayRun,
     recorder: Recorder,
-    make_micro: Callable[[], MicroBenchmark],
+    micro_of: Callable[[str], MicroBenchmark],
     on_answers: Callable[[], None],
 ) -> dict[Cell, Circumstances]:
-    """Record every acceptance in turn; returns what each cell was like. make_micro: a fresh one for each of them.
+    """Record every acceptance in turn; returns what each cell was like. micro_of: a fresh one for a drafter at an address.
 
     The deployment's drafter replays afterwards: it is of no further use.
     """
-    plain = contestants[0]
+    plain, drafter = contestants[0], deployment.drafter
+    assert drafter is not None, "there is a draft model"
     answers = [plain.answer(prompt, run.max_tokens, run.temperature, seed).tokens for seed, prompt in enumerate(run.prompts)]
     texts = deployment.folder / "replayed.json"
     texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
@@ -68,11 +69,9 @@ def measure_replay(
         deployment.restart("drafter", extra=replay_arguments(str(texts), acceptance, run.step_us))
         await_pair(deployment)
         cell = replay_cell(acceptance, run.temperature)
-        micro = make_micro()
+        micro = micro_of(drafter)
         record(cell, contestants, run, recorder, micro, on_answers)
-        with Connection(deployment.verifier) as verifier:
-            message_us = one_way_us(verifier.verifier_info(), 0)
-        cells[cell] = Circumstances(micro.result(), acceptance, REPLAY_SEED, 0, message_us)
+        cells[cell] = Circumstances(micro.result(), acceptance, REPLAY_SEED, 0)
     return cells
 
 

@@ -111,12 +111,12 @@ class SpeedRun:
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
 
-        def make_micro() -> MicroBenchmark:
-            return MicroBenchmark(contestants[0], served.verifier, apart, self.step_us)
+        def micro_of(drafter: str) -> MicroBenchmark:
+            return MicroBenchmark(contestants[0], served.verifier, drafter, apart, self.step_us)
 
         for temperature in self.amount.replay_temperatures:
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
-            at = measure_replay(served.deployment, contestants, run, self.recorder, make_micro, lambda: self.progress.advance(bar))
+            at = measure_replay(served.deployment, contestants, run, self.recorder, micro_of, lambda: self.progress.advance(bar))
             found = rows_of(list(at), contestants, self.recorder, self._info)
             self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))
             rows += found

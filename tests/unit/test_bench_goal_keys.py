@@ -41,7 +41,7 @@ SPEEDS = {
 CELLS = [Cell(task, temperature) for task in ("arithmetic", "copying") for temperature in (0.0, 0.8)]
 REPLAYED = Cell("replayed drafts, acceptance 0.6", 0.0)
 DISTANT = Cell("5 ms, acceptance 0.7", 0.0)
-MICRO = MicroBenchmarks(CostCurve(((1, 2000.0),)), 100, 900.0, 500.0, 512)
+MICRO = MicroBenchmarks(CostCurve(((1, 2000.0),)), 100, 900.0, 500.0, 160.0, 512)
 
 
 def row(cell: Cell, contestant: str, speed: float) -> Row:
@@ -51,13 +51,13 @@ def row(cell: Cell, contestant: str, speed: float) -> Row:
 def found(*flips: Flip, two_machines: TwoMachines | None = None) -> Found:
     rows = [row(cell, name, speed) for cell in CELLS for name, speed in SPEEDS.items()]
     replayed = [row(REPLAYED, PLAIN, 200.0), row(REPLAYED, ADAPTIVE, 190.0)]
-    predictions = [Prediction(replayed[1], Circumstances(MICRO, 0.6, 5, 0, 80), 209.0)]
+    predictions = [Prediction(replayed[1], Circumstances(MICRO, 0.6, 5, 0), 209.0)]
     return Found(rows, replayed, predictions, list(flips), ["serial", "adaptive"], {}, {}, 700, two_machines)
 
 
 def distant(num_flips: int = 0) -> TwoMachines:
     rows = [row(DISTANT, PLAIN, 100.0), row(DISTANT, ADAPTIVE, 90.0)]
-    at = Circumstances(MICRO, 0.7, 5, 5_000, 80)
+    at = Circumstances(MICRO, 0.7, 5, 5_000)
     return TwoMachines(rows, [judge(World(5_000, 0.7), rows)], num_flips, [Prediction(rows[1], at, 108.0)], {})
 
 

@@ -15,8 +15,8 @@ from outrider_bench.network_report import TwoMachines, judge, markdown, result
 from outrider_bench.predictions import Circumstances, Prediction
 from outrider_bench.results import ADAPTIVE, PLAIN, Row
 
-MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 4000.0))), 150, 900.0, 520.0, 512)
-AT = Circumstances(MICRO, 0.7, 5, 5_000, 80)
+MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 4000.0))), 150, 900.0, 520.0, 10_160.0, 512)
+AT = Circumstances(MICRO, 0.7, 5, 5_000)
 
 
 def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
