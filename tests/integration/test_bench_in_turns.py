@@ -23,6 +23,7 @@ from verifier_service.settings import parse_settings as verifier_settings
 
 PROMPTS = ((5, 6, 7, 8, 9, 10), tuple(range(20, 60)))
 NUM_TOKENS = 32
+DRAFT_LEN = 5  # given, as a length found from measured times would differ from run to run
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def answering(options: tuple[list[str], list[str]]) -> Iterator[Answering]:
     def load() -> tuple[LoadedDrafter, Engine]:
         return load_drafter(drafter), load_engine(verifier.engine)
 
-    with PairInTurns(load) as pair:
+    with PairInTurns(load, DRAFT_LEN) as pair:
         yield Answering(verifier, pair)
 
 
@@ -82,7 +83,8 @@ def test_every_policy_in_turns_gives_the_plain_tokens_with_drafts_accepted_and_r
         assert plain.draft.num_drafted == 0
         num_drafted += drafted.draft.num_drafted
         num_accepted += drafted.draft.num_accepted
-    assert 0 < num_accepted < num_drafted
+    # How much `adaptive` drafts depends on what this machine is measured to gain by it.
+    assert num_accepted <= num_drafted if wishes.pacing == "adaptive" else 0 < num_accepted < num_drafted
 
 
 def test_what_the_services_refuse_is_refused_and_the_next_request_is_answered(answering: Answering) -> None:
