@@ -25,7 +25,7 @@ help: ## this list
 run: $(STAMP) ## serve the reference pair, stream one answer, compare with plain decoding (PROMPT=... TARGET=... DRAFT=...)
 	@.venv/bin/outrider run $${PROMPT:+--prompt="$$PROMPT"} $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
-bench: $(STAMP) ## every baseline and pacing policy on the same prompts; last line RESULT {json} (TARGET=... DRAFT=...)
+bench: $(STAMP) ## baselines, policies, one process, simulator, two machines; 20 minutes; last line RESULT {json} (TARGET=... DRAFT=...)
 	@.venv/bin/outrider bench $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
 bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs the extra `peers`, 200 MB (TARGET=... DRAFT=...)

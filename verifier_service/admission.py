@@ -67,7 +67,7 @@ class Admission:
             max_nodes=self._defaults.max_nodes,
             with_rows=acceptance == REJECTION,
             tenant=name("tenant", start.tenant),
-            lookup=self._defaults.lookup and acceptance != REJECTION,
+            lookup=self._defaults.lookup and not start.draft.no_lookup and acceptance != REJECTION,
         )
         return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters)
 

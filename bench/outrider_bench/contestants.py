@@ -61,12 +61,19 @@ class DraftWishes:
     max_len: int | None = None
     stop_below: float | None = None
     tree_width: int | None = None
+    no_lookup: bool = False
 
     def to_proto(self) -> generation_pb2.DraftOptions:
         """The client API's message."""
         if self.pacing == "off":
             return generation_pb2.DraftOptions(off=True)
-        return generation_pb2.DraftOptions(max_len=self.max_len, stop_below=self.stop_below, tree_width=self.tree_width, pacing=self.pacing)
+        return generation_pb2.DraftOptions(
+            max_len=self.max_len,
+            stop_below=self.stop_below,
+            tree_width=self.tree_width,
+            pacing=self.pacing,
+            no_lookup=self.no_lookup or None,
+        )
 
     @property
     def text(self) -> str:

@@ -24,8 +24,8 @@ from outrider.launch.deployment import START_DEADLINE_S, Deployment, DeploymentS
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan, usable_cores
 from outrider.v1 import verifier_pb2
+from outrider_bench.replay import replay_arguments
 
-REPLAY_SEED = 5
 STOP_S = 5.0  # nothing is in flight when a world ends
 
 
@@ -66,6 +66,11 @@ class DistantPair:
         with Connection(self._deployment.verifier) as verifier:
             self.verifier: verifier_pb2.VerifierServiceGetInfoResponse = verifier.verifier_info()
 
+    @property
+    def drafter(self) -> str:
+        """Where the verifier finds the drafter of the world in play: at the near end of the wire."""
+        return self._socket("near")
+
     def know(self, texts: Sequence[Sequence[int]]) -> None:
         """What the drafter of every later world replays: prompt and answer of each request."""
         self._texts.write_text(json.dumps({"texts": [list(text) for text in texts]}))
@@ -99,8 +104,8 @@ class DistantPair:
     def _drafter(self, socket: str, acceptance: float) -> ServiceCommand:
         arguments = (
             *("-m", "drafter_service", "--model", self._draft, "--listen", self._socket(socket), "--dtype", self._dtype),
-            *("--threads", str(self.threads.drafter), "--source", "replay", "--replay-texts", str(self._texts)),
-            *("--replay-acceptance", str(acceptance), "--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(self._draft_us)),
+            *("--threads", str(self.threads.drafter)),
+            *replay_arguments(str(self._texts), acceptance, self._draft_us),
         )
         return ServiceCommand("drafter", arguments, self.threads.drafter, self.threads.drafter_cores)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,13 @@ def measurement_facts() -> dict[str, str]:
         "processor flags": ", ".join(processor_flags()) or "none of those that matter",
         "versions": f"Python {sys.version.split()[0]}, " + ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
+
+
+def pair_name(args: argparse.Namespace) -> str:
+    """Which models were measured, for people."""
+    if args.made is not None:
+        return f"{args.made}, made on the spot: random weights, its text is gibberish"
+    return f"{Path(args.target).name} + {Path(args.draft).name}"
 
 
 def commit() -> str:

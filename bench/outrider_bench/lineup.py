@@ -37,7 +37,7 @@ OTHERS = {
     "openvino": OPENVINO,
     "openvino_draft": OPENVINO_DRAFT,
     "openvino_lookup": OPENVINO_LOOKUP,
-    "plain": PLAIN,
+    "own_plain": PLAIN,
 }
 
 

@@ -23,10 +23,11 @@ from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, make_prompts
-from outrider_bench.results import PLAIN, first_difference
+from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, first_difference
 from outrider_bench.schedule import turns
 
 SIZES = (1, 4, 16, 64)
@@ -34,9 +35,7 @@ QUICK_SIZES = (1, 8)
 ACCEPTANCES = (0.7, 0.0)
 TASK = "arithmetic"
 TEMPERATURE = 0.0
-JUDGED = "outrider adaptive"
 TAIL = 0.99
-MAX_FLIPS_PER_1000 = 1.0  # near ties flip in `fast` numerics; more than this is a bug
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
     with DistantPair(args, threads) as pair, ThreadPoolExecutor(max(amount.sizes)) as pool:
         contestants = [
             Stack(PLAIN, pair.gateway, DraftWishes("off"), threads.describe()),
-            Stack(JUDGED, pair.gateway, DraftWishes("adaptive"), threads.describe()),
+            Stack(ADAPTIVE, pair.gateway, DraftWishes("adaptive"), threads.describe()),
         ]
         prompts = make_prompts(pair.gateway, TASK, max(amount.sizes), REPORTING_SEED)
         texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
@@ -197,14 +196,13 @@ def _show(rows: Sequence[LoadRow]) -> None:
 def markdown(facts: dict[str, str], rows: Sequence[LoadRow], num_flips: int) -> str:
     """The whole report."""
     lines = ["## Many requests at a time", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
-    lines += ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    lines += markdown_table(_HEADINGS, map(_cells, rows))
     return "\n".join([*lines, "", f"Texts that differ from plain decoding: {num_flips}.", ""])
 
 
 def result(rows: Sequence[LoadRow], num_flips: int, facts: dict[str, str]) -> dict[str, object]:
     """The RESULT line's values: the worst ratio of each layout."""
-    ours = [row for row in rows if row.contestant == JUDGED]
+    ours = [row for row in rows if row.contestant == ADAPTIVE]
     worst = {
         f"load_min_vs_plain_{layout.replace(' ', '_')}": round(min(row.vs_plain for row in ours if row.cell.layout == layout), 3)
         for layout in dict.fromkeys(row.cell.layout for row in ours)

@@ -13,11 +13,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from outrider_bench import predictions
 from outrider_bench.distant_pair import World
+from outrider_bench.markdown_table import markdown_table
+from outrider_bench.predictions import Prediction
 from outrider_bench.report import as_json, table
-from outrider_bench.results import PLAIN, Row
+from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, Row
 
-JUDGED = "outrider adaptive"
 GOAL = World(5_000, 0.7)
 _HEADINGS = ("one-way delay", "acceptance", "adaptive tokens/s", "x plain", "best fixed", "x best fixed", "overlap", "of the bound")
 
@@ -35,14 +37,42 @@ class Judgement:
     bound_share: float
 
 
+@dataclass(frozen=True, slots=True)
+class TwoMachines:
+    """What was found. num_flips: answers unlike plain decoding. facts: threads and pace of drafting."""
+
+    rows: list[Row]
+    judged: list[Judgement]
+    num_flips: int
+    predictions: list[Prediction]
+    facts: dict[str, str]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether answers differ from plain decoding no more often than `fast` numerics may."""
+        return 1000.0 * self.num_flips <= MAX_FLIPS_PER_1000 * sum(row.summary.num_tokens for row in self.rows)
+
+    def goal_result(self) -> dict[str, float]:
+        """The goal's own world, where it was measured."""
+        goal = next((each for each in self.judged if each.world == GOAL), None)
+        return {} if goal is None else {"two_machine_5ms_a07_vs_best_fixed": round(goal.vs_best_fixed, 3)}
+
+    def tables(self) -> list[str]:
+        """Judgements, every world's contestants, and what was predicted, as markdown."""
+        lines = markdown_table(_HEADINGS, map(_cells, self.judged))
+        for cell in dict.fromkeys(row.cell for row in self.rows):
+            lines += ["", f"### {cell.name}", "", *table([row for row in self.rows if row.cell == cell])]
+        return [*lines, "", "### simulated from micro-benchmarks", "", *predictions.tables(self.predictions)]
+
+
 def judge(world: World, rows: Sequence[Row]) -> Judgement:
     """From all rows of the world's cell."""
     speeds = {row.contestant: row.summary.tokens_per_s for row in rows}
-    own = next(row for row in rows if row.contestant == JUDGED)
+    own = next(row for row in rows if row.contestant == ADAPTIVE)
     assert own.bound_share is not None
-    fixed = {name: speed for name, speed in speeds.items() if name != JUDGED}
+    fixed = {name: speed for name, speed in speeds.items() if name != ADAPTIVE}
     best = max(fixed, key=fixed.__getitem__)
-    speed = speeds[JUDGED]
+    speed = speeds[ADAPTIVE]
     return Judgement(world, speed, best, speed / speeds[best], speed / speeds[PLAIN], own.summary.overlap_share, own.bound_share)
 
 
@@ -54,14 +84,10 @@ def show(console: Console, judged: Sequence[Judgement]) -> None:
     console.print(shown)
 
 
-def markdown(facts: Mapping[str, str], rows: Sequence[Row], judged: Sequence[Judgement], num_flips: int) -> str:
+def markdown(facts: Mapping[str, str], found: TwoMachines) -> str:
     """The whole report."""
-    lines = ["## Two machines", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
-    lines += ["| " + " | ".join(_HEADINGS) + " |", "|" + "---|" * len(_HEADINGS)]
-    lines += ["| " + " | ".join(_cells(each)) + " |" for each in judged]
-    for cell in dict.fromkeys(row.cell for row in rows):
-        lines += ["", f"### {cell.name}", "", *table([row for row in rows if row.cell == cell])]
-    lines += ["", f"Answers that differ from plain decoding: {num_flips}."]
+    lines = ["## Two machines", "", *(f"- {name}: {value}" for name, value in facts.items()), "", *found.tables()]
+    lines += ["", f"Answers that differ from plain decoding: {found.num_flips}."]
     lines += ["The relay between the processes adds tens of microseconds to each delay; gateway and client share the two cores.", ""]
     return "\n".join(lines)
 
@@ -91,18 +117,20 @@ def draw(judged: Sequence[Judgement], path: Path) -> bool:
     return True
 
 
-def result(judged: Sequence[Judgement], rows: Sequence[Row], num_flips: int, facts: Mapping[str, str]) -> dict[str, object]:
+def result(found: TwoMachines, facts: Mapping[str, str]) -> dict[str, object]:
     """The RESULT line's values; the goal's own world only where it was measured."""
-    goal = next((each for each in judged if each.world == GOAL), None)
+    judged = found.judged
     return {
-        **({} if goal is None else {"two_machine_5ms_a07_vs_best_fixed": round(goal.vs_best_fixed, 3)}),
+        **found.goal_result(),
         "two_machine_min_vs_best_fixed": round(min(each.vs_best_fixed for each in judged), 3),
         "two_machine_min_vs_plain": round(min(each.vs_plain for each in judged), 3),
-        "bound_fraction": round(min(each.bound_share for each in judged), 3),
-        "identical": num_flips == 0,
-        "num_flips": num_flips,
+        "two_machine_min_bound_fraction": round(min(each.bound_share for each in judged), 3),
+        **predictions.as_result(found.predictions),
+        "identical": found.num_flips == 0,
+        "num_flips": found.num_flips,
         "facts": dict(facts),
-        "cells": [as_json(row) for row in rows],
+        "cells": [as_json(row) for row in found.rows],
+        "simulated": [each.as_json() for each in found.predictions],
     }
 
 

@@ -21,15 +21,16 @@ from outrider_bench.contestants import Contestant
 from outrider_bench.cost import Metered
 from outrider_bench.differences import Difference, explain
 from outrider_bench.facts import measurement_facts
+from outrider_bench.goals import best_policy, ratios, stack_name
 from outrider_bench.lineup import OTHERS, POLICIES, families, start_openvino
 from outrider_bench.openvino_folder import installed_versions
 from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdown, tables
 from outrider_bench.plot import draw
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, make_prompts
-from outrider_bench.results import PLAIN, Cell, Flip, Recorder, Row, best_policy, ratios
+from outrider_bench.results import MAX_FLIPS_PER_1000, PLAIN, Cell, Flip, Recorder, Row
 from outrider_bench.sampling_check import Sampled, check_sampling
-from outrider_bench.speed import MAX_FLIPS_PER_1000, Amount, SpeedRun
+from outrider_bench.speed import Amount, SpeedRun
 from outrider_bench.stage import set_up
 
 NUM_SAMPLES = 300
@@ -64,7 +65,7 @@ class Found:
 
 def is_ours(contestant: str) -> bool:
     """Whether a contestant is our own stack."""
-    return contestant == PLAIN or contestant in {f"outrider {policy}" for policy in POLICIES}
+    return contestant == PLAIN or contestant in {stack_name(policy) for policy in POLICIES}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +99,7 @@ def _measure(args: argparse.Namespace) -> Found:
         rows=bill(rows, contestants, flips, num_prompts),
         differences=differences,
         sampled=sampled,
-        best=best_policy(rows, [f"outrider {policy}" for policy in POLICIES if policy in stage.policies]),
+        best=best_policy(rows, [stack_name(policy) for policy in POLICIES if policy in stage.policies]),
         settings={contestant.name: contestant.settings for contestant in contestants},
     )
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider_bench.report import as_json, ratio_text
-from outrider_bench.results import GENERATE, PLAIN, Row
+from outrider_bench.markdown_table import markdown_table
+from outrider_bench.report import SPEED_HEADINGS, as_json, speed_cells
+from outrider_bench.results import Row
 
 HEADINGS = (
-    "contestant",
-    "tokens/s",
-    "spread",
-    "x generate",
-    "x plain",
-    "first token ms",
+    *SPEED_HEADINGS,
     "tokens/round",
     "cores",
     "tokens/s per core",
@@ -50,12 +46,7 @@ def cells(billed: BilledRow, rows: Sequence[Row]) -> list[str]:
     row, summary = billed.row, billed.row.summary
     drafts = summary.mean_emitted_per_round != 1.0
     return [
-        row.contestant,
-        f"{summary.tokens_per_s:.0f}",
-        f"{row.spread:.0%}",
-        ratio_text(row, rows, GENERATE),
-        ratio_text(row, rows, PLAIN),
-        f"{summary.first_token_ms:.1f}",
+        *speed_cells(row, rows),
         f"{summary.mean_emitted_per_round:.2f}" if drafts else "",
         str(billed.num_cores),
         f"{billed.tokens_per_s_per_core:.0f}",
@@ -80,8 +71,7 @@ def markdown(
     lines += ["", "Settings (the fastest of their candidates, on other prompts than these):", ""]
     lines += [f"- {name}: {value}" for name, value in settings.items()]
     for name, texts in tables(rows).items():
-        lines += ["", f"### {name}", "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-        lines += ["| " + " | ".join(text) + " |" for text in texts]
+        lines += ["", f"### {name}", "", *markdown_table(HEADINGS, texts)]
     lines += ["", "Answers unlike plain decoding, and how each samples:", "", *(f"- {line}" for line in judged)]
     lines += [] if plot is None else ["", f"![tokens per second by cell and contestant]({plot})"]
     return "\n".join([*lines, "", *NOTES, ""])

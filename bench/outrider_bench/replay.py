@@ -14,7 +14,10 @@ from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment
 from outrider_bench.contestants import DRAFTLESS, DraftWishes, Stack
+from outrider_bench.goals import stack_name
 from outrider_bench.measurement import Prompt
+from outrider_bench.micro import MicroBenchmark
+from outrider_bench.predictions import Circumstances
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.schedule import turns
 
@@ -39,36 +42,56 @@ def replay_cell(acceptance: float, temperature: float) -> Cell:
 
 
 def replay_contestants(gateway: Connection, policies: Sequence[str], threads: str) -> list[Stack]:
-    """Plain decoding, and each policy that drafts, with draft lengths of its own finding."""
-    names = {PLAIN: "off"} | {f"outrider {policy}": policy for policy in policies if policy not in DRAFTLESS}
-    return [Stack(name, gateway, DraftWishes(policy), threads) for name, policy in names.items()]
+    """Plain decoding, and each policy that drafts, with draft lengths of its own finding and no guesses but the drafter's."""
+    names = {PLAIN: "off"} | {stack_name(policy): policy for policy in policies if policy not in DRAFTLESS}
+    return [Stack(name, gateway, DraftWishes(policy, no_lookup=True), threads) for name, policy in names.items()]
 
 
 def measure_replay(
-    deployment: Deployment, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, on_answers: Callable[[], None]
-) -> list[Cell]:
-    """Record every acceptance in turn; returns the cells. The deployment's drafter replays afterwards: it is of no further use."""
-    plain = contestants[0]
+    deployment: Deployment,
+    contestants: Sequence[Stack],
+    run: ReplayRun,
+    recorder: Recorder,
+    micro_of: Callable[[str], MicroBenchmark],
+    on_answers: Callable[[], None],
+) -> dict[Cell, Circumstances]:
+    """Record every acceptance in turn; returns what each cell was like. micro_of: a fresh one for a drafter at an address.
+
+    The deployment's drafter replays afterwards: it is of no further use.
+    """
+    plain, drafter = contestants[0], deployment.drafter
+    assert drafter is not None, "there is a draft model"
     answers = [plain.answer(prompt, run.max_tokens, run.temperature, seed).tokens for seed, prompt in enumerate(run.prompts)]
     texts = deployment.folder / "replayed.json"
     texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
-    cells = []
+    cells: dict[Cell, Circumstances] = {}
     for acceptance in ACCEPTANCES:
-        deployment.restart("drafter", extra=_arguments(str(texts), acceptance, run.step_us))
+        deployment.restart("drafter", extra=replay_arguments(str(texts), acceptance, run.step_us))
         await_pair(deployment)
         cell = replay_cell(acceptance, run.temperature)
-        cells.append(cell)
-        for contestant in contestants:  # warm, and let policies learn this acceptance
-            contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
-        for turn in turns([cell], len(contestants), run.repeats):
-            contestant = contestants[turn.contestant]
-            for seed, prompt in enumerate(run.prompts):
-                recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
-            on_answers()
+        micro = micro_of(drafter)
+        record(cell, contestants, run, recorder, micro, on_answers)
+        cells[cell] = Circumstances(micro.result(), acceptance, REPLAY_SEED, 0)
     return cells
 
 
-def _arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:
+def record(
+    cell: Cell, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, micro: MicroBenchmark, on_answers: Callable[[], None]
+) -> None:
+    """Every contestant in one cell with replayed drafts, in rotated order, and a sample of the micro-benchmark before each repetition."""
+    for contestant in contestants:  # warm, and let policies learn this cell
+        contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
+    for turn in turns([cell], len(contestants), run.repeats):
+        if turn.repetition == micro.num_samples:
+            micro.sample()
+        contestant = contestants[turn.contestant]
+        for seed, prompt in enumerate(run.prompts):
+            recorder.add(cell, contestant.name, turn.repetition, contestant.answer(prompt, run.max_tokens, run.temperature, seed))
+        on_answers()
+
+
+def replay_arguments(texts: str, acceptance: float, step_us: int) -> tuple[str, ...]:
+    """A drafter's command line for replayed drafts. texts: a file of prompts with their answers."""
     return (
         *("--source", "replay", "--replay-texts", texts, "--replay-acceptance", str(acceptance)),
         *("--replay-seed", str(REPLAY_SEED), "--replay-step-us", str(step_us)),

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.results import GENERATE, PLAIN, Flip, Row
 
 
 def markdown(
-    title: str, facts: Mapping[str, str], settings: Mapping[str, str], rows: Sequence[Row], flips: Sequence[Flip], notes: Sequence[str]
+    title: str,
+    facts: Mapping[str, str],
+    settings: Mapping[str, str],
+    rows: Sequence[Row],
+    flips: Sequence[Flip],
+    notes: Sequence[str],
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str:
-    """The whole report."""
+    """The whole report. sections: further tables by heading, behind the cells."""
     lines = [f"## {title}", ""]
     lines += [f"- {name}: {value}" for name, value in facts.items()]
     lines += ["", "Settings (chosen on other prompts than these):", ""]
     lines += [f"- {name}: {value}" for name, value in settings.items()]
     for cell in dict.fromkeys(row.cell for row in rows):
         lines += ["", f"### {cell.name}", "", *table([row for row in rows if row.cell == cell])]
+    for heading, content in sections.items():
+        lines += ["", f"### {heading}", "", *content]
     lines += ["", f"Answers of ours that differ from plain decoding: {len(flips)}."]
     lines += [
         f"- {flip.cell}, {flip.contestant}, prompt {flip.prompt}: token {flip.position} is {flip.drafted_token}, plain {flip.plain_token}"
@@ -25,13 +35,9 @@ def markdown(
     return "\n".join([*lines, "", *notes, ""])
 
 
+SPEED_HEADINGS = ("contestant", "tokens/s", "spread", "x generate", "x plain", "first token ms")
 HEADINGS = (
-    "contestant",
-    "tokens/s",
-    "spread",
-    "x generate",
-    "x plain",
-    "first token ms",
+    *SPEED_HEADINGS,
     "acceptance",
     "tokens/round",
     "in target forwards",
@@ -42,11 +48,7 @@ HEADINGS = (
 
 def table(rows: Sequence[Row]) -> list[str]:
     """One cell's contestants as a markdown table."""
-    return [
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(cells(row, rows)) + " |" for row in rows),
-    ]
+    return markdown_table(HEADINGS, (cells(row, rows) for row in rows))
 
 
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -55,17 +57,25 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     drafted = summary.drafted_per_round > 0
     ours = summary.verify_share > 0
     return [
-        row.contestant,
-        f"{summary.tokens_per_s:.0f}",
-        f"{row.spread:.0%}",
-        ratio_text(row, rows, GENERATE),
-        ratio_text(row, rows, PLAIN),
-        f"{summary.first_token_ms:.1f}",
+        *speed_cells(row, rows),
         f"{summary.acceptance_rate:.3f}" if drafted else "",
         f"{summary.mean_emitted_per_round:.2f}" if drafted else "",
         f"{summary.verify_share:.0%}" if ours else "",
         "" if row.bound_share is None else f"{row.bound_share:.0%}",
         f"{summary.overlap_share:.0%}" if drafted else "",
+    ]
+
+
+def speed_cells(row: Row, rows: Sequence[Row]) -> list[str]:
+    """The texts under SPEED_HEADINGS, which every table of contestants begins with. rows: those of the same cell."""
+    summary = row.summary
+    return [
+        row.contestant,
+        f"{summary.tokens_per_s:.0f}",
+        f"{row.spread:.0%}",
+        _ratio(row, rows, GENERATE),
+        _ratio(row, rows, PLAIN),
+        f"{summary.first_token_ms:.1f}",
     ]
 
 
@@ -88,7 +98,7 @@ def as_json(row: Row) -> dict[str, object]:
     }
 
 
-def ratio_text(row: Row, rows: Sequence[Row], other: str) -> str:
+def _ratio(row: Row, rows: Sequence[Row], other: str) -> str:
     """Speed over another contestant of the same cell; empty where that one did not run."""
     speeds = {each.contestant: each.summary.tokens_per_s for each in rows}
     return f"{row.summary.tokens_per_s / speeds[other]:.2f}" if other in speeds else ""

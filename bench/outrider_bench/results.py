@@ -1,21 +1,20 @@
-"""What a speed run found: a row for each contestant in each cell, identity with plain decoding, and the ratios the goal is stated in.
+"""What a speed run found: a row for each contestant in each cell, and identity with plain decoding.
 
 Must not know how anything was measured or how it is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from outrider_bench.measurement import Answer, Summary, median_summary, summarise
 
 GENERATE = "transformers generate"
 ASSISTED = "transformers assisted"
 PLAIN = "outrider plain"
-GOAL_TASKS = ("arithmetic", "copying")
-GOAL_OTHERS = MappingProxyType({"generate": GENERATE, "plain": PLAIN})
+ADAPTIVE = "outrider adaptive"
+MAX_FLIPS_PER_1000 = 1.0  # near ties flip in `fast` numerics; more than this is a bug
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,10 @@ class Recorder:
         speeds = [repetition.tokens_per_s for repetition in repetitions]
         return median, (max(speeds) - min(speeds)) / median.tokens_per_s
 
-    def draft_us_per_token(self) -> int:
-        """What a drafted token cost the drafter, over everything recorded so far; 0 when nothing was drafted."""
-        drafts = [answer.draft for given in self.answers.values() for answer in given if answer.draft is not None]
+    def draft_us_per_token(self, contestant: str) -> int:
+        """What a drafted token cost the drafter, over all recorded answers of a contestant; 0 when nothing was drafted."""
+        given = [answer for (_, who, _), answers in self.answers.items() if who == contestant for answer in answers]
+        drafts = [answer.draft for answer in given if answer.draft is not None]
         num_drafted = sum(draft.num_drafted - draft.num_looked_up for draft in drafts)
         return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
 
@@ -97,31 +97,3 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
     if left == right:
         return None
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-
-
-def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHERS) -> dict[str, float]:
-    """The goal's numbers: the best policy over other contestants (label -> name), the worse of the goal's tasks."""
-    speeds = {(row.cell.task, row.cell.temperature, row.contestant): row.summary.tokens_per_s for row in rows}
-    result: dict[str, float] = {}
-    for key, temperature in (("t0", 0.0), ("t08", 0.8)):
-        for label, other in others.items():
-            values = [
-                speeds[task, temperature, best] / speeds[task, temperature, other]
-                for task in GOAL_TASKS
-                if (task, temperature, best) in speeds and (task, temperature, other) in speeds
-            ]
-            if values:
-                result[f"iso_{key}_vs_{label}"] = round(min(values), 3)
-    return result
-
-
-def best_policy(rows: Iterable[Row], policies: Sequence[str]) -> str:
-    """The policy whose worst ratio to plain decoding over the goal's tasks is highest; over all tasks where none of them was run."""
-    rows = list(rows)
-    plain = {row.cell: row.summary.tokens_per_s for row in rows if row.contestant == PLAIN}
-    goal = {cell for cell in plain if cell.task in GOAL_TASKS} or set(plain)
-
-    def worst(policy: str) -> float:
-        return min(row.summary.tokens_per_s / plain[row.cell] for row in rows if row.contestant == policy and row.cell in goal)
-
-    return max(policies, key=worst)

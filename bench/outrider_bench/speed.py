@@ -1,6 +1,8 @@
 """The speed run: transformers against our stack, same prompts, repetitions in rotated order, medians (`outrider bench`).
 
-Settings are chosen on one set of held-out prompts and reported on another. Then the drafter replays drafts of fixed acceptance.
+Settings are chosen on one set of held-out prompts and reported on another. Policies that can take turns also run in one process, without
+gateway and gRPC. Then the drafter replays drafts of fixed acceptance, which the simulator predicts from micro-benchmarks, and a full run
+ends with the goal's world of two machines.
 """
 
 from __future__ import annotations
@@ -9,27 +11,37 @@ import argparse
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from outrider.cli.console import make_console
-from outrider_bench.contestants import Contestant, Stack, verify_ms
-from outrider_bench.facts import measurement_facts
+from outrider.v1 import verifier_pb2
+from outrider_bench import network, predictions
+from outrider_bench.contestants import Contestant, Stack
+from outrider_bench.facts import measurement_facts, pair_name
+from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_name, stack_ratio, worst_cell
+from outrider_bench.micro import MicroBenchmark
+from outrider_bench.network_report import TwoMachines
+from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
+from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
 from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, as_json, cells, markdown
-from outrider_bench.results import Cell, Flip, Recorder, Row, best_policy, ratios
+from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
+from outrider_bench.rows import rows_of
 from outrider_bench.schedule import turns
 from outrider_bench.stage import Stage, set_up
 from outrider_bench.tuning import fastest, num_tuning_answers
 
 TEMPERATURES = (0.0, 0.8)
-MAX_FLIPS_PER_1000 = 1.0  # near ties flip in `fast` numerics; more than this is a bug
+NUM_MACHINES = 2
+# Replayed drafts keep its pace: in turns nothing is drafted in vain, and many drafted tokens share the reading of a prompt.
+PACE_OF = "serial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class SpeedRun:
     progress: Progress
     recorder: Recorder
     step_us: int = 0
+    predictions: list[Prediction] = field(default_factory=list)
 
     def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
         """One contestant of each family, the fastest of its candidate settings over all tasks and temperatures."""
@@ -84,7 +97,7 @@ class SpeedRun:
                 answer = contestant.answer(prompt, self.amount.max_tokens, turn.cell.temperature, seed=number)
                 self.recorder.add(turn.cell, contestant.name, turn.repetition, answer)
             self.progress.advance(bar)
-        return self._rows(grid, contestants)
+        return rows_of(grid, contestants, self.recorder, self._info)
 
     def replay(self) -> list[Row]:
         """Drafts of fixed acceptance, at the pace the draft model had in the cells before."""
@@ -93,12 +106,20 @@ class SpeedRun:
         contestants = replay_contestants(served.gateway, self.stage.policies, served.threads.describe())
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)
-        self.step_us = self.recorder.draft_us_per_token()
+        self.step_us = self.recorder.draft_us_per_token(stack_name(PACE_OF))
+        (apart,) = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
+        wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
+
+        def micro_of(drafter: str) -> MicroBenchmark:
+            return MicroBenchmark(contestants[0], served.verifier, drafter, apart, self.step_us)
+
         for temperature in self.amount.replay_temperatures:
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
-            grid = measure_replay(served.deployment, contestants, run, self.recorder, lambda: self.progress.advance(bar))
-            rows += self._rows(grid, contestants)
+            at = measure_replay(served.deployment, contestants, run, self.recorder, micro_of, lambda: self.progress.advance(bar))
+            found = rows_of(list(at), contestants, self.recorder, self._info)
+            self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))
+            rows += found
         return rows
 
     def flips(self, rows: Sequence[Row]) -> list[Flip]:
@@ -106,57 +127,113 @@ class SpeedRun:
         ours = [row for row in rows if row.bound_share is not None]
         return [flip for row in ours for flip in self.recorder.flips(row.cell, row.contestant)]
 
-    def _rows(self, grid: Sequence[Cell], contestants: Sequence[Contestant]) -> list[Row]:
-        costs = {id(served.gateway): served.verifier for served in self.stage.served}
-        rows = []
-        for cell in grid:
-            for contestant in contestants:
-                summary, spread = self.recorder.summary(cell, contestant.name)
-                bound_share = None
-                if isinstance(contestant, Stack):
-                    forward_ms = verify_ms(costs[id(contestant.gateway)], 1 + summary.drafted_per_round)
-                    bound_share = summary.tokens_per_s * forward_ms / (1000.0 * summary.mean_emitted_per_round)
-                rows.append(Row(cell, contestant.name, summary, spread, bound_share))
-        return rows
+    def _info(self, contestant: Contestant) -> verifier_pb2.VerifierServiceGetInfoResponse | None:
+        stack = contestant.stack if isinstance(contestant, InOneProcess) else contestant
+        return self.stage.serving(stack.gateway).verifier if isinstance(stack, Stack) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a speed run found. replayed: rows with drafts of fixed acceptance. two_machines: None where it was not measured."""
+
+    rows: list[Row]
+    replayed: list[Row]
+    predictions: list[Prediction]
+    flips: list[Flip]
+    policies: list[str]
+    settings: dict[str, str]
+    facts: dict[str, str]
+    step_us: int
+    two_machines: TwoMachines | None
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """Of one machine."""
+        return [*self.rows, *self.replayed]
+
+    @property
+    def best(self) -> str:
+        """The best policy of our stack, as a contestant."""
+        return best_policy(self.rows, [stack_name(policy) for policy in self.policies])
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether answers differ from plain decoding no more often than `fast` numerics may."""
+        num_tokens = sum(row.summary.num_tokens for row in self.all_rows if row.bound_share is not None)
+        return 1000.0 * len(self.flips) <= MAX_FLIPS_PER_1000 * num_tokens and (self.two_machines is None or self.two_machines.is_sound)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
+    found = _measure(args)
+    _show(make_console(), found.all_rows)
+    if args.out is not None:
+        args.out.write_text(markdown("Speed", found.facts, found.settings, found.all_rows, found.flips, _notes(found), _sections(found)))
+        draw(found.rows, args.out.with_suffix(".svg"))
+    print("RESULT " + json.dumps({"pair": pair_name(args)} | result(found)))
+    return 0 if found.is_sound else 1
+
+
+def _measure(args: argparse.Namespace) -> Found:
     with ExitStack() as stack, make_progress() as progress:
-        speed = SpeedRun(set_up(args, stack), args.tasks, Amount.of(args), progress, Recorder())
-        contestants = speed.choose(list(speed.stage.families(speed.amount.quick)))
+        stage = set_up(args, stack)
+        speed = SpeedRun(stage, args.tasks, Amount.of(args), progress, Recorder())
+        contestants = speed.choose(list(stage.families(speed.amount.quick)))
+        contestants += twins(contestants, stage, stack)
         rows = speed.measure(contestants)
-        policies = [f"outrider {policy}" for policy in speed.stage.policies]
         replayed = speed.replay()
         flips = speed.flips([*rows, *replayed])
-    best = best_policy(rows, policies)
-    settings = {contestant.name: contestant.settings for contestant in contestants}
-    facts = measurement_facts()
-    _show(make_console(), [*rows, *replayed])
-    if args.out is not None:
-        args.out.write_text(markdown("Speed", facts, settings, [*rows, *replayed], flips, _notes(best, speed.step_us)))
-        draw(rows, args.out.with_suffix(".svg"))
-    num_tokens = sum(row.summary.num_tokens for row in [*rows, *replayed] if row.bound_share is not None)
-    result = {
-        **ratios(rows, best),
-        "best_policy": best,
-        "identical": not flips,
-        "num_flips": len(flips),
-        "flips": [f"{flip.cell}, {flip.contestant}, prompt {flip.prompt}, token {flip.position}" for flip in flips],
-        "settings": settings,
-        "facts": facts,
-        "cells": [as_json(row) for row in [*rows, *replayed]],
+    has_two_machines = not speed.amount.quick and stage.num_cores >= NUM_MACHINES
+    return Found(
+        rows=rows,
+        replayed=replayed,
+        predictions=speed.predictions,
+        flips=flips,
+        policies=stage.policies,
+        settings={contestant.name: contestant.settings for contestant in contestants},
+        facts=measurement_facts() | {"pair": pair_name(args)},
+        step_us=speed.step_us,
+        two_machines=network.measure(args, network.Amount.of_goal()) if has_two_machines else None,
+    )
+
+
+def result(found: Found) -> dict[str, object]:
+    """Of the RESULT line."""
+    two = found.two_machines
+    num_flips = len(found.flips) + (0 if two is None else two.num_flips)
+    all_rows = [*found.all_rows, *(() if two is None else two.rows)]
+    simulated = [*found.predictions, *(() if two is None else two.predictions)]
+    return {
+        **ratios(found.rows, found.best),
+        "best_policy": found.best,
+        **worst_cell(all_rows),
+        **stack_ratio(found.rows, found.policies),
+        **bound_fraction(found.rows, found.best),
+        **({} if two is None else two.goal_result()),
+        **predictions.as_result(simulated),
+        "identical": num_flips == 0,
+        "num_flips": num_flips,
+        "flips": [f"{flip.cell}, {flip.contestant}, prompt {flip.prompt}, token {flip.position}" for flip in found.flips],
+        "settings": found.settings,
+        "facts": found.facts,
+        "cells": [as_json(row) for row in all_rows],
+        "simulated": [each.as_json() for each in simulated],
     }
-    print("RESULT " + json.dumps(result))
-    return 0 if 1000.0 * len(flips) <= MAX_FLIPS_PER_1000 * num_tokens else 1
 
 
-def _notes(best: str, step_us: int) -> list[str]:
+def _sections(found: Found) -> dict[str, list[str]]:
+    sections = {"replayed drafts, simulated from micro-benchmarks": predictions.tables(found.predictions)}
+    return sections | ({} if found.two_machines is None else {"two machines": found.two_machines.tables()})
+
+
+def _notes(found: Found) -> list[str]:
     return [
-        f"Best policy: {best}: of all policies, its worst ratio to plain decoding over arithmetic and copying is the highest.",
-        f"A replayed draft token costs {step_us} us, what the draft model took.",
+        f"Best policy: {found.best}: of all policies, its worst ratio to plain decoding over arithmetic and copying is the highest.",
+        f"A replayed draft token costs {found.step_us} us, what the draft model took under {PACE_OF}, the reading of prompts included.",
         "spread: (highest - lowest) / median of the repetitions' tokens/s. in target forwards: share of wall time.",
         "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it before the first request).",
+        "one process: the same models, policy and draft options in turns in one thread of one process, without gateway, sockets and gRPC.",
+        "simulated: from micro-benchmarks alone; no cell of the table went into them.",
     ]
 
 

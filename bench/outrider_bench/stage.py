@@ -19,6 +19,7 @@ from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider.v1 import verifier_pb2
 from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES, GenerateSettings, TransformersBaseline
 from outrider_bench.contestants import Contestant, DraftWishes, Stack, Transformers
+from outrider_bench.goals import stack_name
 from outrider_bench.results import ASSISTED, GENERATE, PLAIN
 
 WISHES: tuple[tuple[int | None, float | None], ...] = ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5))
@@ -79,7 +80,7 @@ class Stage:
             if quick and each.threads != planned:
                 continue
             for max_len, stop_below in QUICK_WISHES if quick else WISHES:
-                yield Stack(f"outrider {policy}", each.gateway, DraftWishes(policy, max_len, stop_below), each.threads.describe())
+                yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, max_len, stop_below), each.threads.describe())
 
 
 def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:

@@ -76,8 +76,9 @@ class Worker:
 
 
 def answer_of(reply: Mapping[str, Any]) -> Answer:
-    """A reply's tokens and times, and its rounds where the peer counts them (it need not count what it drafted)."""
-    draft = None
+    """A reply's tokens and times; whole draft numbers from a worker of ours, rounds where a peer counts them (it need not say what it
+    drafted)."""
+    draft = DraftNumbers(**reply["draft"]) if "draft" in reply else None
     if reply.get("num_rounds"):
         accepted = reply["num_accepted"]
         draft = DraftNumbers(reply["num_rounds"], 0, accepted, verify_ms=0.0, draft_ms=0.0, overlapped_draft_ms=0.0, draft_wait_ms=0.0)

@@ -23,7 +23,7 @@ def test_a_peers_run_compares_everyone_or_says_what_is_missing(tmp_path: Path, c
         return
     assert code == 0
     result = json.loads(printed.out.splitlines()[-1].removeprefix("RESULT "))
-    others = ("generate", "assisted", "lookup", "openvino", "openvino_draft", "openvino_lookup", "plain")
+    others = ("generate", "assisted", "lookup", "openvino", "openvino_draft", "openvino_lookup", "own_plain")
     assert result.keys() >= {f"iso_{key}_vs_{other}" for key in ("t0", "t08") for other in others}
     assert result["identical"] is True, result["differences"]
     assert not {"outrider serial", "outrider adaptive", "openvino plain"} & set(result["samples_unlike_plain"])

@@ -23,11 +23,14 @@ def test_a_speed_run_measures_every_contestant_and_writes_its_report(tmp_path: P
     report = tmp_path / "speed.md"
     assert main(["bench", "--quick", "--tasks", "copying", "--prompts", "1", "--max-tokens", "24", "--out", str(report)]) == 0
     result = result_of(capsys.readouterr().out)
-    assert result.keys() >= {"iso_t0_vs_generate", "iso_t08_vs_generate", "iso_t0_vs_plain", "iso_t08_vs_plain", "identical", "cells"}
+    assert result.keys() >= {f"iso_{key}_vs_{other}" for key in ("t0", "t08") for other in ("generate", "assisted", "own_plain")}
+    assert result.keys() >= {"min_cell_vs_plain", "stack_ratio", "bound_fraction", "sim_max_error", "identical", "cells"}
     cells = result["cells"]
     assert isinstance(cells, list)
     contestants = {cell["contestant"] for cell in cells}
     assert contestants >= {"transformers generate", "transformers assisted", "outrider plain", "outrider serial", "outrider pearl"}
+    assert contestants >= {"one process serial", "one process adaptive"}
+    assert result["identical"] is True, result["flips"]
     replayed = {cell["task"] for cell in cells if cell["task"].startswith("replayed")}
     assert len(replayed) == 4
     text = report.read_text()

@@ -166,6 +166,9 @@ async def test_guesses_from_the_text_itself_need_no_drafter_and_can_be_turned_of
         stats = answer.finished.statistics
         assert (stats.num_looked_up_accepted > 40) is allowed
         assert stats.num_looked_up == stats.num_drafted
+        wished = await decode(verifier, start("w", 100, draft=generation_pb2.DraftOptions(no_lookup=True)))
+        assert wished.tokens == answer.tokens
+        assert wished.finished.statistics.num_drafted == 0
         assert stats.num_looked_up_accepted == stats.num_accepted == answer.origins.count(sampling_pb2.TOKEN_ORIGIN_ACCEPTED)
         await verifier.until_idle()
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import pytest
 
 from outrider.cli.__main__ import build_parser
+from outrider.session.pacing.contract import CostCurve
 from outrider_bench import load, network
 from outrider_bench.distant_pair import World
 from outrider_bench.load import Burst, LoadCell, count_flips, percentile, rows_of, token_times_ms
 from outrider_bench.measurement import Summary
-from outrider_bench.network_report import JUDGED, judge, markdown, result
-from outrider_bench.results import PLAIN, Row
+from outrider_bench.micro import MicroBenchmarks
+from outrider_bench.network_report import TwoMachines, judge, markdown, result
+from outrider_bench.predictions import Circumstances, Prediction
+from outrider_bench.results import ADAPTIVE, PLAIN, Row
+
+MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 4000.0))), 150, 900.0, 520.0, 10_160.0, 512)
+AT = Circumstances(MICRO, 0.7, 5, 5_000)
 
 
 def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
@@ -24,27 +30,34 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
         row(world, PLAIN, 100.0),
         row(world, "outrider serial", 80.0),
         row(world, "outrider pearl", 125.0),
-        row(world, JUDGED, 150.0, 0.4),
+        row(world, ADAPTIVE, 150.0, 0.4),
     ]
     judged = judge(world, rows)
     assert judged.best_fixed == "outrider pearl"
     assert judged.vs_best_fixed == pytest.approx(1.2)
     assert judged.vs_plain == pytest.approx(1.5)
     assert judged.overlap_share == 0.4
-    told = result([judged], rows, 0, {})
+    found = TwoMachines(rows, [judged], 0, [Prediction(rows[0], AT, 80.0), Prediction(rows[2], AT, 137.5)], {})
+    told = result(found, {})
     assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
+    assert told["two_machine_min_bound_fraction"] == 0.8
     assert told["identical"] is True
-    report = markdown({"date": "today"}, rows, [judged], 0)
+    assert (told["sim_max_error"], told["sim_max_error_at"]) == (0.2, "outrider plain, 5 ms, acceptance 0.7, T = 0")
+    report = markdown({"date": "today"}, found)
+    assert "| 5 ms, acceptance 0.7, T = 0 | outrider pearl | 138 | 125 | 1.10 |" in report
     assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% |" in report
+    assert "| 5 ms, acceptance 0.7, T = 0 | 150 | 900 | 520 | 80 | 1: 2.00, 8: 4.00 |" in report
     assert "### 5 ms, acceptance 0.7, T = 0" in report
 
 
 def test_plain_decoding_is_one_of_the_fixed_policies() -> None:
     world = World(20_000, 0.5)
-    judged = judge(world, [row(world, PLAIN, 100.0), row(world, "outrider serial", 80.0), row(world, JUDGED, 97.0)])
+    judged = judge(world, [row(world, PLAIN, 100.0), row(world, "outrider serial", 80.0), row(world, ADAPTIVE, 97.0)])
     assert judged.best_fixed == PLAIN
     assert judged.vs_best_fixed == pytest.approx(0.97)
-    assert "two_machine_5ms_a07_vs_best_fixed" not in result([judged], [], 1, {})
+    found = TwoMachines([], [judged], 1, [], {})
+    assert not {"two_machine_5ms_a07_vs_best_fixed", "sim_max_error"} & result(found, {}).keys()
+    assert not found.is_sound
 
 
 def test_worlds_come_from_the_command_line_in_milliseconds() -> None:
@@ -53,6 +66,7 @@ def test_worlds_come_from_the_command_line_in_milliseconds() -> None:
     assert amount.worlds == (World(0, 0.9), World(1_500, 0.9))
     assert len(network.Amount.of(parser.parse_args(["bench", "network"])).worlds) == 12
     assert network.Amount.of(parser.parse_args(["bench", "network", "--quick"])).worlds == (World(5_000, 0.7),)
+    assert network.Amount.of_goal().worlds == (World(5_000, 0.7),)
     assert load.Amount.of(parser.parse_args(["bench", "load", "--requests", "2", "3"])).sizes == (2, 3)
 
 
@@ -80,12 +94,12 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     busy, alone = LoadCell("two machines", 4, 0.7), LoadCell("two machines", 1, 0.7)
     bursts = {
         (busy, PLAIN): [Burst(100.0, 9.0, ((1, 2),)), Burst(300.0, 9.0, ((1, 2),)), Burst(120.0, 9.0, ((1, 2),))],
-        (busy, JUDGED): [Burst(90.0, 8.0, ((1, 3),))],
+        (busy, ADAPTIVE): [Burst(90.0, 8.0, ((1, 3),))],
         (alone, PLAIN): [Burst(50.0, 9.0, ((1, 2),))],
-        (alone, JUDGED): [Burst(100.0, 9.0, ((1, 2),))],
+        (alone, ADAPTIVE): [Burst(100.0, 9.0, ((1, 2),))],
     }
     ratios = {(each.cell.size, each.contestant): each.vs_plain for each in rows_of(bursts)}
-    assert ratios == {(4, PLAIN): 1.0, (4, JUDGED): 0.75, (1, PLAIN): 1.0, (1, JUDGED): 2.0}
+    assert ratios == {(4, PLAIN): 1.0, (4, ADAPTIVE): 0.75, (1, PLAIN): 1.0, (1, ADAPTIVE): 2.0}
     assert count_flips(bursts) == (1, 12)
     told = load.result(rows_of(bursts), 1, {})
     assert told["load_min_vs_plain_two_machines"] == 0.75

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench.contestants import DraftWishes, draft_numbers, verify_ms
+from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_ratio, worst_cell
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt, Summary, median_summary, summarise
 from outrider_bench.report import markdown
-from outrider_bench.results import GENERATE, PLAIN, Cell, Flip, Recorder, Row, best_policy, first_difference, ratios
+from outrider_bench.results import ADAPTIVE, ASSISTED, GENERATE, PLAIN, Cell, Flip, Recorder, Row, first_difference
 from outrider_bench.schedule import turns
 from outrider_bench.tuning import fastest, num_tuning_answers
 
@@ -120,12 +121,72 @@ ROWS = [
 
 def test_the_goals_ratios_are_those_of_the_worse_task_of_the_best_policy() -> None:
     assert best_policy(ROWS, ["serial", "pearl"]) == "serial"
-    assert ratios(ROWS, "serial") == {"iso_t0_vs_generate": 1.9, "iso_t0_vs_plain": 1.9}
+    assert ratios(ROWS, "serial") == {"iso_t0_vs_generate": 1.9, "iso_t0_vs_own_plain": 1.9}
+
+
+MORE_ROWS = [
+    *ROWS,
+    row("arithmetic", 0.0, ASSISTED, 96.0),
+    row("copying", 0.0, ASSISTED, 152.0),
+    row("arithmetic", 0.8, GENERATE, 100.0),
+    row("arithmetic", 0.8, "serial", 150.0),
+]
+
+
+def test_assisted_generation_is_one_of_the_others_and_each_temperature_has_its_ratio() -> None:
+    found = ratios(MORE_ROWS, "serial")
+    assert found == {"iso_t0_vs_generate": 1.9, "iso_t0_vs_assisted": 1.25, "iso_t0_vs_own_plain": 1.9, "iso_t08_vs_generate": 1.5}
+
+
+def test_the_worst_cell_is_looked_for_among_all_that_were_measured() -> None:
+    assert worst_cell(ROWS, "pearl") == {"min_cell_vs_plain": 0.9, "min_cell_vs_plain_at": "pearl, prose, T = 0"}
+    replayed = [row("replayed drafts, acceptance 0.6", 0.8, PLAIN, 100.0), row("replayed drafts, acceptance 0.6", 0.8, "pearl", 70.0)]
+    told = worst_cell([*ROWS, *replayed], "pearl")
+    assert told == {"min_cell_vs_plain": 0.7, "min_cell_vs_plain_at": "pearl, replayed drafts, acceptance 0.6, T = 0.8"}
+    assert worst_cell(ROWS, ADAPTIVE) == {}
+
+
+def test_the_bound_is_that_of_the_worse_task_at_temperature_0() -> None:
+    shares = {("arithmetic", 0.0): 0.5, ("copying", 0.0): 0.4, ("prose", 0.0): 0.1, ("copying", 0.8): 0.2}
+    rows = [Row(Cell(*cell), "serial", summary_of(1.0), 0.0, share) for cell, share in shares.items()]
+    assert bound_fraction(rows, "serial") == {"bound_fraction": 0.4, "bound_fraction_at": "serial, copying, T = 0"}
+    assert bound_fraction(rows, "pearl") == {}
+
+
+def test_the_price_of_being_a_service_is_that_of_the_best_policy_that_was_run_without() -> None:
+    speeds = {
+        ("arithmetic", "outrider serial"): 250.0,
+        ("arithmetic", "one process serial"): 500.0,
+        ("arithmetic", "outrider adaptive"): 240.0,
+        ("arithmetic", "one process adaptive"): 300.0,
+        ("copying", "outrider serial"): 180.0,
+        ("copying", "one process serial"): 200.0,
+        ("copying", "outrider adaptive"): 190.0,
+        ("copying", "one process adaptive"): 200.0,
+        ("copying", "outrider pearl"): 900.0,
+        ("arithmetic", "outrider pearl"): 900.0,
+        ("prose", "outrider adaptive"): 1.0,
+        ("prose", "one process adaptive"): 100.0,
+    }
+    plain = [each for each in ROWS if each.contestant == PLAIN]
+    rows = [*plain, *(row(task, 0.0, name, speed) for (task, name), speed in speeds.items())]
+    told = stack_ratio(rows, ["serial", "pearl", "adaptive"])
+    assert told == {"stack_ratio": 0.8, "stack_ratio_at": "adaptive, arithmetic, T = 0"}
+    assert stack_ratio(ROWS, ["serial"]) == {}
+
+
+def test_one_contestants_drafting_sets_the_pace_of_replayed_drafts() -> None:
+    recorder, cell = Recorder(), Cell("copying", 0.0)
+    recorder.add(cell, "outrider serial", 0, Answer((1,), 1.0, 1.0, DRAFT))
+    recorder.add(cell, "one process serial", 0, Answer((1,), 1.0, 1.0, replace(DRAFT, draft_ms=400.0)))
+    assert recorder.draft_us_per_token("outrider serial") == 500
+    assert Recorder().draft_us_per_token("outrider serial") == 0
 
 
 def test_a_report_has_every_contestant_and_every_flip() -> None:
     flips = [Flip("copying, T = 0", "pearl", 0, 1, 2, 9)]
-    text = markdown("Speed", {"commit": "abc"}, {"pearl": "max_len=8"}, ROWS, flips, ["A note."])
+    text = markdown("Speed", {"commit": "abc"}, {"pearl": "max_len=8"}, ROWS, flips, ["A note."], {"simulated": ["| a |"]})
+    assert "### simulated\n\n| a |" in text
     assert "| serial | 240 | 0% | 2.40 | 2.00 |" in text
     assert "- commit: abc" in text
     assert "token 1 is 9, plain 2" in text

@@ -221,7 +221,7 @@ def test_the_result_has_the_ratios_and_who_differs() -> None:
     differences = explained(Flip(COLD.name, OPENVINO_DRAFT, 1, 1, 2, 9))
     found = Found(ROWS, differences, sampled, "outrider serial", {PLAIN: "off", OPENVINO_DRAFT: "k=5"})
     values = result(found, {"commit": "abc"})
-    assert (values["iso_t0_vs_generate"], values["iso_t0_vs_openvino_draft"], values["iso_t0_vs_plain"]) == (4.0, 1.6, 2.0)
+    assert (values["iso_t0_vs_generate"], values["iso_t0_vs_openvino_draft"], values["iso_t0_vs_own_plain"]) == (4.0, 1.6, 2.0)
     assert values["identical"] is False
     assert values["num_unlike_plain"] == {PLAIN: 0, OPENVINO_DRAFT: 1}
     assert values["num_near_ties"] == 1

@@ -16,6 +16,7 @@ import torch
 import fakes_models
 from outrider.engine import paged_engine
 from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.engine.lean_thin import LeanThin
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import RowPicker
@@ -56,8 +57,11 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     return seen
 
 
-def load(model_dir: Path, kind: EngineKind, dtype: DType, numerics: Numerics = Numerics.INVARIANT) -> PagedEngine:
-    engine = load_engine(EngineConfig(str(model_dir), kind=kind, dtype=dtype, numerics=numerics, num_blocks=48, block_len=16, probe=False))
+def load(model_dir: Path, kind: EngineKind, dtype: DType, numerics: Numerics = Numerics.INVARIANT, array_rows: int = 64) -> PagedEngine:
+    config = EngineConfig(
+        str(model_dir), kind=kind, dtype=dtype, numerics=numerics, num_blocks=48, block_len=16, probe=False, array_rows=array_rows
+    )
+    engine = load_engine(config)
     assert isinstance(engine, PagedEngine)
     return engine
 
@@ -173,6 +177,25 @@ def mismatches(engine: PagedEngine, captured: Captured, seeds: range) -> int:
         count += sum(not torch.equal(left, right) for left, right in zip(expected, logits[:OUTPUT_LEN], strict=True))
         count += tokens[:OUTPUT_LEN] != truth
     return count
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+def test_thin_products_need_no_padding(name: str, tmp_path: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes_models.make_model(name, tmp_path, hidden_size=64)
+    monkeypatch.setattr(paged_engine, "InvariantAttention", None)  # whoever pads would need it
+    for array_rows in (5, 64):  # steps in parts, and whole
+        engine = load(tmp_path, EngineKind.LEAN, DType.FLOAT32, array_rows=array_rows)
+        assert isinstance(engine._arrays, LeanThin)
+        assert mismatches(engine, captured, range(8)) == 0
+
+
+def test_parts_of_any_size_give_the_same_bits(tmp_path: Path, captured: Captured) -> None:
+    fakes_models.make_model("mistral", tmp_path)
+    prompt = np.random.default_rng(1).integers(0, fakes_models.VOCAB, PROMPT_LEN).astype(np.int32)
+    answers = [plain(load(tmp_path, EngineKind.LEAN, DType.FLOAT32, array_rows=size), prompt, captured) for size in (1, 7, 64)]
+    for tokens, logits in answers[1:]:
+        assert tokens == answers[0][0]
+        assert all(torch.equal(left, right) for left, right in zip(logits, answers[0][1], strict=True))
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])

@@ -1,5 +1,5 @@
-"""The numpy way of the lean forward against its torch way, step by step over one random schedule: chunks, trees over trees, several
-sequences in a step, rows nobody wants, windows, fragmented caches, and the two ways taking turns on one cache.
+"""The ways of the lean forward for few rows (numpy, thin products) against its torch way, step by step over one random schedule: chunks,
+trees over trees, several sequences in a step, rows nobody wants, windows, fragmented caches, and two ways taking turns on one cache.
 
 Run: pytest tests/unit/test_engine_lean_arrays.py
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fakes_models
-from outrider.engine import array_attention, lean_arrays
+from outrider.engine import array_attention, lean_arrays, lean_engine, lean_thin
 from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.key_range import KeyRange, key_range
+from outrider.engine.lean_arrays import LeanArrays
+from outrider.engine.lean_thin import LeanThin
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import RowPicker
@@ -28,6 +31,9 @@ from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
+from outrider_kernels.native_library import NativeUnavailable
+from outrider_kernels.thin_product import ThinProduct
+from outrider_kernels.thin_program import ThinProgram
 
 NONE: IntArray = np.empty(0, np.int32)
 MAX_NODES = 14
@@ -57,15 +63,19 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     return seen
 
 
-def load(directory: Path, arrays: bool, probe: bool = False, array_rows: int = 64) -> PagedEngine:
-    """arrays: False keeps the engine on torch. array_rows: longer steps go to torch."""
+WAYS: dict[str, Any] = {"torch": type(None), "numpy": LeanArrays, "thin": LeanThin}
+FEW_ROWS = ["numpy", "thin"]
+
+
+def load(directory: Path, way: str, probe: bool = False, array_rows: int = 64) -> PagedEngine:
+    """way: one of WAYS. array_rows: longer steps go to torch."""
     settings = EngineConfig(
         str(directory), EngineKind.LEAN, num_blocks=40, block_len=16, max_rows=256,
-        array_rows=array_rows if arrays else 0, num_threads=1, probe=probe
+        array_rows=0 if way == "torch" else array_rows, num_threads=1, probe=probe, thin_products=way == "thin"
     )  # fmt: skip
     engine = load_engine(settings)
     assert isinstance(engine, PagedEngine)
-    assert (engine._arrays is not None) == arrays
+    assert isinstance(engine._arrays, WAYS[way])
     return engine
 
 
@@ -121,36 +131,44 @@ def largest_difference(left: Captured, right: Captured) -> float:
     return max(float((one - other).abs().max()) for one, other in zip(left, right, strict=True) if one.numel())
 
 
-def compare(directory: Path, captured: Captured, seed: int) -> float:
-    assert run_schedule(load(directory, arrays=False), seed) > 100
+def compare(directory: Path, way: str, captured: Captured, seed: int) -> float:
+    assert run_schedule(load(directory, "torch"), seed) > 100
     torch_logits = captured.copy()
     captured.clear()
-    run_schedule(load(directory, arrays=True), seed)
+    run_schedule(load(directory, way), seed)
     difference = largest_difference(torch_logits, captured)
     captured.clear()
     return difference
 
 
+@pytest.mark.parametrize("way", FEW_ROWS)
 @pytest.mark.parametrize("name", fakes_models.LEAN_ARCHITECTURES)
-def test_numpy_gives_the_logits_of_torch(name: str, tmp_path: Path, captured: Captured) -> None:
-    fakes_models.make_model(name, tmp_path)
-    for seed in range(4):
-        assert compare(tmp_path, captured, seed) < TOLERANCE
+def test_few_rows_have_the_logits_of_torch(name: str, way: str, tmp_path: Path, captured: Captured) -> None:
+    fakes_models.make_model(name, tmp_path, hidden_size=64)
+    for seed in range(3):
+        assert compare(tmp_path, way, captured, seed) < TOLERANCE
 
 
-def test_biases_everywhere_and_mixed_windows(tmp_path: Path, captured: Captured) -> None:
-    changes: dict[str, Any] = {"sliding_window": 9, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}
+@pytest.mark.parametrize("way", FEW_ROWS)
+def test_biases_everywhere_and_mixed_windows(way: str, tmp_path: Path, captured: Captured) -> None:
+    changes: dict[str, Any] = {
+        "sliding_window": 9,
+        "use_sliding_window": True,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "hidden_size": 64,
+    }
     fakes_models.make_model("qwen2", tmp_path, **changes)
-    assert load(tmp_path, arrays=True)._forward._sizes.windows == (None, 9)  # type: ignore[attr-defined]
-    assert compare(tmp_path, captured, 7) < TOLERANCE
+    assert load(tmp_path, way)._forward._sizes.windows == (None, 9)  # type: ignore[attr-defined]
+    assert compare(tmp_path, way, captured, 7) < TOLERANCE
 
 
-def test_both_ways_may_take_turns_on_one_cache(tmp_path: Path, captured: Captured) -> None:
+@pytest.mark.parametrize("way", FEW_ROWS)
+def test_both_ways_may_take_turns_on_one_cache(way: str, tmp_path: Path, captured: Captured) -> None:
     fakes_models.make_model("mistral", tmp_path)
-    run_schedule(load(tmp_path, arrays=False), 5)
+    run_schedule(load(tmp_path, "torch"), 5)
     torch_logits = captured.copy()
     captured.clear()
-    run_schedule(load(tmp_path, arrays=True, array_rows=8), 5)
+    run_schedule(load(tmp_path, way, array_rows=8), 5)
     assert largest_difference(torch_logits, captured) < TOLERANCE
 
 
@@ -163,33 +181,47 @@ def with_siblings(segment: Segment, positions: LongArray, window: int | None) ->
     return KeyRange(found.runs, None)
 
 
+@pytest.mark.parametrize(("way", "reader"), [("numpy", array_attention), ("thin", lean_thin)])
 @pytest.mark.parametrize("broken", [without_windows, with_siblings])
 def test_a_wrong_mask_would_be_noticed(
-    broken: Callable[[Segment, LongArray, int | None], KeyRange], tmp_path: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch
+    broken: Callable[[Segment, LongArray, int | None], KeyRange],
+    way: str,
+    reader: ModuleType,
+    tmp_path: Path,
+    captured: Captured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fakes_models.make_model("mistral", tmp_path)
-    run_schedule(load(tmp_path, arrays=False), 5)
+    run_schedule(load(tmp_path, "torch"), 5)
     torch_logits = captured.copy()
     captured.clear()
-    monkeypatch.setattr(array_attention, "key_range", broken)
-    run_schedule(load(tmp_path, arrays=True), 5)
+    monkeypatch.setattr(reader, "key_range", broken)
+    run_schedule(load(tmp_path, way), 5)
     assert largest_difference(torch_logits, captured) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("where", ["attend", "logits"])
+FAILING = {
+    "attention of numpy": (array_attention.ArrayAttention, "attend", "numpy"),
+    "a product of numpy": (lean_arrays._ArrayProjection, "__call__", "numpy"),
+    "thin layers": (ThinProgram, "run", "thin"),
+    "the thin head": (ThinProduct, "run", "thin"),
+}
+
+
+@pytest.mark.parametrize("where", list(FAILING))
 def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes_models.make_model("llama", tmp_path)
-    engine = load(tmp_path, arrays=True)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
+    owner, method, way = FAILING[where]
+    engine = load(tmp_path, way)
     engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(4), 0, 60, 8))
     prompt, nodes, parents = np.arange(20, dtype=np.int32), np.array([4, 9, 9], np.int32), np.array([-1, -1, 0], np.int32)
     engine.step(StepPlan((SequenceRows(1, prompt[:10], NONE, NONE, wanted=False),)))
-    owner: type[object] = array_attention.ArrayAttention if where == "attend" else lean_arrays._ArrayProjection
 
     def failing(*_: object) -> None:
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, "attend" if where == "attend" else "__call__", failing)
+        patch.setattr(owner, method, failing)
         with pytest.raises(MemoryError):
             engine.step(StepPlan((SequenceRows(1, prompt[10:], nodes, parents),)))
     assert engine.cached_len(1) == 10
@@ -198,31 +230,84 @@ def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Pa
     assert engine.step(StepPlan((SequenceRows(2, prompt, nodes, parents),))).results[0].picks.tolist() == retried
 
 
-def test_arrays_are_for_fast_fp32_only(tmp_path: Path) -> None:
-    fakes_models.make_model("llama", tmp_path)
-    for dtype, numerics in ((DType.BFLOAT16, Numerics.FAST), (DType.FLOAT32, Numerics.INVARIANT)):
-        config = EngineConfig(str(tmp_path), kind=EngineKind.LEAN, dtype=dtype, numerics=numerics, num_blocks=4, probe=False)
-        engine = load_engine(config)
-        assert isinstance(engine, PagedEngine)
-        assert engine._arrays is None
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "thin_products", "expected"),
+    [
+        (DType.BFLOAT16, Numerics.FAST, True, None),
+        (DType.BFLOAT16, Numerics.INVARIANT, True, None),
+        (DType.FLOAT32, Numerics.INVARIANT, False, None),
+        (DType.FLOAT32, Numerics.INVARIANT, True, LeanThin),
+        (DType.FLOAT32, Numerics.FAST, True, LeanThin),
+    ],
+)
+def test_the_ways_for_few_rows_are_for_fp32_and_numpys_for_fast_only(
+    dtype: DType, numerics: Numerics, thin_products: bool, expected: type | None, tmp_path: Path
+) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
+    config = EngineConfig(
+        str(tmp_path), kind=EngineKind.LEAN, dtype=dtype, numerics=numerics, num_blocks=4, probe=True, thin_products=thin_products
+    )
+    engine = load_engine(config)
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._arrays, expected or type(None))
 
 
 def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
-    fakes_models.make_model("llama", tmp_path)
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.norm.weight"].mul_(float("nan"))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for temperature in (0.0, 1.0):
-        engine = load(tmp_path, arrays=True)
+        engine = load(tmp_path, "thin")
         engine.open(1, SequenceSpec(SamplingParams(temperature=temperature), NoiseAddress(4), 0, 60, 8))
         with pytest.raises(ModelRefused, match="largest logit"):
             engine.step(StepPlan((SequenceRows(1, np.arange(5, dtype=np.int32), np.array([3], np.int32), np.array([-1], np.int32)),)))
 
 
-def test_the_load_time_probe_checks_the_numpy_way_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes_models.make_model("llama", tmp_path)
-    load(tmp_path, arrays=True, probe=True)
-    original = lean_arrays._gated
-    monkeypatch.setattr(lean_arrays, "_gated", lambda gate, up: original(gate, up) * np.float32(1.1))
+@pytest.mark.parametrize("way", FEW_ROWS)
+def test_the_load_time_probe_checks_the_ways_for_few_rows_too(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
+    load(tmp_path, way, probe=True)
+    original = WAYS[way].logits
+    monkeypatch.setattr(WAYS[way], "logits", lambda *arguments: original(*arguments) * np.float32(1.1))
     with pytest.raises(ModelRefused, match="one by one"):
-        load(tmp_path, arrays=True, probe=True)
+        load(tmp_path, way, probe=True)
+
+
+def test_without_a_compiler_the_engine_takes_numpy_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
+    with_products = load(tmp_path, "thin").identity.fingerprint
+
+    def unavailable(num_threads: int) -> None:
+        raise NativeUnavailable("no C compiler was found")
+
+    monkeypatch.setattr(lean_engine, "ThinTeam", unavailable)
+    engine = load_engine(EngineConfig(str(tmp_path), EngineKind.LEAN, num_blocks=40, block_len=16, num_threads=1, probe=False))
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._arrays, LeanArrays)
+    assert "no C compiler was found" in caplog.text
+    assert engine.identity.fingerprint != with_products, "other sums, other bits"
+
+
+def test_heads_of_an_odd_length_are_left_to_numpy(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=48)
+    engine = load_engine(EngineConfig(str(tmp_path), EngineKind.LEAN, num_blocks=40, block_len=16, num_threads=1, probe=False))
+    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine._arrays, LeanArrays)
+
+
+def test_weights_that_are_bfloat16_numbers_are_kept_as_such(tmp_path: Path) -> None:
+    fakes_models.make_model("qwen3", tmp_path)
+    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    for changed, is_half in ((False, True), (True, False)):
+        if changed:
+            tensors = {name: tensor.float() * 1.001 for name, tensor in tensors.items()}
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        weights = load(tmp_path, "thin")._forward._weights  # type: ignore[attr-defined]
+        packed = [
+            weights.thin_head,
+            *(getattr(layer.thin, name) for layer in weights.layers for name in ("qkv", "output", "gate_up", "down")),
+        ]
+        assert {matrix.is_half for matrix in packed} == {is_half}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from outrider_bench.markdown_table import markdown_table
 from outrider_bench.simulation.verdict import CellResult, by_value, worst_cells, worst_of
 
 NUM_WORST = 10
@@ -83,10 +84,10 @@ def markdown(facts: Mapping[str, str], results: Sequence[CellResult], policies: 
     """The whole report, for bench/RESULTS.md."""
     lines = ["## Simulated policies", "", *(f"- {name}: {value}" for name, value in facts.items()), ""]
     headings = ("policy", "worst", "mean", f"cells below {floor:g}", "worst cell", "best there")
-    lines += _table(headings, policy_rows(results, policies, floor))
+    lines += markdown_table(headings, policy_rows(results, policies, floor))
     for policy in judged:
-        lines += ["", f"### {policy}", "", *_table(("axis", "value", "worst", "mean", "cells below"), axis_rows(results, policy))]
-        lines += ["", *_table(_CELL_HEADINGS, worst_rows(results, policy))]
+        lines += ["", f"### {policy}", "", *markdown_table(("axis", "value", "worst", "mean", "cells below"), axis_rows(results, policy))]
+        lines += ["", *markdown_table(_CELL_HEADINGS, worst_rows(results, policy))]
     return "\n".join([*lines, ""])
 
 
@@ -100,8 +101,3 @@ def as_json(results: Sequence[CellResult], policies: Sequence[str], judged: Sequ
         "judged": list(judged),
         "below_floor": [policy for policy, one in worst.items() if one.ratio < floor],
     }
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

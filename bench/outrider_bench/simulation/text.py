@@ -46,7 +46,10 @@ def text_of(world: World, client: int, request: int) -> Text:
     truth, hashes = _truth(world.max_len)
     phases = world.phases[client % len(world.phases)]
     acceptance = _acceptances(phases, world.prompt_len, world.output_len)
-    lucky = _uniforms(world.seed, client, request, world.max_len, _RIGHT) < acceptance
+    draws = (
+        _replayed(world.seed, world.max_len) if world.luck_by_position else _uniforms(world.seed, client, request, world.max_len, _RIGHT)
+    )
+    lucky = draws < acceptance
     unsure_shares = np.where(lucky, world.unsure_when_right, world.unsure_when_wrong)
     unsure = _uniforms(world.seed, client, request, world.max_len, _UNSURE) < unsure_shares
     return Text(truth, np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32), unsure, hashes)
@@ -64,6 +67,18 @@ def _truth(length: int) -> tuple[IntArray, tuple[int, ...]]:
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _uniforms(seed: int, client: int, request: int, length: int, purpose: int) -> npt.NDArray[np.float64]:
     return uniform_of(bits(seed + purpose, client * _REQUEST_STRIDE + request, np.arange(length)))
+
+
+def _draws(world: World, client: int, request: int) -> npt.NDArray[np.float64]:
+    if world.luck_by_position:
+        return _replayed(world.seed, world.max_len)
+    return _uniforms(world.seed, client, request, world.max_len, _RIGHT)
+
+
+@lru_cache(maxsize=16)
+def _replayed(seed: int, length: int) -> npt.NDArray[np.float64]:
+    """The draws of outrider.drafting.replay_source."""
+    return uniform_of(bits(seed, np.arange(length), 0))
 
 
 @lru_cache(maxsize=64)

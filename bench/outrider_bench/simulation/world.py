@@ -33,7 +33,8 @@ class World:
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
-    prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
+    luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
+    replayed drafts. prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
     """
 
     verify: CostCurve
@@ -47,6 +48,7 @@ class World:
     draft_slowdown: float = 1.0
     unsure_when_wrong: float = 0.0
     unsure_when_right: float = 0.0
+    luck_by_position: bool = False
     prompt_len: int = 16
     output_len: int = 512
     max_rows: int = 256

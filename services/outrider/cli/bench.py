@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import math
 import sys
+import tempfile
 from pathlib import Path
 
 from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
@@ -18,10 +19,12 @@ from outrider.errors import InvalidRequest
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
 FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
 TASKS = ("arithmetic", "copying", "prose")
+MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox")
 _EXAMPLES = """examples:
-  outrider bench                              everything: about ten minutes on two cores
-  outrider bench --quick                      two tasks, few prompts, no tuning: about two minutes
+  outrider bench                              everything: about twenty minutes on two cores
+  outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
   outrider bench --tasks copying --repeats 5 --out copying.md
+  outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
@@ -45,6 +48,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
+    parser.add_argument(
+        "--made", choices=MADE_FAMILIES, metavar="FAMILY",
+        help=f"instead of --target and --draft: a pair made on the spot, {', '.join(MADE_FAMILIES)}; random weights, useful drafts",
+    )  # fmt: skip
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="speed, peers: of every contestant (%(default)s)"
     )
@@ -126,5 +133,9 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidRequest("bench", "the drivers are not installed; run it from a checkout of the repository")
         sys.path.insert(0, str(BENCH_ROOT))
     driver = importlib.import_module(f"outrider_bench.{args.what}")
-    code: int = driver.run(args)
+    with tempfile.TemporaryDirectory(prefix="outrider-made-") as folder:
+        if args.made is not None:
+            made_pair = importlib.import_module("outrider_bench.made_pair")
+            args.target, args.draft = made_pair.make(args.made, Path(folder))
+        code: int = driver.run(args)
     return code

@@ -27,7 +27,12 @@ class DecoderShape:
 
 
 class ArrayForward(Protocol):
-    """A cheaper way through the same model for few rows, without torch: `fast` numerics only."""
+    """A cheaper way through the same model for few rows, without torch.
+
+    is_invariant: a row's bits depend on what it attends to alone, and any number of rows may come; else it is for `fast` numerics only.
+    """
+
+    is_invariant: bool
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order. wanted: flat rows with results."""

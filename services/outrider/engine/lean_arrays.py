@@ -16,7 +16,7 @@ import torch
 
 from outrider.engine.array_attention import ArrayAttention
 from outrider.engine.lean_projection import Projection
-from outrider.engine.lean_weights import LeanLayer, LeanWeights
+from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
@@ -30,6 +30,8 @@ _Complex64Array = npt.NDArray[np.complex64]
 class LeanArrays:
     """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
+    is_invariant = False
+
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes
         self._sizes = sizes
@@ -39,9 +41,7 @@ class LeanArrays:
         self._rotations = cast(_Complex64Array, weights.rotations.numpy())
         self._final_scale = cast(FloatArray, (weights.final_norm * sizes.hidden_len**0.5).numpy())
         self._head = _ArrayProjection(weights.head)
-        self._scaling = np.float32(sizes.head_dim**-0.5)
         self._hidden_epsilon = sizes.epsilon * sizes.hidden_len
-        self._head_epsilon = np.float32(sizes.epsilon * sizes.head_dim)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step."""
@@ -57,7 +57,7 @@ class LeanArrays:
         mlp_len = sizes.mlp_len
         for index, layer in enumerate(self._layers):
             heads = layer.qkv(self._normed(states))[:num_rows].reshape(num_rows, -1, sizes.head_dim)
-            self._rotate(heads, layer, rotations)
+            _rotate(heads, sizes, layer.qk_scale, rotations)
             attended[:num_rows] = attention.attend(index, heads, sizes.num_heads, sizes.windows[index])
             states += layer.output(attended)
             gate_up = layer.gate_up(self._normed(states))
@@ -75,17 +75,6 @@ class LeanArrays:
         squares += np.float32(self._hidden_epsilon)
         normed: FloatArray = states * (np.float32(1.0) / np.sqrt(squares))[:, None]
         return normed
-
-    def _rotate(self, heads: FloatArray, layer: _ArrayLayer, rotations: _Complex64Array) -> None:
-        """Queries (scaled for the scores) and keys, in place. heads: [rows, heads + 2 kv_heads, dim]."""
-        num_heads = self._sizes.num_heads
-        rotated = heads[:, : num_heads + self._sizes.num_kv_heads]
-        if layer.qk_scale is not None:
-            squares = np.vecdot(rotated, rotated)[..., None]
-            rotated *= layer.qk_scale / np.sqrt(squares + self._head_epsilon)
-        turned = rotated.view(np.complex64)
-        turned *= rotations
-        heads[:, :num_heads] *= self._scaling
 
 
 class _ArrayProjection:
@@ -128,9 +117,20 @@ def _padded(rows: FloatArray) -> FloatArray:
     return padded
 
 
+def _rotate(heads: FloatArray, sizes: LeanSizes, qk_scale: FloatArray | None, rotations: _Complex64Array) -> None:
+    """Queries (scaled for the scores) and keys, in place. heads: [rows, heads + 2 kv_heads, dim]. rotations: [rows, 1, dim / 2]."""
+    rotated = heads[:, : sizes.num_heads + sizes.num_kv_heads]
+    if qk_scale is not None:
+        squares = np.vecdot(rotated, rotated)[..., None]
+        rotated *= qk_scale / np.sqrt(squares + np.float32(sizes.epsilon * sizes.head_dim))
+    turned = rotated.view(np.complex64)
+    turned *= rotations
+    heads[:, : sizes.num_heads] *= np.float32(sizes.head_dim**-0.5)
+
+
 def _gated(gate: FloatArray, up: FloatArray) -> FloatArray:
     """silu(gate) * up; a gate below -88 overflows to infinity on the way and comes out as the 0 that it is."""
-    work = np.exp(-gate)
+    work: FloatArray = np.exp(-gate)
     work += np.float32(1.0)
     np.divide(gate, work, out=work)
     work *= up

@@ -6,18 +6,29 @@ with transformers' own forward of the same files. Must not know sampling.
 
 from __future__ import annotations
 
+import logging
+
+import torch
 from transformers import AutoConfig
 
 from outrider.engine.admission import refusing
-from outrider.engine.config import EngineConfig
+from outrider.engine.config import DType, EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
-from outrider.engine.lean_weights import lean_refusal, read_lean_weights
+from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
+from outrider_kernels.native_library import NativeUnavailable
+from outrider_kernels.thin_attention import serves_heads_of
+from outrider_kernels.thin_team import ThinTeam
+
+# A packed copy of everything is fine for draft-sized and reference models, not for large ones.
+MAX_THIN_BYTES = 1 << 30
+
+_LOG = logging.getLogger(__name__)
 
 
 def is_lean(config: EngineConfig) -> bool:
@@ -36,8 +47,11 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     dtype = TORCH_DTYPES[config.dtype]
+    weight_bytes = sum(path.stat().st_size for path in files.weights)
+    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and weight_bytes <= MAX_THIN_BYTES else None
     with refusing(f"the weights of {config.model!r} cannot be read"):
-        forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device, config.numerics))
+        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, thin=team is not None)
+    forward = LeanForward(weights, team, config.array_rows)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         from outrider.engine.transformers_engine import load_model, own_logits
@@ -47,7 +61,25 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config))
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
-    return PagedEngine(forward, model_identity(files, config, "lean", vocabulary, max_context, eos), config, dtype, vocabulary.missing_ids)
+    return PagedEngine(
+        forward,
+        model_identity(files, config, "lean" if team is None else "lean, thin products", vocabulary, max_context, eos),
+        config,
+        dtype,
+        vocabulary.missing_ids,
+    )
+
+
+def thin_team(config: EngineConfig) -> ThinTeam | None:
+    """Threads for thin products; None where an engine of this configuration has no use for them, or no compiler made them."""
+    wanted = config.thin_products and config.dtype is DType.FLOAT32 and config.device == "cpu"
+    if not wanted or not config.array_rows:
+        return None
+    try:
+        return ThinTeam(config.num_threads or torch.get_num_threads())
+    except NativeUnavailable as error:
+        _LOG.warning("thin products are left to numpy, which is slower: %s", error)
+        return None
 
 
 def _model_config(files: ModelFiles) -> object:

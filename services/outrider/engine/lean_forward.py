@@ -13,17 +13,21 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from outrider.engine.attention import StepAttention
-from outrider.engine.decoder_forward import DecoderShape
+from outrider.engine.decoder_forward import ArrayForward, DecoderShape
 from outrider.engine.lean_arrays import LeanArrays, suits_arrays
+from outrider.engine.lean_thin import LeanThin
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import LayerShape, PagedCache
+from outrider_kernels.thin_team import ThinTeam
 
 
 class LeanForward:
     """DecoderForward over LeanWeights."""
 
-    def __init__(self, weights: LeanWeights) -> None:
+    def __init__(self, weights: LeanWeights, team: ThinTeam | None = None, array_rows: int = 0) -> None:
+        """team: for the thin products of steps of at most array_rows rows; None where they are not wanted or cannot be."""
         sizes = weights.sizes
+        self._team, self._array_rows = team, array_rows
         self._weights = weights
         self._sizes = sizes
         self._scaling = sizes.head_dim**-0.5
@@ -42,8 +46,10 @@ class LeanForward:
         """Sizes, known once loaded."""
         return self._shape
 
-    def array_forward(self, cache: PagedCache) -> LeanArrays | None:
+    def array_forward(self, cache: PagedCache) -> ArrayForward | None:
         """See DecoderForward."""
+        if self._team is not None:
+            return LeanThin(self._weights, cache, self._team, self._array_rows)
         return LeanArrays(self._weights, cache) if suits_arrays(self._weights) else None
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -18,6 +18,7 @@ from outrider.engine.lean_projection import Projection, can_pack
 from outrider.engine.model_files import ModelFiles
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
+from outrider_kernels.thin_product import RowNorm, ThinMatrix
 
 LEAN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -39,6 +40,18 @@ class LeanSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinLayer:
+    """A layer's matrices packed for few rows, as they are stored: nothing is folded into them, so that bfloat16 numbers stay such."""
+
+    input_norm: RowNorm
+    qkv: ThinMatrix
+    output: ThinMatrix
+    mlp_norm: RowNorm
+    gate_up: ThinMatrix
+    down: ThinMatrix
+
+
+@dataclass(frozen=True, slots=True)
 class LeanLayer:
     """input_norm, mlp_norm: None when folded into the matrix that follows (fp32), together with the square root of hidden_len.
 
@@ -52,11 +65,15 @@ class LeanLayer:
     mlp_norm: Tensor | None
     gate_up: Projection
     down: Projection
+    thin: ThinLayer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeanWeights:
-    """embedding: [num_logits, hidden] in the model's dtype. head: fp32, hidden to num_logits. rotations: complex64 [positions, dim / 2]."""
+    """embedding: [num_logits, hidden] in the model's dtype. head: fp32, hidden to num_logits. rotations: complex64 [positions, dim / 2].
+
+    thin_head: the head packed for few rows; there when the layers are.
+    """
 
     sizes: LeanSizes
     embedding: Tensor
@@ -64,6 +81,7 @@ class LeanWeights:
     final_norm: Tensor
     head: Projection
     rotations: Tensor
+    thin_head: ThinMatrix | None = None
 
 
 def lean_refusal(model_config: Any) -> str | None:
@@ -98,14 +116,16 @@ def lean_sizes(model_config: Any) -> LeanSizes:
     )
 
 
-def read_lean_weights(files: ModelFiles, model_config: Any, dtype: torch.dtype, device: str, numerics: Numerics) -> LeanWeights:
-    """Read and lay out all weights. Raises ModelRefused when tensors are missing or left over."""
+def read_lean_weights(
+    files: ModelFiles, model_config: Any, dtype: torch.dtype, device: str, numerics: Numerics, *, thin: bool = False
+) -> LeanWeights:
+    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over."""
     weight_bytes = sum(path.stat().st_size for path in files.weights)
-    packed = numerics is Numerics.FAST and can_pack(dtype, device, weight_bytes)
+    packed = numerics is Numerics.FAST and not thin and can_pack(dtype, device, weight_bytes)
     sizes = lean_sizes(model_config)
     tensors = _Tensors(files, dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
-    layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, packed) for layer in range(sizes.num_layers))
+    layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, packed, thin) for layer in range(sizes.num_layers))
     final_norm = tensors.take("model.norm.weight")
     tied = bool(getattr(model_config, "tie_word_embeddings", False))
     head = tensors.maybe("lm_head.weight")
@@ -116,7 +136,8 @@ def read_lean_weights(files: ModelFiles, model_config: Any, dtype: torch.dtype, 
         raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
-    return LeanWeights(sizes, embedding, layers, final_norm, Projection(head.float(), None, packed), rotations)
+    thin_head = _thin(head) if thin else None
+    return LeanWeights(sizes, embedding, layers, final_norm, Projection(head.float(), None, packed), rotations, thin_head)
 
 
 class _Tensors:
@@ -144,7 +165,7 @@ class _Tensors:
             raise ModelRefused(f"the weights have tensors that the lean forward does not know: {', '.join(left[:3])}")
 
 
-def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool) -> LeanLayer:
+def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool, thin: bool) -> LeanLayer:
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     query, key = (_neighbours(tensors.take(f"{attention}{name}_proj.weight"), sizes.head_dim) for name in "qk")
     biases = [tensors.maybe(f"{attention}{name}_proj.bias") for name in "qkv"]
@@ -156,17 +177,22 @@ def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool) -> Le
         qk_norm = torch.cat([query_norm.expand(sizes.num_heads, -1), key_norm.expand(sizes.num_kv_heads, -1)])
     qkv = torch.cat([query, key, tensors.take(f"{attention}v_proj.weight")])
     gate_up = torch.cat([tensors.take(f"{mlp}gate_proj.weight"), tensors.take(f"{mlp}up_proj.weight")])
-    input_norm, qkv = _folded(tensors.take(f"{prefix}input_layernorm.weight"), qkv)
-    mlp_norm, gate_up = _folded(tensors.take(f"{prefix}post_attention_layernorm.weight"), gate_up)
+    output, down = tensors.take(f"{attention}o_proj.weight"), tensors.take(f"{mlp}down_proj.weight")
+    norms = tensors.take(f"{prefix}input_layernorm.weight"), tensors.take(f"{prefix}post_attention_layernorm.weight")
+    row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if thin else []
+    thin_layer = ThinLayer(row_norms[0], _thin(qkv), _thin(output), row_norms[1], _thin(gate_up), _thin(down)) if thin else None
+    input_norm, qkv = _folded(norms[0], qkv)
+    mlp_norm, gate_up = _folded(norms[1], gate_up)
     gate_up_bias = _joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")])
     layer = LeanLayer(
         input_norm=input_norm,
         qkv=Projection(qkv, _joined([query_bias, key_bias, biases[2]]), packed),
         qk_norm=qk_norm,
-        output=Projection(tensors.take(f"{attention}o_proj.weight"), tensors.maybe(f"{attention}o_proj.bias"), packed),
+        output=Projection(output, tensors.maybe(f"{attention}o_proj.bias"), packed),
         mlp_norm=mlp_norm,
         gate_up=Projection(gate_up, gate_up_bias, packed),
-        down=Projection(tensors.take(f"{mlp}down_proj.weight"), tensors.maybe(f"{mlp}down_proj.bias"), packed),
+        down=Projection(down, tensors.maybe(f"{mlp}down_proj.bias"), packed),
+        thin=thin_layer,
     )
     _check_layer(layer, prefix, sizes)
     return layer
@@ -191,6 +217,10 @@ def _folded(norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
     if weight.dtype != torch.float32:
         return norm, weight
     return None, weight * (norm * weight.shape[1] ** 0.5)
+
+
+def _thin(weight: Tensor) -> ThinMatrix:
+    return ThinMatrix.pack(weight.float().numpy())
 
 
 def _joined(biases: list[Tensor | None]) -> Tensor | None:

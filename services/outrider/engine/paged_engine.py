@@ -1,7 +1,8 @@
 """The Engine over any decoder forward: opens and closes sequences, lays steps flat, keeps the cache's promises, picks inside.
 
 Knows the contract of engine/contract.py; numerics decide whether rows go through the model at once (`fast`) or in chunks of one fixed
-row count (`invariant`). One thread loads and steps it. Must not know which model runs, nor frames, sessions or drafts.
+row count (`invariant`, unless the model has a way whose bits do not depend on the count). One thread loads and steps it. Must not know
+which model runs, nor frames, sessions or drafts.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class PagedEngine:
         sizes = config.invariant
         self._invariant = identity.numerics is Numerics.INVARIANT
         self._shape = InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
-        self._max_tree_depth = sizes.max_tree_depth if self._invariant else MAX_TREE_NODES
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
-        self._arrays = None if self._invariant or not config.array_rows else forward.array_forward(self._cache)
-        self._array_rows = config.array_rows
+        arrays = forward.array_forward(self._cache) if config.array_rows else None
+        self._arrays = arrays if arrays is not None and (arrays.is_invariant or not self._invariant) else None
+        # in `invariant` all rows go one way: what the other computes has other bits
+        self._array_rows = config.max_rows if self._invariant else config.array_rows
+        self._max_tree_depth = sizes.max_tree_depth if self._invariant and self._arrays is None else MAX_TREE_NODES
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
         self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)

@@ -1,0 +1,100 @@
+"""The numbers the speed goals are stated in, from the rows of a speed run: ratios, the worst cell, the bound, the price of being a service.
+
+Every number that is a minimum comes with where it was found. Must not know how anything was measured or how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from outrider_bench.results import ADAPTIVE, ASSISTED, GENERATE, PLAIN, Cell, Row
+
+GOAL_TASKS = ("arithmetic", "copying")
+# Label in the RESULT line -> contestant.
+GOAL_OTHERS = MappingProxyType({"generate": GENERATE, "assisted": ASSISTED, "own_plain": PLAIN})
+GOAL_TEMPERATURES = MappingProxyType({"t0": 0.0, "t08": 0.8})
+
+
+def stack_name(policy: str) -> str:
+    """The contestant that is our stack under a policy."""
+    return f"outrider {policy}"
+
+
+def one_process_name(policy: str) -> str:
+    """The contestant that is the same policy without processes, sockets and gateway."""
+    return f"one process {policy}"
+
+
+def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHERS) -> dict[str, float]:
+    """The best policy over other contestants (label -> name), the worse of the goal's tasks."""
+    speeds = _speeds(rows)
+    result: dict[str, float] = {}
+    for key, temperature in GOAL_TEMPERATURES.items():
+        for label, other in others.items():
+            found = _over(speeds, best, other, temperature)
+            if found:
+                result[f"iso_{key}_vs_{label}"] = round(min(found.values()), 3)
+    return result
+
+
+def best_policy(rows: Iterable[Row], policies: Sequence[str]) -> str:
+    """The policy whose worst ratio to plain decoding over the goal's tasks is highest; over all tasks where none of them was run."""
+    rows = list(rows)
+    plain = {row.cell: row.summary.tokens_per_s for row in rows if row.contestant == PLAIN}
+    goal = {cell for cell in plain if cell.task in GOAL_TASKS} or set(plain)
+
+    def worst(policy: str) -> float:
+        return min(row.summary.tokens_per_s / plain[row.cell] for row in rows if row.contestant == policy and row.cell in goal)
+
+    return max(policies, key=worst)
+
+
+def worst_cell(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, object]:
+    """Where a contestant comes off worst against plain decoding, over every cell that has both."""
+    speeds = _speeds(rows)
+    found = {cell: speed / speeds[cell, PLAIN] for (cell, name), speed in speeds.items() if name == contestant and (cell, PLAIN) in speeds}
+    if not found:
+        return {}
+    cell = min(found, key=found.__getitem__)
+    return {"min_cell_vs_plain": round(found[cell], 3), "min_cell_vs_plain_at": f"{contestant}, {cell.name}"}
+
+
+def bound_fraction(rows: Iterable[Row], best: str) -> dict[str, object]:
+    """What of (tokens per round / time of the verify forward alone) the best policy reaches at T = 0, in the worse of the goal's tasks."""
+    found = {row.cell: row.bound_share for row in rows if row.contestant == best and _is_goal(row.cell, 0.0)}
+    shares = {cell: share for cell, share in found.items() if share is not None}
+    if not shares:
+        return {}
+    cell = min(shares, key=shares.__getitem__)
+    return {"bound_fraction": round(shares[cell], 3), "bound_fraction_at": f"{best}, {cell.name}"}
+
+
+def stack_ratio(rows: Sequence[Row], policies: Sequence[str]) -> dict[str, object]:
+    """Our stack over one process at T = 0, in the worse of the goal's tasks: of the best policy that was also run in one process."""
+    speeds = _speeds(rows)
+    names = {name for _, name in speeds}
+    paired = [policy for policy in policies if one_process_name(policy) in names and stack_name(policy) in names]
+    if not paired:
+        return {}
+    best = best_policy(rows, [stack_name(policy) for policy in paired])
+    policy = next(policy for policy in paired if stack_name(policy) == best)
+    found = _over(speeds, best, one_process_name(policy), 0.0)
+    if not found:
+        return {}
+    cell = min(found, key=found.__getitem__)
+    return {"stack_ratio": round(found[cell], 3), "stack_ratio_at": f"{policy}, {cell.name}"}
+
+
+def _speeds(rows: Iterable[Row]) -> dict[tuple[Cell, str], float]:
+    return {(row.cell, row.contestant): row.summary.tokens_per_s for row in rows}
+
+
+def _over(speeds: Mapping[tuple[Cell, str], float], one: str, other: str, temperature: float) -> dict[Cell, float]:
+    """one / other in the goal's cells that have both."""
+    cells = {cell for cell, name in speeds if name == one and _is_goal(cell, temperature) and (cell, other) in speeds}
+    return {cell: speeds[cell, one] / speeds[cell, other] for cell in sorted(cells, key=lambda cell: cell.task)}
+
+
+def _is_goal(cell: Cell, temperature: float) -> bool:
+    return cell.task in GOAL_TASKS and cell.temperature == temperature

@@ -1,0 +1,69 @@
+"""How long a message takes from a verifier to a drafter's thread and back: a micro-benchmark over the drafter's own stream.
+
+Sessions whose text the replaying drafter does not know are opened, answered at once (it has nothing to guess) and closed: what is timed is
+encoding, transport, the network's delay where there is one, and the threads in between. Must not know what is made of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+
+from outrider.rpc.convert.drafter_frames import drafter_frames
+from outrider.rpc.convert.identity import identity_from_proto
+from outrider.rpc.convert.link import FromDrafter, Hello, ToDrafter
+from outrider.rpc.convert.verifier_frames import draft_request
+from outrider.types.frames import Close, CloseReason, DraftLimits, Open, Tail
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.v1 import drafter_pb2, identity_pb2
+from outrider.v1.drafter_pb2_grpc import DrafterServiceStub
+
+NUM_TRIPS = 8
+DEADLINE_S = 60.0
+_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips: int = NUM_TRIPS) -> list[float]:
+    """drafter: its address. verifier: who its target says it is, as the handshake wants to know. Raises grpc.RpcError."""
+    requests: queue.Queue[drafter_pb2.DraftRequest | None] = queue.Queue()
+
+    def send(*frames: ToDrafter) -> None:
+        requests.put(draft_request(list(frames)))
+
+    with grpc.insecure_channel(drafter, options=_OPTIONS) as channel:
+        stub = DrafterServiceStub(channel)  # type: ignore[no-untyped-call]
+        received = _frames(stub.Draft(iter(requests.get, None), timeout=DEADLINE_S))
+        send(Hello(identity_from_proto(verifier), "bench"))
+        next(received)
+        trips_us = []
+        for handle in range(1, num_trips + 1):
+            begun_s = time.perf_counter()
+            send(_unknown(handle))
+            _await_tail(received, handle)
+            trips_us.append(1e6 * (time.perf_counter() - begun_s))
+            send(Close(handle, 1, CloseReason.FINISHED, ""))
+        requests.put(None)
+        for _ in received:  # until the drafter has ended the stream too
+            continue
+    return trips_us
+
+
+def _frames(responses: Iterator[drafter_pb2.DraftResponse]) -> Iterator[FromDrafter]:
+    for response in responses:
+        yield from drafter_frames(response)
+
+
+def _await_tail(received: Iterator[FromDrafter], handle: int) -> None:
+    for frame in received:
+        if isinstance(frame, Tail) and frame.session == handle:
+            return
+
+
+def _unknown(handle: int) -> Open:
+    """A text of one token twice, which begins no prompt."""
+    prefix = np.zeros(2, np.int32)
+    return Open(handle, 1, "bench", prefix, len(prefix), len(prefix), SamplingParams(), NoiseAddress(0), DraftLimits(16), len(prefix) + 1)

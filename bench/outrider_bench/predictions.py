@@ -1,0 +1,169 @@
+"""Cells with replayed drafts, predicted by the simulator from micro-benchmarks alone, beside what was measured.
+
+A cell is a world: an acceptance, a pace of drafting, a way between the two. Its requests are simulated one prompt at a time with the very
+positions at which the replaying drafter errs; a first request teaches the policy, the next ones count. Nothing is fitted on a cell: the
+difference is what the simulator does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.registry import make_pacing
+from outrider_bench.contestants import DraftWishes
+from outrider_bench.markdown_table import markdown_table
+from outrider_bench.measurement import Prompt
+from outrider_bench.micro import MicroBenchmarks
+from outrider_bench.results import PLAIN, Cell, Recorder, Row
+from outrider_bench.simulation.event_loop import simulate
+from outrider_bench.simulation.world import Phase, World
+from verifier_service.settings import DraftDefaults
+
+NUM_COUNTED = 2
+HEADINGS = ("cell", "contestant", "simulated tokens/s", "measured tokens/s", "simulated / measured")
+MICRO_HEADINGS = (
+    "cell",
+    "a round beside its step us",
+    "a request beside its steps us",
+    "a drafted token us",
+    "a message us",
+    "a step by rows, ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A request: tokens of its prompt and of its answer."""
+
+    prompt_len: int
+    output_len: int
+
+
+Shapes = Callable[[Cell], list[Shape]]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us: the network's, one way."""
+
+    micro: MicroBenchmarks
+    acceptance: float
+    seed: int
+    delay_us: int
+
+    @property
+    def message_us(self) -> int:
+        """What a message takes beside the delay, one way."""
+        return max(0, round(self.micro.round_trip_us / 2) - self.delay_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A measured row and the simulator's tokens per second for it, and from what."""
+
+    row: Row
+    at: Circumstances
+    tokens_per_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.tokens_per_s / self.row.summary.tokens_per_s
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return abs(self.ratio - 1.0)
+
+    def as_json(self) -> dict[str, object]:
+        """For the RESULT line."""
+        row = self.row
+        speeds = {"simulated_tokens_per_s": round(self.tokens_per_s, 1), "tokens_per_s": round(row.summary.tokens_per_s, 1)}
+        return {"task": row.cell.task, "temperature": row.cell.temperature, "contestant": row.contestant} | speeds
+
+
+def predicted_tokens_per_s(wishes: DraftWishes, at: Circumstances, shapes: Sequence[Shape]) -> float:
+    """What a contestant reaches over requests of these shapes. Raises StuckError when its policy makes no progress."""
+    total_us = sum(_request_us(wishes, at, shape) for shape in shapes)
+    return 1e6 * sum(shape.output_len for shape in shapes) / total_us
+
+
+def _request_us(wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
+    world = world_of(wishes, at, shape)
+    until = [simulate(world, make_pacing(_policy(wishes)), shape.output_len * num).elapsed_us for num in (1, 1 + NUM_COUNTED)]
+    return (until[1] - until[0]) / NUM_COUNTED + at.micro.request_us
+
+
+def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
+    """Replayed drafts take no core while they pause, so that nobody slows the other down."""
+    defaults, micro = DraftDefaults(), at.micro
+    return World(
+        verify=micro.verify,
+        draft=CostCurve(((1, micro.draft_us),)),
+        phases=((Phase(at.acceptance),),),
+        delay_us=at.delay_us,
+        message_us=at.message_us,
+        step_overhead_us=micro.step_overhead_us,
+        luck_by_position=True,
+        prompt_len=shape.prompt_len,
+        output_len=shape.output_len,
+        max_rows=micro.max_rows,
+        max_draft_len=min(wishes.max_len or defaults.max_len, defaults.max_len),
+        max_nodes=defaults.max_nodes,
+        seed=at.seed,
+    )
+
+
+def _policy(wishes: DraftWishes) -> str:
+    return "plain" if wishes.pacing == "off" else wishes.pacing
+
+
+def predicted(rows: Sequence[Row], wishes: Mapping[str, DraftWishes], at: Mapping[Cell, Circumstances], shapes: Shapes) -> list[Prediction]:
+    """A prediction for every row. wishes: by contestant; at, shapes: by cell."""
+    found = []
+    for row in rows:
+        speed = predicted_tokens_per_s(wishes[row.contestant], at[row.cell], shapes(row.cell))
+        found.append(Prediction(row, at[row.cell], speed))
+    return found
+
+
+def shapes_in(recorder: Recorder, prompts: Sequence[Prompt]) -> Shapes:
+    """Of the plain answers to these prompts."""
+
+    def shapes(cell: Cell) -> list[Shape]:
+        answers = recorder.answers[cell, PLAIN, 0]
+        return [Shape(len(prompt.token_ids), len(answer.tokens)) for prompt, answer in zip(prompts, answers, strict=True)]
+
+    return shapes
+
+
+def as_result(predictions: Sequence[Prediction]) -> dict[str, object]:
+    """Of the RESULT line; nothing where nothing was predicted."""
+    if not predictions:
+        return {}
+    worst = max(predictions, key=lambda each: each.error)
+    return {
+        "sim_max_error": round(worst.error, 3),
+        "sim_max_error_at": f"{worst.row.contestant}, {worst.row.cell.name}",
+        "sim_mean_error": round(sum(each.error for each in predictions) / len(predictions), 3),
+    }
+
+
+def tables(predictions: Sequence[Prediction]) -> list[str]:
+    """Every prediction, and the micro-benchmarks it came from, as markdown."""
+    lines = markdown_table(HEADINGS, (_cells(each) for each in predictions))
+    worlds = {each.row.cell: each.at for each in predictions}
+    return [*lines, "", *markdown_table(MICRO_HEADINGS, (_micro_cells(cell, at) for cell, at in worlds.items()))]
+
+
+def _cells(each: Prediction) -> tuple[str, ...]:
+    row = each.row
+    return row.cell.name, row.contestant, f"{each.tokens_per_s:.0f}", f"{row.summary.tokens_per_s:.0f}", f"{each.ratio:.2f}"
+
+
+def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
+    micro = at.micro
+    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)
+    return cell.name, *beside, micro.steps_text

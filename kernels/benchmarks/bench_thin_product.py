@@ -1,0 +1,80 @@
+"""Thin products against numpy's for all matrices of a model, by number of rows: what a step's products cost, and what bfloat16 saves.
+
+Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1]
+Prints a table and one JSON line: milliseconds, medians of interleaved repetitions, and multiply-adds per second. `half` keeps weights as
+bfloat16, `float` as float32: the same bits come out. numpy multiplies by the layout that suits it best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from outrider_kernels.thin_product import ThinMatrix, ThinProduct
+from outrider_kernels.thin_team import ThinTeam
+
+FloatArray = npt.NDArray[np.float32]
+
+# inputs and outputs of every matrix of a step: layers times (qkv, output, gate and up, down), and the head
+SHAPES = {
+    "ref-large": [*([(384, 640), (384, 384), (384, 1792), (896, 384)] * 6), (384, 2048)],
+    "ref-small": [*([(128, 256), (128, 128), (128, 704), (352, 128)] * 3), (128, 2048)],
+    "1B-like layer": [(2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048)],
+}
+ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
+REPEATS = 15
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Thin products against numpy's.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="ref-large", help="whose matrices (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of either (%(default)s)")
+    given = parser.parse_args()
+    with threadpool_limits(given.threads, user_api="blas"):
+        result = measure(SHAPES[given.shape], ThinTeam(given.threads))
+    print("| rows | half, ms | float, ms | numpy, ms | half, G multiply-adds/s |\n|---|---|---|---|---|")
+    size = sum(inputs * outputs for inputs, outputs in SHAPES[given.shape])
+    for num_rows, row in result.items():
+        print(f"| {num_rows} | {row['half']:.2f} | {row['float']:.2f} | {row['numpy']:.2f} | {num_rows * size / row['half'] / 1e6:.1f} |")
+    print(json.dumps({"shape": given.shape, "threads": given.threads, "ms": result}))
+
+
+def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str, float]]:
+    """Milliseconds of all products by number of rows and way."""
+    generator = np.random.default_rng(0)
+    most = max(ROWS)
+    ways: dict[str, list[Callable[[int], object]]] = {"half": [], "float": [], "numpy": []}
+    for inputs, outputs in shapes:
+        weight = generator.standard_normal((outputs, inputs)).astype(np.float32)
+        halves = (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        rows, out = generator.standard_normal((most, inputs)).astype(np.float32), np.empty((most, outputs), np.float32)
+        ways["half"].append(ThinProduct(team, ThinMatrix.pack(halves), rows, out).run)
+        ways["float"].append(ThinProduct(team, ThinMatrix.pack(weight), rows, out).run)
+        ways["numpy"].append(_numpy_product(rows, np.ascontiguousarray(weight.T)))
+    found: dict[int, dict[str, float]] = {}
+    for num_rows in ROWS:
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(REPEATS):
+            for way, products in ways.items():
+                begin = time.perf_counter()
+                for product in products:
+                    product(num_rows)
+                times[way].append(1000.0 * (time.perf_counter() - begin))
+        found[num_rows] = {way: statistics.median(values) for way, values in times.items()}
+    return found
+
+
+def _numpy_product(rows: FloatArray, matrix: FloatArray) -> Callable[[int], object]:
+    return lambda num_rows: rows[:num_rows] @ matrix
+
+
+if __name__ == "__main__":
+    main()

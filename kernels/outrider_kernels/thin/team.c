@@ -1,0 +1,130 @@
+/* A team of threads takes chunks of work from one counter. Whoever is late finds nothing left and keeps nobody waiting: a thread that lost its
+   core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep. */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "thin.h"
+
+#define CHUNKS_A_THREAD 4
+#define SPINS_BEFORE_SLEEP 20000
+#define CLOSED 0xFFFFFFFFull
+
+struct team {
+    _Atomic uint64_t ticket; /* generation in the upper half, next chunk in the lower; CLOSED while the job below is being changed */
+    _Atomic int64_t done;
+    _Atomic int sleepers;
+    _Atomic int is_over;
+    _Atomic(chunk_work) work;
+    _Atomic(const void *) job;
+    _Atomic int64_t num_chunks;
+    int num_helpers;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t helpers[];
+};
+
+INLINE void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+INLINE uint32_t generation_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
+
+/* What is read of the job counts only if the ticket is still the same afterwards. */
+static int take_chunk(team *all, uint32_t generation) {
+    for (;;) {
+        uint64_t ticket = atomic_load(&all->ticket);
+        const uint64_t chunk = ticket & CLOSED;
+        if (generation_of(ticket) != generation || chunk == CLOSED) return 0;
+        const chunk_work work = atomic_load(&all->work);
+        const void *job = atomic_load(&all->job);
+        if ((int64_t)chunk >= atomic_load(&all->num_chunks)) return 0;
+        if (!atomic_compare_exchange_strong(&all->ticket, &ticket, ticket + 1)) continue;
+        work(job, (int64_t)chunk);
+        atomic_fetch_add(&all->done, 1);
+        return 1;
+    }
+}
+
+static int is_waiting(team *all, uint32_t seen) { return generation_of(atomic_load(&all->ticket)) == seen && !atomic_load(&all->is_over); }
+
+static void sleep_until_called(team *all, uint32_t seen) {
+    pthread_mutex_lock(&all->lock);
+    atomic_fetch_add(&all->sleepers, 1);
+    while (is_waiting(all, seen)) pthread_cond_wait(&all->wake, &all->lock);
+    atomic_fetch_sub(&all->sleepers, 1);
+    pthread_mutex_unlock(&all->lock);
+}
+
+static void *help(void *argument) {
+    team *all = argument;
+    uint32_t seen = 0;
+    for (;;) {
+        for (int spins = 0; is_waiting(all, seen) && spins < SPINS_BEFORE_SLEEP; spins++) pause_briefly();
+        if (is_waiting(all, seen)) sleep_until_called(all, seen);
+        if (atomic_load(&all->is_over)) return 0;
+        const uint64_t ticket = atomic_load(&all->ticket);
+        if ((ticket & CLOSED) == CLOSED) {
+            pause_briefly(); /* the job is being written */
+            continue;
+        }
+        seen = generation_of(ticket);
+        while (take_chunk(all, seen)) {}
+    }
+}
+
+static void wake_all(team *all) {
+    pthread_mutex_lock(&all->lock);
+    pthread_cond_broadcast(&all->wake);
+    pthread_mutex_unlock(&all->lock);
+}
+
+int64_t team_chunks(const team *all, int64_t num_parts) {
+    if (!all->num_helpers) return 1;
+    const int64_t most = (int64_t)(all->num_helpers + 1) * CHUNKS_A_THREAD;
+    return num_parts < most ? num_parts : most;
+}
+
+void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
+    if (!all->num_helpers) {
+        for (int64_t chunk = 0; chunk < num_chunks; chunk++) work(job, chunk);
+        return;
+    }
+    const uint32_t generation = generation_of(atomic_load(&all->ticket)) + 1;
+    atomic_store(&all->ticket, (uint64_t)generation << 32 | CLOSED);
+    atomic_store(&all->work, work);
+    atomic_store(&all->job, job);
+    atomic_store(&all->num_chunks, num_chunks);
+    atomic_store(&all->done, 0);
+    atomic_store(&all->ticket, (uint64_t)generation << 32);
+    if (atomic_load(&all->sleepers)) wake_all(all);
+    while (take_chunk(all, generation)) {}
+    while (atomic_load(&all->done) < num_chunks) pause_briefly();
+}
+
+void team_free(team *all) {
+    atomic_store(&all->is_over, 1);
+    wake_all(all);
+    for (int at = 0; at < all->num_helpers; at++) pthread_join(all->helpers[at], 0);
+    pthread_cond_destroy(&all->wake);
+    pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+/* Null when there is no memory or no room for so many threads. */
+team *team_new(int num_threads) {
+    const int wanted = num_threads > 1 ? num_threads - 1 : 0;
+    team *all = calloc(1, sizeof(team) + (size_t)wanted * sizeof(pthread_t));
+    if (!all) return 0;
+    atomic_store(&all->ticket, CLOSED);
+    pthread_mutex_init(&all->lock, 0);
+    pthread_cond_init(&all->wake, 0);
+    for (; all->num_helpers < wanted; all->num_helpers++)
+        if (pthread_create(&all->helpers[all->num_helpers], 0, help, all)) break;
+    if (all->num_helpers == wanted) return all;
+    team_free(all);
+    return 0;
+}

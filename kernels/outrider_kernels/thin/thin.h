@@ -1,0 +1,68 @@
+/* What the thin operations share: vectors of floats, and a team of threads that works through the chunks of one operation at a time. Only GNU
+   C's vectors are used, so any processor's will do. */
+
+#ifndef THIN_H
+#define THIN_H
+
+#include <stdint.h>
+
+#define LANES 8
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE lanes splat(float value) { return (lanes){value, value, value, value, value, value, value, value}; }
+
+/* The lanes' sum, always in the same order. */
+INLINE float sum_of(lanes values) {
+    const lanes fours = values + __builtin_shuffle(values, (bits){4, 5, 6, 7, 0, 1, 2, 3});
+    const lanes pairs = fours + __builtin_shuffle(fours, (bits){2, 3, 0, 1, 6, 7, 4, 5});
+    return pairs[0] + pairs[1];
+}
+
+/* e^x to about 1e-7 of itself; 0 far below, the largest finite power far above. Each lane by itself: its place decides nothing.
+   Source: Cody & Waite's reduction, and the Taylor polynomial of degree 7 over |r| <= ln(2) / 2 (error below 1e-8). */
+INLINE lanes exp_of(lanes x) {
+    const lanes low = splat(-87.0f), high = splat(88.0f);
+    const bits too_low = (bits)(x < low);
+    x = (lanes)(((bits)(x < low) & (bits)low) | (~(bits)(x < low) & (bits)x));
+    x = (lanes)(((bits)(x > high) & (bits)high) | (~(bits)(x > high) & (bits)x));
+    const lanes shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const lanes shifted = x * splat(1.44269504f) + shift;
+    const lanes n = shifted - shift;
+    lanes r = x - n * splat(0.693359375f);
+    r = r - n * splat(-2.12194440e-4f);
+    lanes sum = splat(1.0f / 5040.0f);
+    sum = sum * r + splat(1.0f / 720.0f);
+    sum = sum * r + splat(1.0f / 120.0f);
+    sum = sum * r + splat(1.0f / 24.0f);
+    sum = sum * r + splat(1.0f / 6.0f);
+    sum = sum * r + splat(0.5f);
+    sum = sum * r + splat(1.0f);
+    sum = sum * r + splat(1.0f);
+    const bits power = ((bits)shifted << 23) + (127u << 23); /* the shift's own bits fall out at the top */
+    return (lanes)((bits)(sum * (lanes)power) & ~too_low);
+}
+
+typedef struct team team;
+typedef void (*chunk_work)(const void *job, int64_t chunk);
+
+/* How many chunks to make of so many indivisible parts: enough that a late thread's share can be taken over. */
+int64_t team_chunks(const team *all, int64_t num_parts);
+
+/* Work through chunks 0 .. num_chunks - 1, in any order and place; returns when all are done. One caller at a time. */
+void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks);
+
+/* The operations; their structures are where they are defined. */
+typedef struct thin_call thin_call;
+typedef struct thin_layer thin_layer;
+typedef struct thin_step thin_step;
+typedef struct thin_gate_call thin_gate_call;
+
+void thin_product(team *all, const thin_call *call, int64_t rows);
+void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
+void thin_gate(const thin_gate_call *call, int64_t rows);
+
+#endif

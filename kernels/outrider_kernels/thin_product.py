@@ -1,0 +1,127 @@
+"""Products of few rows with a matrix that was packed once: numpy arrays in and out, a compiled C file in between.
+
+A general product rearranges the matrix on every call, which for few rows costs as much as the arithmetic; this one never does. Weights that
+are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes are
+what a thin product waits for. A row's bits depend on the row and the matrix alone (thin/product.c). Definition: `reference_product`.
+Must not know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outrider_kernels.thin_team import ThinTeam
+
+PANEL = 16  # columns, as in thin/product.c
+_LANES = 8
+
+_FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowNorm:
+    """RMSNorm of the rows before the product. scale: float32 [inputs]."""
+
+    scale: _FloatArray
+    epsilon: float
+
+
+def reference_product(rows: _FloatArray, weight: _FloatArray, norm: RowNorm | None = None) -> _FloatArray:
+    """[rows, outputs] in fp64, rounded once. rows: [rows, inputs]; weight: [outputs, inputs]."""
+    wide = rows.astype(np.float64)
+    if norm is not None:
+        wide *= norm.scale / np.sqrt((wide * wide).mean(axis=1, keepdims=True) + norm.epsilon)
+    return (wide @ weight.astype(np.float64).T).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinMatrix:
+    """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number."""
+
+    panels: npt.NDArray[Any]
+    num_inputs: int
+    num_outputs: int
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the weights are kept as bfloat16."""
+        return bool(self.panels.dtype == np.uint16)
+
+    @staticmethod
+    def pack(weight: _FloatArray) -> ThinMatrix:
+        """weight: float32 [outputs, inputs]."""
+        num_outputs, num_inputs = weight.shape
+        num_panels = -(-num_outputs // PANEL)
+        bits = np.ascontiguousarray(weight).view(np.uint32)
+        is_half = not (bits & np.uint32(0xFFFF)).any()
+        padded = np.zeros((num_panels * PANEL, num_inputs), np.uint16 if is_half else np.float32)
+        padded[:num_outputs] = (bits >> np.uint32(16)).astype(np.uint16) if is_half else weight
+        panels: npt.NDArray[Any] = padded.reshape(num_panels, PANEL, num_inputs).transpose(0, 2, 1)
+        if is_half:  # column n and column n + _LANES are neighbours: one load gives both
+            panels = panels.reshape(num_panels, num_inputs, 2, _LANES).swapaxes(2, 3)
+        return ThinMatrix(np.ascontiguousarray(panels).reshape(num_panels, num_inputs, PANEL), num_inputs, num_outputs)
+
+
+class _Call(ctypes.Structure):
+    """thin_call of thin/product.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "panels", "bias", "scale", "normed", "out")),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("epsilon", ctypes.c_float),
+        ("is_half", ctypes.c_int32),
+        ("adds", ctypes.c_int32),
+    )
+
+
+class ThinProduct:
+    """A product between two buffers, set up once: `run(n)` is out[:n] = rows[:n] @ weight.T + bias, or += of it."""
+
+    def __init__(
+        self,
+        team: ThinTeam,
+        matrix: ThinMatrix,
+        rows: _FloatArray,
+        out: _FloatArray,
+        *,
+        bias: _FloatArray | None = None,
+        norm: RowNorm | None = None,
+        adds: bool = False,
+    ) -> None:
+        """rows: [most, inputs]; out: [most, outputs]; both C order and kept. Raises ValueError when something does not fit."""
+        arrays = [rows, out, *(() if bias is None else (bias,)), *(() if norm is None else (norm.scale,))]
+        if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in arrays):
+            raise ValueError("a thin product works on float32 arrays in C order")
+        if rows.shape[1] != matrix.num_inputs or out.shape != (len(rows), matrix.num_outputs):
+            raise ValueError(f"{rows.shape} times a matrix of {matrix.num_inputs} x {matrix.num_outputs} is not {out.shape}")
+        if (bias is not None and bias.shape != out.shape[1:]) or (norm is not None and norm.scale.shape != rows.shape[1:]):
+            raise ValueError("bias and scale need a value for each column")
+        normed = None if norm is None else np.empty_like(rows)
+        self._kept = (team, matrix, arrays, normed)  # the structure below holds addresses only
+        self._most = len(rows)
+        self._call = _Call(
+            rows.ctypes.data,
+            matrix.panels.ctypes.data,
+            None if bias is None else bias.ctypes.data,
+            None if norm is None else norm.scale.ctypes.data,
+            None if normed is None else normed.ctypes.data,
+            out.ctypes.data,
+            matrix.num_inputs,
+            matrix.num_outputs,
+            0.0 if norm is None else norm.epsilon,
+            matrix.is_half,
+            adds,
+        )
+        self.address = ctypes.addressof(self._call)
+        self._function, self._team = team.library.thin_product, team.handle
+
+    def run(self, num_rows: int) -> None:
+        """The first num_rows rows, at most as many as the buffers have."""
+        assert num_rows <= self._most
+        self._function(self._team, self.address, num_rows)

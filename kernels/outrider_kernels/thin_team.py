@@ -1,0 +1,40 @@
+"""The threads that thin operations share, and the library that holds those: thin/*.c.
+
+Must not know what the operations compute.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from pathlib import Path
+
+from outrider_kernels.native_library import NativeUnavailable, native_library
+
+SOURCES = Path(__file__).parent / "thin"
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
+_PROTOTYPES = {
+    "team_new": ([ctypes.c_int], _POINTER),
+    "team_free": ([_POINTER], None),
+    "thin_product": ([_POINTER, _POINTER, _SIZE], None),
+    "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
+    "thin_gate": ([_POINTER, _SIZE], None),
+    "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
+}
+
+
+class ThinTeam:
+    """Threads for thin operations; the caller's own is one of them. Used by one thread at a time; those that wait sleep after a while."""
+
+    def __init__(self, num_threads: int) -> None:
+        """Raises NativeUnavailable where there is no compiler, or no room for threads."""
+        self.library = native_library(SOURCES)
+        for name, (arguments, result) in _PROTOTYPES.items():
+            function = getattr(self.library, name)
+            function.argtypes, function.restype = arguments, result
+        self.handle: int | None = self.library.team_new(num_threads)
+        if not self.handle:
+            raise NativeUnavailable(f"{num_threads} threads could not be started")
+        self.build = Path(self.library._name).stem  # source, compiler and processor: equal names give equal bits
+        weakref.finalize(self, self.library.team_free, self.handle)

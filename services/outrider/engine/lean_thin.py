@@ -1,0 +1,130 @@
+"""The lean forward on thin operations, over the same cache: for fp32 on a CPU where a C compiler is.
+
+Everything lies in buffers that are there from load time, so all layers are one call (outrider_kernels/thin_program.py). The same
+mathematics as `lean_forward` with sums in another order; a row's bits depend on what it attends to alone, so `invariant` numerics need no
+padding here: a row costs a row. Must not know sampling or files.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from torch import Tensor
+
+from outrider.engine.key_range import key_range
+from outrider.engine.lean_weights import LeanLayer, LeanWeights
+from outrider.engine.paged_cache import PagedCache
+from outrider.engine.step_batch import LongArray, StepBatch
+from outrider.types.tree import FloatArray
+from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_gate import ThinGate
+from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_program import ThinOperation, ThinProgram
+from outrider_kernels.thin_team import ThinTeam
+
+
+class LeanThin:
+    """Rows through LeanWeights with thin copies, their keys and values stored in `cache`; `most_rows` at a time."""
+
+    is_invariant = True
+
+    def __init__(self, weights: LeanWeights, cache: PagedCache, team: ThinTeam, most_rows: int) -> None:
+        sizes = self._sizes = weights.sizes
+        assert weights.thin_head is not None
+        self._embedding = cast(FloatArray, weights.embedding.numpy())
+        self._buffers = _Buffers(weights, most_rows)
+        rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
+        pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
+        self._windows = tuple(dict.fromkeys(sizes.windows))
+        operations: list[ThinOperation] = []
+        for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
+            attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
+            operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
+        self._program = ThinProgram(team, operations)
+        final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
+        self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
+
+    def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
+        """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
+        most, num_rows = len(self._buffers.states), batch.num_rows
+        found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
+        for begin in range(0, num_rows, most):
+            end = min(begin + most, num_rows)
+            self._run_layers(batch, begin, end)
+            first, last = np.searchsorted(wanted, (begin, end))
+            if first < last:
+                found[first:last] = self._logits_of(wanted[first:last] - begin, end - begin)
+        return found
+
+    def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
+        """Rows [begin, end) of the step, into `states`."""
+        num_rows = end - begin
+        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
+        self._program.run(num_rows, [thin_step(batch, begin, end, window) for window in self._windows])
+
+    def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
+        """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
+        buffers, num_wanted = self._buffers, len(rows)
+        buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
+        self._head.run(num_wanted)
+        return buffers.logits[:num_wanted]
+
+
+def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
+    """The keys that rows [begin, end) of the batch read in layers of one window. Rows behind them are not stored yet, nor seen."""
+    sequences = []
+    for segment in batch.segments:
+        first, last = max(begin, segment.begin), min(end, segment.end)
+        if first >= last:
+            continue
+        keys = key_range(segment, batch.positions[segment.begin : segment.end], window)
+        mask = None if keys.tail_mask is None else keys.tail_mask[first - segment.begin : last - segment.begin]
+        sequences.append(RowKeys(first - begin, last - begin, keys.runs, mask))
+    return ThinStep(batch.positions[begin:end], batch.slots[begin:end], sequences)
+
+
+def head_sizes(weights: LeanWeights, layer: LeanLayer) -> HeadSizes:
+    """A layer's heads."""
+    sizes = weights.sizes
+    qk_scale = None if layer.qk_norm is None else cast(FloatArray, (layer.qk_norm * sizes.head_dim**0.5).numpy())
+    return HeadSizes(sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.epsilon, qk_scale)
+
+
+class _Buffers:
+    """[most_rows, ...] of every kind, shared by all layers: each is used up before the next layer fills it."""
+
+    def __init__(self, weights: LeanWeights, most_rows: int) -> None:
+        sizes = weights.sizes
+        attended_len = sizes.num_heads * sizes.head_dim
+
+        def rows_of(length: int) -> FloatArray:
+            return np.zeros((most_rows, length), np.float32)
+
+        self.states, self.last = rows_of(sizes.hidden_len), rows_of(sizes.hidden_len)
+        self.heads = rows_of(attended_len + 2 * sizes.num_kv_heads * sizes.head_dim)
+        self.attended = rows_of(attended_len)
+        self.gate_up, self.gated = rows_of(2 * sizes.mlp_len), rows_of(sizes.mlp_len)
+        self.logits = rows_of(weights.embedding.shape[0])
+
+
+def layer_operations(team: ThinTeam, layer: LeanLayer, buffers: _Buffers, attention: tuple[ThinAttention, int]) -> list[ThinOperation]:
+    """One layer between the buffers, in order."""
+    thin = layer.thin
+    assert thin is not None
+    return [
+        ThinProduct(team, thin.qkv, buffers.states, buffers.heads, bias=_array(layer.qkv.bias), norm=thin.input_norm),
+        attention,
+        _onto_states(team, thin.output, buffers.attended, buffers, layer.output.bias),
+        ThinProduct(team, thin.gate_up, buffers.states, buffers.gate_up, bias=_array(layer.gate_up.bias), norm=thin.mlp_norm),
+        ThinGate(team, buffers.gate_up, buffers.gated),
+        _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias),
+    ]
+
+
+def _onto_states(team: ThinTeam, matrix: ThinMatrix, rows: FloatArray, buffers: _Buffers, bias: Tensor | None) -> ThinProduct:
+    return ThinProduct(team, matrix, rows, buffers.states, bias=_array(bias), adds=True)
+
+
+def _array(bias: Tensor | None) -> FloatArray | None:
+    return None if bias is None else cast(FloatArray, bias.numpy())

@@ -1,0 +1,60 @@
+"""Compiled files: built once, for one machine and one user, and what is said when they cannot be.
+
+Run: pytest tests/kernels/test_native_library.py
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outrider_kernels import native_library as native
+
+
+def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    (folder / "value.h").write_text("#define VALUE 7\n")
+    (folder / "seven.c").write_text('#include "value.h"\nint seven(void) { return VALUE; }\n')
+    assert native.native_library.__wrapped__(folder).seven() == 7
+    (built,) = (tmp_path / "outrider").iterdir()
+    before = built.stat().st_mtime_ns
+    assert native.native_library.__wrapped__(folder).seven() == 7
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "outrider").iterdir()] == [before]
+    (folder / "value.h").write_text("#define VALUE 8\n")
+    assert native.native_library.__wrapped__(folder).seven() == 8, "another source is another library"
+
+
+def test_without_a_compiler_or_with_one_that_fails_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "file.c").write_text("this is not C\n")
+    with pytest.raises(native.NativeUnavailable, match=r"could not compile broken"):
+        native.native_library.__wrapped__(broken)
+    assert not list((tmp_path / "outrider").iterdir()), "nothing unfinished stays"
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(native.NativeUnavailable, match="no C compiler"):
+        native.native_library.__wrapped__(broken)
+
+
+def test_a_cache_folder_that_cannot_be_written_to_costs_a_build_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    (folder / "six.c").write_text("int six(void) { return 6; }\n")
+    assert native.native_library.__wrapped__(folder).six() == 6
+
+
+def test_a_built_library_is_its_owners_alone(tmp_path: Path) -> None:
+    """Another user who could write there could run code in ours."""
+    code = "from outrider_kernels.thin_team import ThinTeam; ThinTeam(1)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    assert stat.S_IMODE((tmp_path / "outrider").stat().st_mode) == 0o700

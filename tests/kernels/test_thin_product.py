@@ -1,0 +1,149 @@
+"""Thin products against their definition, and bit for bit from one number of rows to another; the gate beside them.
+
+Run: pytest tests/kernels/test_thin_product.py
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from outrider_kernels.thin_gate import ThinGate, reference_gate
+from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_team import ThinTeam
+
+FloatArray = npt.NDArray[np.float32]
+SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (384, 100), (96, 1040)]  # inputs, outputs: panels and lanes that end early
+MOST = 23
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def team(request: pytest.FixtureRequest) -> ThinTeam:
+    """Teams of several sizes, more threads than cores among them."""
+    return ThinTeam(request.param)
+
+
+def weights(inputs: int, outputs: int, half: bool, seed: int = 0) -> FloatArray:
+    """Random weights, bfloat16 numbers if wanted."""
+    weight = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32)
+    return (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) if half else weight
+
+
+def some_rows(num_rows: int, inputs: int, seed: int = 1) -> FloatArray:
+    """Random rows."""
+    return np.random.default_rng(seed).standard_normal((num_rows, inputs)).astype(np.float32)
+
+
+def product(
+    team: ThinTeam, matrix: ThinMatrix, rows: FloatArray, bias: FloatArray | None = None, norm: RowNorm | None = None
+) -> FloatArray:
+    """A product through buffers of its own."""
+    out = np.full((len(rows), matrix.num_outputs), np.nan, np.float32)
+    ThinProduct(team, matrix, rows, out, bias=bias, norm=norm).run(len(rows))
+    return out
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_products_are_the_definition(team: ThinTeam, inputs: int, outputs: int, half: bool) -> None:
+    weight = weights(inputs, outputs, half)
+    matrix = ThinMatrix.pack(weight)
+    assert matrix.is_half == half
+    bias, norm = some_rows(1, outputs, 2)[0], RowNorm(some_rows(1, inputs, 3)[0], 1e-5)
+    for num_rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, MOST):
+        rows = some_rows(num_rows, inputs)
+        tolerance = 2e-6 * np.sqrt(inputs) * np.abs(rows).max() * np.abs(weight).max() + 1e-6
+        np.testing.assert_allclose(product(team, matrix, rows, bias), reference_product(rows, weight) + bias, rtol=1e-5, atol=tolerance)
+        np.testing.assert_allclose(
+            product(team, matrix, rows, None, norm), reference_product(rows, weight, norm), rtol=1e-4, atol=3 * tolerance
+        )
+
+
+def test_it_adds_to_what_is_there(team: ThinTeam) -> None:
+    weight, rows = weights(33, 50, half=True), some_rows(9, 33)
+    sums = some_rows(9, 50, 4)
+    expected = sums + reference_product(rows, weight)
+    ThinProduct(team, ThinMatrix.pack(weight), rows, sums, adds=True).run(9)
+    np.testing.assert_allclose(sums, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(half: bool) -> None:
+    weight, rows, norm = weights(130, 77, half), some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5)
+    matrix = ThinMatrix.pack(weight)
+    alone = [product(ThinTeam(1), matrix, rows[at : at + 1], None, norm)[0] for at in range(MOST)]
+    for num_threads in (1, 2, 3):
+        team = ThinTeam(num_threads)
+        for num_rows in range(1, MOST + 1):
+            for begin in (0, MOST - num_rows):
+                for place, bits in enumerate(product(team, matrix, rows[begin : begin + num_rows].copy(), None, norm)):
+                    np.testing.assert_array_equal(bits, alone[begin + place])
+
+
+def test_half_weights_give_the_bits_of_the_floats_they_are(team: ThinTeam) -> None:
+    weight, rows = weights(70, 64, half=True), some_rows(11, 70)
+    halves = ThinMatrix.pack(weight)
+    odd = np.concatenate([weight, np.full((1, 70), np.pi, np.float32)])  # one row that is no bfloat16 number keeps all as floats
+    floats = ThinMatrix.pack(odd)
+    assert halves.is_half
+    assert not floats.is_half
+    np.testing.assert_array_equal(product(team, halves, rows), product(team, floats, rows)[:, :64])
+
+
+def test_only_the_rows_asked_for_are_written(team: ThinTeam) -> None:
+    rows, out = some_rows(8, 20), np.full((8, 30), 7.0, np.float32)
+    ThinProduct(team, ThinMatrix.pack(weights(20, 30, half=True)), rows, out).run(3)
+    assert (out[3:] == 7.0).all()
+    assert (out[:3] != 7.0).all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    team, matrix, rows = ThinTeam(1), ThinMatrix.pack(weights(20, 30, half=True)), some_rows(8, 20)
+    with pytest.raises(ValueError, match="is not"):
+        ThinProduct(team, matrix, rows, np.empty((8, 31), np.float32))
+    with pytest.raises(ValueError, match="C order"):
+        ThinProduct(team, matrix, np.asfortranarray(rows), np.empty((8, 30), np.float32))
+    with pytest.raises(ValueError, match="each column"):
+        ThinProduct(team, matrix, rows, np.empty((8, 30), np.float32), bias=np.empty(29, np.float32))
+
+
+def test_a_team_serves_many_products_in_a_row_and_sleeps_between(team: ThinTeam) -> None:
+    """Short products one after another are where a late thread could take part in the wrong one."""
+    pairs = [(weights(inputs, outputs, True, inputs), some_rows(4, inputs)) for inputs, outputs in ((8, 640), (9, 16), (40, 33))]
+    prepared = []
+    for weight, rows in pairs:
+        out = np.empty((4, len(weight)), np.float32)
+        prepared.append((ThinProduct(team, ThinMatrix.pack(weight), rows, out), out, reference_product(rows, weight)))
+    for turn in range(3000):
+        one, out, expected = prepared[turn % len(prepared)]
+        out[:] = np.nan
+        one.run(4)
+        np.testing.assert_allclose(out, expected, atol=1e-4)
+        if turn % 1000 == 999:
+            threading.Event().wait(0.05)  # long enough for the waiting threads to fall asleep
+
+
+def test_gates_are_the_definition_and_their_place_decides_nothing() -> None:
+    team = ThinTeam(1)
+    for length in (1, 7, 8, 40, 129):
+        gate_up = np.concatenate([some_rows(6, 2 * length) * 5, np.full((1, 2 * length), -100.0), np.full((1, 2 * length), 100.0)])
+        gate_up = gate_up.astype(np.float32)
+        out = np.full((8, length), np.nan, np.float32)
+        ThinGate(team, gate_up, out).run(8)
+        np.testing.assert_allclose(out, reference_gate(gate_up), rtol=1e-6, atol=1e-30)
+        alone = np.empty((1, length), np.float32)
+        ThinGate(team, np.ascontiguousarray(gate_up[3:4]), alone).run(1)
+        np.testing.assert_array_equal(alone[0], out[3])
+    same = np.full((1, 2 * 13), 1.2345, np.float32)
+    out = np.empty((1, 13), np.float32)
+    ThinGate(team, same, out).run(1)
+    assert len(set(out[0].tolist())) == 1, "the lanes and what is left over after them give the same bits"
+
+
+def test_a_gate_of_no_number_is_no_number() -> None:
+    gate_up, out = np.full((1, 16), np.nan, np.float32), np.zeros((1, 8), np.float32)
+    ThinGate(ThinTeam(1), gate_up, out).run(1)
+    assert np.isnan(out).all()

@@ -1,0 +1,123 @@
+"""Predictions from micro-benchmarks: theory where theory knows the answer, the replaying drafter's own luck, and the micro-benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from outrider.cli.connection import CollectedAnswer, CollectedSample
+from outrider.drafting.replay_source import ReplayOptions, ReplaySource
+from outrider.session.pacing.contract import CostCurve
+from outrider.v1 import generation_pb2, verifier_pb2
+from outrider_bench import micro as micro_module
+from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.measurement import Answer, Prompt
+from outrider_bench.micro import MicroBenchmark, MicroBenchmarks, replayed_token_us, token_us
+from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
+from outrider_bench.results import PLAIN, Cell, Recorder
+from outrider_bench.simulation.text import text_of
+
+MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (16, 2000.0))), 100, 0.0, 300.0, 100.0, 512)
+AT = Circumstances(MICRO, 0.8, seed=5, delay_us=0)
+SHAPE = Shape(20, 100)
+
+
+def test_plain_decoding_is_a_step_and_its_overhead_a_token() -> None:
+    expected = 1e6 / 2100
+    assert predicted_tokens_per_s(DraftWishes("off"), AT, [SHAPE]) == pytest.approx(expected, rel=0.02)
+    slow_to_begin = replace(AT, micro=replace(MICRO, request_us=21_000.0))
+    assert predicted_tokens_per_s(DraftWishes("off"), slow_to_begin, [SHAPE]) == pytest.approx(expected / 1.1, rel=0.02)
+
+
+def test_right_drafts_pay_and_a_distance_costs() -> None:
+    right = replace(AT, acceptance=1.0)
+    near = predicted_tokens_per_s(DraftWishes("serial", 4), right, [SHAPE, SHAPE])
+    far = predicted_tokens_per_s(
+        DraftWishes("serial", 4), replace(right, delay_us=5_000, micro=replace(MICRO, round_trip_us=10_100.0)), [SHAPE, SHAPE]
+    )
+    # Five tokens for four drafted ones, two messages and a step; 10 ms more at a distance.
+    assert near == pytest.approx(5e6 / (4 * 300 + 100 + 2100), rel=0.05)
+    assert far == pytest.approx(5e6 / (4 * 300 + 100 + 2100 + 10_000), rel=0.05)
+
+
+def test_a_simulated_drafter_errs_where_the_replaying_one_does() -> None:
+    text = text_of(world_of(DraftWishes("serial"), AT, SHAPE), client=0, request=7)
+    source = ReplaySource(ReplayOptions((), AT.acceptance, 1000, seed=AT.seed))
+    positions = range(SHAPE.prompt_len, SHAPE.prompt_len + SHAPE.output_len)
+    replayed = [source._guess(0, position) == 0 for position in positions]
+    assert (text.guesses == text.truth)[SHAPE.prompt_len :].tolist() == replayed
+    assert 0 < sum(replayed) < len(replayed)
+
+
+def test_a_request_may_hold_drafts_shorter() -> None:
+    assert world_of(DraftWishes("serial", 2), AT, SHAPE).max_draft_len == 2
+    assert world_of(DraftWishes("serial"), AT, SHAPE).max_draft_len == world_of(DraftWishes("serial", 60), AT, SHAPE).max_draft_len == 24
+
+
+def test_shapes_are_those_of_the_plain_answers() -> None:
+    recorder, cell = Recorder(), Cell("replayed", 0.0)
+    recorder.add(cell, PLAIN, 0, Answer((1, 2, 3), 1.0, 1.0))
+    assert shapes_in(recorder, [Prompt("copying", (1, 2))])(cell) == [Shape(2, 3)]
+
+
+def test_a_token_takes_the_time_between_arrivals_without_the_first() -> None:
+    sample = CollectedSample(token_ids=[1] * 6, arrivals=[(0.5, 2), (0.6, 1), (0.9, 3)])
+    assert token_us(CollectedAnswer(samples={0: sample})) == pytest.approx(100_000)
+
+
+@dataclass
+class Gateway:
+    """Answers in the given times: (first token, every further token), seconds."""
+
+    times_s: list[tuple[float, float]]
+
+    def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
+        assert request.ignore_eos
+        assert request.draft.off
+        first_s, each_s = self.times_s.pop(0)
+        arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
+        return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals)})
+
+
+def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    trips_us = iter([[300.0, 320.0, 9000.0], [310.0], [290.0]])
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: next(trips_us))
+    gateway = Gateway([(0.010, 0.0025), (0.012, 0.0024), (9.0, 9.0)])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
+    micro = MicroBenchmark(
+        Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1, 2, 3)), 100
+    )
+    for number in range(3):
+        assert micro.num_samples == number
+        micro.sample()
+    found = micro.result()
+    assert (found.step_overhead_us, found.max_rows) == (500, 256)
+    assert found.request_us == pytest.approx(12_000 - 4_000 - 500)
+    assert found.draft_us >= 100
+    assert found.round_trip_us == 310.0
+    assert found.steps_text == "1: 2.00, 4: 5.00"
+
+
+def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    gateway = Gateway([(0.010, 0.0015)])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)), 0)
+    micro.sample()
+    found = micro.result()
+    assert found.step_overhead_us == 0
+    assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 3750.0])
+
+
+def test_a_message_takes_half_a_trip_less_the_distance() -> None:
+    far = replace(AT, delay_us=5_000, micro=replace(MICRO, round_trip_us=10_300.0))
+    assert far.message_us == 150
+    assert replace(far, delay_us=6_000).message_us == 0
+
+
+def test_a_replayed_token_takes_at_least_its_pause() -> None:
+    assert replayed_token_us(400) >= 400
+    assert np.isfinite(replayed_token_us(0))
