@@ -40,6 +40,14 @@ class ChainDrafter:
         """See DrafterSide."""
         return self._guesser.pause(self._place()) is TailEnd.MORE
 
+    def num_branches(self) -> int:
+        """See DrafterSide: there are none."""
+        return 0
+
+    def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        return self.grow(begin_us, end_us)
+
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""
         match frame:

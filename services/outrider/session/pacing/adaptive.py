@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.hedging import hedge_budget
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import Probe, ProbeBudget
@@ -56,6 +57,7 @@ class AdaptivePacing:
 
     name = "adaptive"
     drafts = True
+    hedges = True
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
@@ -71,6 +73,7 @@ class AdaptivePacing:
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
+        self._contention = 1.0  # how much longer such a step takes while drafters are at work
         self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ class AdaptivePacing:
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
+        self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
@@ -98,6 +102,13 @@ class AdaptivePacing:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
         return min(own.course.ahead_len, 2 * self._bound(session))
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
+        own = self._remember(session)
+        if own.course.pace is not Pace.AHEAD or not session.max_draft_len:
+            return 0
+        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
 
     def flush_len(self, session: SessionView) -> int:
         """Small tails: a round may begin at any length."""

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
+MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
+
+
 @dataclass(frozen=True, slots=True)
 class CostCurve:
     """Measured verify time as a function of rows: (rows, us) points ascending; linear between, extrapolated from the last two."""
@@ -45,7 +48,8 @@ class SessionView:
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
     for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
-    is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
+    is_drafting: a drafter may be at work for it, whether or not its guesses are waited for. num_hedge_tests: mismatches while side
+    branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
     """
 
     session: int
@@ -68,6 +72,8 @@ class SessionView:
     link_us: float = 0.0
     step_overhead_us: float = 0.0
     is_drafting: bool = False
+    num_hedge_tests: int = 0
+    hedge_hit_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +122,15 @@ class PacingPlan:
 
 
 class Pacing(Protocol):
-    """A registered policy. drafts: False when it never uses guesses, so that its sessions open no drafter.
+    """A registered policy. drafts: False when it never uses guesses, so that its sessions open no drafter. hedges: whether it ever asks
+    for side branches, so that drafters keep room for them.
 
     The only memory a policy may keep is that of smoothing (a draft length with hysteresis).
     """
 
     name: str
     drafts: bool
+    hedges: bool
 
     def plan(self, view: StepView) -> PacingPlan:
         """Decide the next step. Must make progress: a prefill and a ready session past its deadline are taken, every wait has an end."""
@@ -130,6 +138,10 @@ class Pacing(Protocol):
 
     def draft_ahead(self, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter may draft (draft_until = committed_len + this); 0 = do not draft."""
+        ...
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """Live nodes of side branches the drafter may hold from this commit on, at most MAX_HEDGE_NODES; 0 = none."""
         ...
 
     def flush_len(self, session: SessionView) -> int:

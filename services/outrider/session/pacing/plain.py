@@ -14,6 +14,7 @@ class PlainPacing:
 
     name = "plain"
     drafts = False
+    hedges = False
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
@@ -22,6 +23,10 @@ class PlainPacing:
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing is drafted."""
+        return 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """No side branches."""
         return 0
 
     def flush_len(self, session: SessionView) -> int:
