@@ -124,7 +124,7 @@ class _NeverTakes:
     """Waits for drafts for ever, or until a time that is over."""
 
     name = "never"
-    drafts = False
+    drafts = hedges = False
 
     def __init__(self, wake_us: int | None) -> None:
         self._wake_us = wake_us
@@ -133,6 +133,9 @@ class _NeverTakes:
         return PacingPlan((), self._wake_us, "never")
 
     def draft_ahead(self, session: SessionView) -> int:
+        return 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
         return 0
 
     def flush_len(self, session: SessionView) -> int:

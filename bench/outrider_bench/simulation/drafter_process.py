@@ -1,7 +1,8 @@
 """The drafter's process: one thread that takes what has arrived, drafts one token for everybody who wants one, then sends.
 
-Side branches only when no chain is due. Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step wait for its end, and what is answered to
-them leaves after the next step. Knows sessions of the drafter. Must not know costs, the verifier or policies.
+Side branches only when no chain is due. Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step
+wait for its end, and what is answered to them leaves after the next step. Knows sessions of the drafter. Must not know costs, the
+verifier or policies.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ of confidence are left out. Must not know time beyond what it is handed, nor the
 
 from __future__ import annotations
 
+from outrider.drafting.hedges import Branch
 from outrider.drafting.positional_tree import Choice, PositionalTree
 from outrider.session.drafter import DrafterSession
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.events import DrafterEvent, Grown, Observe, SendToVerifier, VerifierFrameArrived
-from outrider.types.frames import DrafterFrame, TailEnd, VerifierFrame
+from outrider.types.frames import DrafterFrame, DraftLimits, TailEnd, VerifierFrame
 from outrider_bench.simulation.drafter_side import MAX_TEXT_LEN, SOURCE
 from outrider_bench.simulation.text import VOCAB_SIZE, Text
 
@@ -75,13 +76,13 @@ class HedgingDrafter:
             return TailEnd.LIMIT
         return TailEnd.CREDIT if position >= until else TailEnd.MORE
 
-    def _branches(self) -> list:
+    def _branches(self) -> list[Branch]:
         return self._tree.branches(min(self._until(), self._limits().max_len), self._session.hedge_nodes)
 
     def _until(self) -> int:
         return self._session.wants() or 0
 
-    def _limits(self):
+    def _limits(self) -> DraftLimits:
         assert self._session.opening is not None
         return self._session.opening.limits
 
@@ -96,7 +97,7 @@ class HedgingDrafter:
             match effect:
                 case SendToVerifier(frame=frame):
                     frames.append(frame)
-                case Observe(tokens=tokens, path=path, reroot=reroot):
+                case Observe(path=path, reroot=reroot):
                     if reroot:
                         self._tree.plant(len(self._session.committed))
                     else:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 MIN_HEDGE_GAIN = 0.02  # chance that the truth comes by, below which a branch is not worth a row
 MAX_HEDGE_ROWS = 8  # of one session in one draft step: a commit must not wait long
-CHAIN_PRECEDENCE = 2.0  # the chain's next guess counts for so much more: it is needed a round earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,13 @@ class Hedges:
             node = below
         return node
 
-    def best(self, limit: int, position_of: Callable[[int], int], most: int) -> list[Branch]:
-        """The rows most worth feeding, best first, whose children would lie before position `limit`; at most `most`."""
+    def best(self, limit: int, position_of: Callable[[int], int], most: int, room: int) -> list[Branch]:
+        """The rows most worth feeding, best first, whose children would lie before position `limit`.
+
+        At most `most`, and so that they add at most `room` nodes: a second choice comes with its first child.
+        """
+        if room <= 0:
+            return []
         found = [
             Branch(parent, second.token, None, gain)
             for parent, second in self._seconds.items()
@@ -106,10 +110,16 @@ class Hedges:
             if (gain := self.reach(node)) >= MIN_HEDGE_GAIN and position_of(node) + 1 < limit
         ]
         found.sort(key=lambda branch: -branch.gain)
-        return found[:most]
+        taken: list[Branch] = []
+        for branch in found[:most]:
+            room -= 1 if branch.node is not None else 2
+            if room < 0:
+                break
+            taken.append(branch)
+        return taken
 
-    def descend(self, root: int, live: set[int]) -> tuple[int, int] | None:
-        """The truth reached this node, below which these live. Returns parent and token of the new chain's end if it lies on a branch."""
+    def descend(self, root: int, live: set[int]) -> int | None:
+        """The truth reached this node, below which these live. Returns the new chain's end if it was the end of a branch till now."""
         scale = 1.0 / max(self.reach(root), 1e-30)
         self._reach = {node: min(1.0, reach * scale) for node, reach in self._reach.items() if node in live}
         self._firsts = {parent: child for parent, child in self._firsts.items() if child in live}
@@ -117,7 +127,7 @@ class Hedges:
         chain = self._chain(root)
         self.nodes = {node for node in self.nodes if node in live and node not in chain}
         tip = self.tip(root)
-        found = self._tips.get(tip)
+        found = tip if tip in self._tips and tip != root else None
         self._tips = {node: row for node, row in self._tips.items() if node in self.nodes}
         return found
 
@@ -131,5 +141,5 @@ class Hedges:
 
 
 def has_precedence(chain_reach: float, branches: Sequence[Branch]) -> bool:
-    """Whether the chain's next guess is worth more than the best row of a branch."""
-    return not branches or CHAIN_PRECEDENCE * chain_reach >= branches[0].gain
+    """Whether the truth is likelier to come by the chain's next guess than by the best row of a branch."""
+    return not branches or chain_reach >= branches[0].gain

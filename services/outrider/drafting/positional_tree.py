@@ -24,7 +24,7 @@ class Choice:
 
 
 class PositionalTree:
-    """tokens, parents, positions: of every node ever guessed. choice_at: of a position. tip: the chain's end, the root when there is none."""
+    """tokens, parents, positions: of every node ever guessed. choice_at: of a position. tip: the chain's end, else the root."""
 
     def __init__(self, base: int, choice_at: Callable[[int], Choice]) -> None:
         self._choice_at = choice_at
@@ -65,15 +65,7 @@ class PositionalTree:
 
     def branches(self, limit: int, budget: int) -> list[Branch]:
         """The rows most worth a step, with children before position `limit`, so that at most `budget` side nodes live."""
-        room = budget - self.num_hedges
-        found = self._hedges.best(limit, self.position_of, MAX_HEDGE_ROWS) if room > 0 else []
-        taken: list[Branch] = []
-        for branch in found:
-            room -= 1 if branch.node is not None else 2
-            if room < 0:
-                break
-            taken.append(branch)
-        return taken
+        return self._hedges.best(limit, self.position_of, MAX_HEDGE_ROWS, budget - self.num_hedges)
 
     def has_precedence(self, branches: list[Branch]) -> bool:
         """Whether the chain's next guess is worth more than these."""

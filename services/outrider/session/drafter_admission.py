@@ -24,7 +24,8 @@ class DrafterBounds:
     """What this drafter offers every session.
 
     source: name stamped on tails. vocab_size: emittable ids. eos_token_ids: ids below which nothing is drafted. max_len: longest
-    committed text. max_prefix_len: longest prefix a session may open with. max_nodes: live guessed nodes a session may ask for, side branches included.
+    committed text. max_prefix_len: longest prefix a session may open with. max_nodes: live guessed nodes a session may ask for, those of
+    side branches included.
     """
 
     source: str

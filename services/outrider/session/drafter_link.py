@@ -48,14 +48,13 @@ class DrafterLink:
     truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
     told_len: committed tokens that were sent to it. hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
-    guesses beyond the truth, side branches left out. width: children of a node that are guesses; more begin side branches.
+    guesses beyond the truth, side branches left out.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
 
-    def __init__(self, name: str, incarnation: int, width: int = MAX_TREE_NODES) -> None:
+    def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
-        self.width = width
         self.incarnation = incarnation
         self.state = LinkState.CLOSED
         self.credit = 0
@@ -114,9 +113,10 @@ class DrafterLink:
             return True
         return self.is_open and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
-    def reopen(self, prefix_len: int) -> None:
-        """Begin a new incarnation at this prefix."""
+    def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
+        """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""
         self.incarnation += 1
+        self.max_hedge_nodes = max_hedge_nodes
         self.state = LinkState.OPENING
         self.credit = self.hedge_nodes = 0
         self._reset(prefix_len)
@@ -150,7 +150,7 @@ class DrafterLink:
             return TailFate.GAP
         if tail.prefix_hash != prefix.hash_at(tail.base):
             return TailFate.FOREIGN
-        self.tree = GuessTree(tail.tree_id, tail.base, self.width)
+        self.tree = GuessTree(tail.tree_id, tail.base, width=1 if self.max_hedge_nodes else MAX_TREE_NODES)
         self._tree_hash = tail.prefix_hash
         self._discarding = False
         return TailFate.JOINED

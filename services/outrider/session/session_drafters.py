@@ -123,7 +123,7 @@ class SessionDrafters:
         if link is None:
             if len(self._links) == MAX_DRAFTERS:
                 return []
-            link = self._links[event.drafter] = DrafterLink(event.drafter, self._spec.incarnation - 1, self._spec.limits.tree_width)
+            link = self._links[event.drafter] = DrafterLink(event.drafter, self._spec.incarnation - 1)
         if link.is_open or link.state is LinkState.BANNED:
             return []
         return self._open(link, event.now_us)
@@ -203,11 +203,10 @@ class SessionDrafters:
         return []
 
     def _open(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
-        link.reopen(len(self._prefix))
+        link.reopen(len(self._prefix), self._max_hedge_nodes())
         view = self._view(now_us)
         link.credit = min(len(self._prefix) + max(0, self._pacing.draft_ahead(view)), self._spec.max_len - 1)
-        limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view), hedge_nodes=self._max_hedge_nodes())
-        link.max_hedge_nodes = limits.hedge_nodes
+        limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view), hedge_nodes=link.max_hedge_nodes)
         if self._spec.with_rows:  # a tail's size must not depend on the tokens drawn
             limits = dataclasses.replace(limits, stop_below=0.0, svip_threshold=0.0)
         frames = opening_frames(self._spec, limits, self._prefix, link.incarnation, link.credit)

@@ -10,7 +10,6 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 
 
