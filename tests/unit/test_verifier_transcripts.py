@@ -1,7 +1,8 @@
 """The verifier's session as lab transcripts: a command, `----`, its effects and the state after it. REWRITE=1 regenerates.
 
 Commands (key=value; lists with commas):
-  new prompt=.. max_tokens=.. stop=..   a fresh session (pacing pearl, gamma 4); eos of the vocabulary of 100 is 0
+  new prompt=.. max_tokens=.. stop=..   a fresh session (pacing pearl, gamma 4); eos of the vocabulary of 100 is 0; hedge=8: the
+                                        policy allows so many nodes of side branches
   join d / lose d                       a drafter's stream comes up / is lost
   opened d                              the drafter answers Open
   tail d tree=0 base=3 tokens=4,5 ..    guesses; parents default to a chain after first=, the hash to that of the truth before base
@@ -37,6 +38,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.opening import VerifierSpec
+from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, Commit, DraftLimits, Open, Opened, Refused, Tail, TailEnd
@@ -57,6 +59,19 @@ def array(text: str) -> IntArray:
 
 def shown(values: object) -> str:
     return ",".join(map(str, np.asarray(values).tolist())) or "-"
+
+
+class HedgingPearl(PearlPacing):
+    """PEARL with side branches."""
+
+    hedges = True
+
+    def __init__(self, draft_len: int, num_nodes: int) -> None:
+        super().__init__(draft_len)
+        self._num_nodes = num_nodes
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        return self._num_nodes
 
 
 class Lab:
@@ -82,7 +97,8 @@ class Lab:
             with_rows=given.get("rows") == "yes",
         )
         self.now_us = 0
-        self.session = VerifierSession(spec, PearlPacing(4), self.now_us)
+        pacing = HedgingPearl(4, int(given["hedge"])) if "hedge" in given else PearlPacing(4)
+        self.session = VerifierSession(spec, pacing, self.now_us)
 
     def run(self, command: str, who: str, given: dict[str, str]) -> str:
         self.now_us += int(given.get("after_us", "100"))
@@ -101,6 +117,8 @@ class Lab:
             "violation": stats.num_violations,
             "reopen": stats.num_reopens,
             "missed": stats.num_missed_deadlines,
+            "mismatches": stats.num_hedge_tests,
+            "hedged": stats.num_hedge_hits,
         }
 
     def state(self) -> str:
@@ -160,6 +178,7 @@ class Lab:
             draft_us=10,
             begin_ns=0,
             end_ns=10_000,
+            hedge_us=int(given.get("hedge_us", "0")),
         )
 
 
@@ -175,10 +194,12 @@ def describe(effect: VerifierEffect) -> str:
         case Finish():
             return f"finish {effect.reason.name}{': ' + effect.detail if effect.detail else ''}"
         case SendToDrafter(drafter, Open() as frame):
-            return f"to {drafter}: open inc={frame.incarnation} tokens={shown(frame.tokens)} until={frame.draft_until}"
+            hedge = f" hedge={frame.limits.hedge_nodes}" if frame.limits.hedge_nodes else ""
+            return f"to {drafter}: open inc={frame.incarnation} tokens={shown(frame.tokens)} until={frame.draft_until}{hedge}"
         case SendToDrafter(drafter, Commit() as frame):
-            tokens = shown(frame.tokens)
-            return f"to {drafter}: commit begin={frame.begin} tokens={tokens} accepted={frame.num_accepted} until={frame.draft_until}"
+            truth = f"begin={frame.begin} tokens={shown(frame.tokens)} accepted={frame.num_accepted}"
+            hedge = f" hedge={frame.hedge_nodes}" if frame.hedge_nodes else ""
+            return f"to {drafter}: commit {truth} until={frame.draft_until}{hedge}"
         case SendToDrafter(drafter, Close() as frame):
             return f"to {drafter}: close inc={frame.incarnation} {frame.reason.name}{': ' + frame.detail if frame.detail else ''}"
     raise AssertionError(effect)
