@@ -62,8 +62,8 @@ class Lab:
                 end = TailEnd[given.get("end", "MORE")]
                 tokens, parents = tuple(numbers(given.get("tokens", ""))), tuple(numbers(given.get("parents", "")))
                 scores = np.full(len(tokens), -0.5, np.float32) if given.get("scores") else None
-                hedge = {"is_hedge": "hedge" in given, "may_hedge": "more" in given}
-                return Grown(int(given.get("tree", "0")), tokens, parents, scores, end, 10, 1000, 2000, **hedge)
+                times, is_hedge, may_hedge = (10, 1000, 2000), "hedge" in given, "more" in given
+                return Grown(int(given.get("tree", "0")), tokens, parents, scores, end, *times, is_hedge=is_hedge, may_hedge=may_hedge)
             case "feedback":
                 return Arrived(Feedback(1, inc, array("1"), array("1"), np.zeros(1, np.float32)))
             case "close":

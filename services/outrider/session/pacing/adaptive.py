@@ -106,8 +106,9 @@ class AdaptivePacing:
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
         own = self._remember(session)
-        if own.course.pace is not Pace.AHEAD or not session.max_draft_len:
-            return 0
+        return self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+
+    def _hedge_budget(self, session: SessionView) -> int:
         return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
 
     def flush_len(self, session: SessionView) -> int:
@@ -212,13 +213,14 @@ class AdaptivePacing:
         self._look_at_us = view.now_us + LOOK_EVERY_US
         rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
         self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._rates.draft_us(Pace.AHEAD)))))
-        found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
-            key = round(session.acceptance / ACCEPTANCE_STEP), round(session.continue_prob / ACCEPTANCE_STEP)
+            hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in (session.acceptance, session.continue_prob, hedge_share))
             if key not in found:
-                found[key] = _courses(rates, key[0] * ACCEPTANCE_STEP, key[1] * ACCEPTANCE_STEP, self._longest)
+                found[key] = _courses(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
             for pace in gains:
                 gains[pace] += max(self._worth(course) for course in (*found[key][pace], *found[key][Pace.PLAIN]))
@@ -274,11 +276,13 @@ class AdaptivePacing:
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
 
 
-def _courses(rates: dict[Pace, RoundRates], acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:
+def _courses(
+    rates: dict[Pace, RoundRates], longest: int, acceptance: float, continue_prob: float, hedge_share: float
+) -> dict[Pace, list[Course]]:
     return {
         Pace.PLAIN: [plain_course(rates[Pace.PLAIN])],
         Pace.SERIAL: serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest],
-        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob)],
+        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)],
     }
 
 
