@@ -46,7 +46,8 @@ def loaded(folder: Path) -> Engine:
 
 def plain(engine: Engine, prompt: list[int], sampling: SamplingParams, noise: NoiseAddress) -> list[int]:
     engine.open(99, SequenceSpec(sampling, noise, len(prompt), len(prompt) + MAX_TOKENS, 0))
-    tokens, feed = [], prompt
+    tokens: list[int] = []
+    feed = prompt
     while len(tokens) < MAX_TOKENS:
         rows = SequenceRows(99, np.array(feed, np.int32), EMPTY, EMPTY)
         feed = engine.step(StepPlan((rows,))).results[0].picks.tolist()

@@ -68,7 +68,7 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     )
     assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
     assert useless.tokens_per_s > 0.97 * without.tokens_per_s
-    assert hedged == simulate(replace(far, hedge_acceptance=0.5), make_pacing("adaptive"), 1_500)
+    assert hedged == simulate(worlds[2], make_pacing("adaptive"), 1_500)
 
 
 def test_luck_belongs_to_client_request_and_position_alone() -> None:
@@ -198,7 +198,15 @@ def test_sessions_of_different_acceptance_need_several_sessions() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"num_sessions": 0}, {"delay_us": -1}, {"verify_slowdown": 0.5}, {"output_len": 0}, {"phases": ((),)}, {"hedge_acceptance": 1.5}],
+    [
+        {"num_sessions": 0},
+        {"delay_us": -1},
+        {"verify_slowdown": 0.5},
+        {"output_len": 0},
+        {"phases": ((),)},
+        {"hedge_acceptance": 1.5},
+        {"hedge_acceptance": 0.5, "unsure_when_wrong": 0.5},
+    ],
 )
 def test_worlds_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
