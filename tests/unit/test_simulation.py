@@ -63,9 +63,8 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     """A step away: mismatches find a branch where the second choice was right, and there is nobody who waits for it."""
     verify, draft = FLAT.verify_curve(5_000), FLAT.draft_curve(500)
     far = World(verify, draft, ((Phase(0.7),),), delay_us=5_000, output_len=192)
-    without, useless, hedged = (
-        simulate(replace(far, hedge_acceptance=share), make_pacing("adaptive"), 1_500) for share in (0.0, 0.001, 0.5)
-    )
+    worlds = [replace(far, hedge_acceptance=share) for share in (0.0, 0.001, 0.5)]
+    without, useless, hedged = (simulate(world, make_pacing("adaptive"), 1_500) for world in worlds)
     assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
     assert useless.tokens_per_s > 0.97 * without.tokens_per_s
     assert hedged == simulate(worlds[2], make_pacing("adaptive"), 1_500)
