@@ -217,7 +217,7 @@ class SessionDrafters:
         limits = self._spec.limits
         if not self._pacing.hedges or self._spec.with_rows or limits.tree_width > 1:
             return 0
-        return min(MAX_HEDGE_NODES, MAX_TREE_NODES // 2 - limits.max_nodes)
+        return max(0, min(MAX_HEDGE_NODES, MAX_TREE_NODES // 2 - limits.max_nodes))
 
     def _count_hedges(self, link: DrafterLink) -> None:
         counts = link.take_mismatches()
