@@ -31,6 +31,7 @@ class GuessTree:
         self._depths: list[int] = []
         self._sides: list[int] = []  # side branches entered on the way to each node
         self._num_children: dict[int, int] = {}
+        self._firsts: dict[int, int] = {}
         self._children: dict[tuple[int, int], int] = {}
 
     @property
@@ -68,6 +69,8 @@ class GuessTree:
             self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
             rank = self._num_children.get(parent, 0)
             self._num_children[parent] = rank + 1
+            if rank == 0:
+                self._firsts[parent] = node
             self._sides.append((0 if parent == ROOT else self._sides[parent]) + (rank >= self.width))
             self._children[(int(parent), int(token))] = node
 
@@ -101,7 +104,14 @@ class GuessTree:
 
     def main_nodes(self) -> list[int]:
         """Live nodes outside side branches, in index order."""
-        return [node for node in self.live_nodes() if not self.is_side(node)]
+        if self.width > 1:
+            return [node for node in self.live_nodes() if not self.is_side(node)]
+        nodes: list[int] = []
+        node = self._firsts.get(self.root)
+        while node is not None:
+            nodes.append(node)
+            node = self._firsts.get(node)
+        return nodes
 
     def live_depth(self) -> int:
         """Levels of live nodes below the root; 0 when nothing is guessed beyond the truth."""
