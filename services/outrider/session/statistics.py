@@ -129,7 +129,10 @@ class SessionStatistics:
             known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
             self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
             self._num_draft_times += 1
-        self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)
+        for begin, end in reversed(self._verify_intervals):  # one after another, so that what ended before is followed by no other
+            if end <= interval.begin_us:
+                break
+            self._overlapped_us += interval.share_within(begin, end)
         if verifying:
             self._pending_tails.append(interval)
 
