@@ -232,6 +232,8 @@ def test_statistics_survive_with_their_ratios() -> None:
         pacing="pearl",
         num_drafter_losses=1,
         num_cached_prompt=64,
+        num_hedge_tests=9,
+        num_hedge_hits=4,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics

@@ -104,6 +104,8 @@ class SessionStatistics:
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
             num_cached_prompt=self.num_cached_prompt,
+            num_hedge_tests=self.num_hedge_tests,
+            num_hedge_hits=self.num_hedge_hits,
         )
 
     @property

@@ -19,6 +19,7 @@ class DraftStatistics:
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
     round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
     num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
+    num_hedge_tests: guesses contradicted while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
     num_rounds: int = 0
@@ -35,6 +36,8 @@ class DraftStatistics:
     pacing: str = ""
     num_drafter_losses: int = 0
     num_cached_prompt: int = 0
+    num_hedge_tests: int = 0
+    num_hedge_hits: int = 0
 
     @property
     def mean_emitted_per_round(self) -> float:

@@ -80,6 +80,8 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
         pacing=statistics.pacing,
         num_drafter_losses=statistics.num_drafter_losses,
         num_cached_prompt_tokens=statistics.num_cached_prompt,
+        num_hedge_tests=statistics.num_hedge_tests,
+        num_hedge_hits=statistics.num_hedge_hits,
     )
 
 
@@ -102,4 +104,6 @@ def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStati
         pacing=message.pacing,
         num_drafter_losses=message.num_drafter_losses,
         num_cached_prompt=message.num_cached_prompt_tokens,
+        num_hedge_tests=message.num_hedge_tests,
+        num_hedge_hits=message.num_hedge_hits,
     )
