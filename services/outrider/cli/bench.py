@@ -77,6 +77,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
     )
     group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
+    group.add_argument(
+        "--replay-hedge-acceptance", type=_not_negative, default=0.0, metavar="H", help="of the second choice where the first is wrong"
+    )
     group.add_argument("--draft-us", type=int, default=500, metavar="US", help="what drafting a token takes (%(default)s)")
 
 
