@@ -10,8 +10,6 @@ when the pair agrees on little. Must not know frames or streams.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +18,7 @@ from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, 
 from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
 from outrider.drafting.hedges import Branch
 from outrider.drafting.model_tree import ModelTree
+from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_picked, two_best
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
@@ -250,91 +249,20 @@ class ModelSource:
         scores: list[float] | None = None
         rows: tuple[DraftRow, ...] = ()
         if part.branches:
-            self._grow_branches(part, outcome)
+            grow_branches(tree, part.branches, outcome)
         elif tree.with_rows:
-            rows = self._grow_drawn(part, outcome)
+            rows = grow_drawn(tree, part.parents, part.shares, outcome, self._drawers[tree.session]) if part.parents else ()
         elif part.rows.pick_probs:
-            scores = self._grow_picked(part, outcome)
+            scores = grow_picked(tree, part.parents, outcome)
         elif outcome.choices is not None and tree.wants_choices:
-            scores = self._grow_chosen(part, outcome)
+            scores = grow_chosen(tree, part.parents, part.shares, outcome)
         else:
             for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
                 tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
         if tree.hedges is not None and not part.branches and len(tree.tokens) > first:
-            tree.note_row(part.parents[0], *_two_best(outcome, 0))
+            tree.note_row(part.parents[0], *two_best(outcome, 0))
         tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
         end, may_hedge = self._end(tree, part.draft_until), bool(tree.branches(part.draft_until))
         is_hedge = bool(part.branches)
         return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, is_hedge=is_hedge, may_hedge=may_hedge)
-
-    @staticmethod
-    def _grow_branches(part: _Part, outcome: SequenceResult) -> None:
-        """Each row's node goes on with its pick, by the same stop rules as the chain."""
-        tree = part.tree
-        for row, branch in enumerate(part.branches):
-            node = tree.feed_branch(branch)
-            best_prob = 1.0 if outcome.pick_probs is None else float(outcome.pick_probs[row])
-            entropy = 0.0
-            if outcome.choices is not None and tree.wants_choices:
-                best_prob, entropy = float(outcome.choices.probs[row, 0]), float(outcome.choices.entropy[row])
-            if tree.add_children(node, (int(outcome.picks[row]),), (0.0,), best_prob, entropy, is_hedge=True):
-                tree.note_row(node, *_two_best(outcome, row))
-
-    @staticmethod
-    def _grow_picked(part: _Part, outcome: SequenceResult) -> list[float]:
-        """A chain's next node is the row's pick; returns the new nodes' log-probabilities."""
-        assert outcome.pick_probs is not None
-        logprobs: list[float] = []
-        for parent, pick, prob in zip(part.parents, outcome.picks.tolist(), outcome.pick_probs.tolist(), strict=True):
-            if part.tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
-                logprobs.append(math.log(max(prob, 1e-30)))
-        return logprobs
-
-    @staticmethod
-    def _grow_chosen(part: _Part, outcome: SequenceResult) -> list[float]:
-        """Children are the row's best perturbed scores in draw order; returns the new nodes' log-probabilities."""
-        assert outcome.choices is not None
-        choices, width = outcome.choices, part.tree.limits.tree_width
-        logprobs: list[float] = []
-        table = (choices.ids.tolist(), choices.scores.tolist(), choices.probs.tolist(), choices.entropy.tolist())
-        for parent, share, ids, scores, probs, entropy in zip(part.parents, part.shares, *table, strict=True):
-            num = sum(math.isfinite(score) for score in scores[:share])
-            steps = _log_softmax(scores[:num])
-            num_added = part.tree.add_children(parent, ids[:num], steps, max(probs[:width]), entropy)
-            logprobs += [math.log(max(prob, 1e-30)) for prob in probs[:num_added]]
-        return logprobs
-
-    def _grow_drawn(self, part: _Part, outcome: SequenceResult) -> tuple[DraftRow, ...]:
-        """Rejection acceptance: children are drawn by private noise from exactly the sparse row that is sent along."""
-        tree = part.tree
-        if not part.parents:
-            return ()
-        assert outcome.logprobs is not None
-        drawer = self._drawers[tree.session]
-        rows: list[DraftRow] = []
-        for index, (parent, share) in enumerate(zip(part.parents, part.shares, strict=True)):
-            position = len(tree.truth) if parent == tree.root else tree.positions[parent] + 1
-            row, drawn, values = drawer.draw(
-                parent, position, outcome.logprobs.top_ids[index], outcome.logprobs.top[index], int(outcome.picks[index]), share
-            )
-            tree.add_children(parent, drawn, values, 1.0, 0.0)
-            rows.append(row)
-        return tuple(rows)
-
-
-def _two_best(outcome: SequenceResult, row: int) -> tuple[list[float], list[int]]:
-    """Perturbed scores and ids of a row's two best draws; empty where they were not asked for."""
-    choices = outcome.choices
-    if choices is None or choices.ids.shape[1] < 2:
-        return [], []
-    return choices.scores[row, :2].tolist(), choices.ids[row, :2].tolist()
-
-
-def _log_softmax(scores: Sequence[float]) -> list[float]:
-    """Log-shares of a row's candidates: how far the best perturbed score stands above its siblings."""
-    if len(scores) < 2:
-        return [0.0] * len(scores)
-    top = scores[0]
-    total = math.log(sum(math.exp(score - top) for score in scores))
-    return [score - top - total for score in scores]
