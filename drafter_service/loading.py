@@ -52,4 +52,4 @@ def _replay_options(settings: ReplaySettings, vocab_size: int) -> ReplayOptions 
     if not isinstance(texts, list) or not all(isinstance(text, list) and all(type(token) is int for token in text) for text in texts):
         raise InvalidRequest("--replay-texts", f'{settings.path} is not {{"texts": [[token, ...], ...]}}')
     known = tuple(tuple(text) for text in texts)
-    return ReplayOptions(known, settings.acceptance, vocab_size, settings.seed, settings.step_us)
+    return ReplayOptions(known, settings.acceptance, vocab_size, settings.seed, settings.step_us, settings.hedge_acceptance)

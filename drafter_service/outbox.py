@@ -116,4 +116,5 @@ def merged(first: Tail, second: Tail) -> Tail:
         end_ns=drafted[-1].end_ns,
         scores=scores,
         rows=first.rows + second.rows,
+        hedge_us=first.hedge_us + second.hedge_us,
     )

@@ -180,7 +180,7 @@ class Scheduler:
         for hosted in self._wanting.values():
             reach = hosted.session.wants()
             assert reach is not None
-            requests.append(ProposeRequest(hosted.key, hosted.session.tree.tree_id, reach))
+            requests.append(ProposeRequest(hosted.key, hosted.session.tree.tree_id, reach, hosted.session.hedge_nodes))
         begin_ns = self._clock_ns()
         try:
             proposals = self._source.propose(requests)
@@ -208,6 +208,7 @@ class Scheduler:
         for proposal in proposals:
             hosted = self._hosted[proposal.session]
             nodes = (proposal.tokens, proposal.parents, proposal.scores)
-            if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, proposal.rows)):
+            how = (proposal.rows, proposal.is_hedge, proposal.may_hedge)
+            if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, *how)):
                 self._touched[hosted.stream] = hosted.outbox
             self._settle(hosted)

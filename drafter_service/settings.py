@@ -27,6 +27,7 @@ class ReplaySettings:
     acceptance: float = 1.0
     seed: int = 0
     step_us: int = 0
+    hedge_acceptance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,9 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
         max_prefix_len=given.max_prefix_len,
         max_message_bytes=given.max_message_mib << 20,
         drain_grace_s=given.drain_grace_s,
-        replay=ReplaySettings(given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us),
+        replay=ReplaySettings(
+            given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us, given.replay_hedge_acceptance
+        ),
     )
 
 
@@ -119,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     replay = parser.add_argument_group("replayed drafts (--source replay)")
     replay.add_argument("--replay-texts", default="", help='JSON file {"texts": [[token, ...], ...]}: prompt and answer of each request')
     replay.add_argument("--replay-acceptance", type=float, default=1.0, help="probability that a guess is right")
+    replay.add_argument(
+        "--replay-hedge-acceptance", type=float, default=0.0, help="probability that the second choice is right where the first is wrong"
+    )
     replay.add_argument("--replay-seed", type=int, default=0)
     replay.add_argument("--replay-step-us", type=int, default=0, help="what one drafting step costs")
     return parser

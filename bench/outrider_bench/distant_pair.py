@@ -1,7 +1,7 @@
 """A pair some way apart on one machine: verifier and gateway here, a drafter behind a relay that takes as long as a network would.
 
-The drafter replays drafts of a fixed acceptance at a fixed pace. The verifier stays up; drafter and relay are started anew for every
-world. Without a delay there is no relay. Must not know policies, prompts or results.
+The drafter replays drafts of a fixed acceptance at a fixed pace, and side branches if it is given second choices. The verifier stays up;
+drafter and relay are started anew for every world. Without a delay there is no relay. Must not know policies, prompts or results.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class DistantPair:
         """Start verifier and gateway; there is no drafter before `play`. Raises what a start raises."""
         self.threads = threads
         self._draft, self._dtype, self._draft_us = model_path(args.draft), args.dtype, args.draft_us
+        self._hedge_acceptance: float = args.replay_hedge_acceptance
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
         self._played: list[ServiceProcess] = []
         # Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.
@@ -106,6 +107,7 @@ class DistantPair:
             *("-m", "drafter_service", "--model", self._draft, "--listen", self._socket(socket), "--dtype", self._dtype),
             *("--threads", str(self.threads.drafter)),
             *replay_arguments(str(self._texts), acceptance, self._draft_us),
+            *("--replay-hedge-acceptance", str(self._hedge_acceptance)),
         )
         return ServiceCommand("drafter", arguments, self.threads.drafter, self.threads.drafter_cores)
 

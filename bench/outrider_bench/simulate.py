@@ -79,6 +79,7 @@ def _axes(args: argparse.Namespace, base: Axes) -> Axes:
         tuple(args.curves or ((FILE_CURVE,) if args.curve is not None else base.curves)),
         tuple(args.shared or base.shared),
         tuple(args.unsure or base.unsure),
+        tuple(args.hedged or base.hedged),
     )
 
 

@@ -35,7 +35,7 @@ def text(length: int) -> tuple[int, ...]:
 TEXT = text(120)
 OPTIONS: dict[str, Callable[[TableEngine], SourceOptions]] = {
     "model": lambda engine: SourceOptions(engine),
-    "replay": lambda engine: SourceOptions(engine, replay=ReplayOptions((TEXT,), 0.7, VOCAB_SIZE, seed=5)),
+    "replay": lambda engine: SourceOptions(engine, replay=ReplayOptions((TEXT,), 0.7, VOCAB_SIZE, seed=5, hedge_acceptance=0.5)),
 }
 
 
@@ -55,9 +55,9 @@ def begin(source: DraftSource, session: int, limits: DraftLimits, prefix: tuple[
     return GuessTree(0, len(prefix))
 
 
-def grow(source: DraftSource, trees: dict[int, GuessTree], draft_until: int) -> dict[int, TailEnd]:
+def grow(source: DraftSource, trees: dict[int, GuessTree], draft_until: int, hedge_nodes: int = 0) -> dict[int, TailEnd]:
     """One call for all sessions; every answer must be one the session's tree can take."""
-    requests = [ProposeRequest(session, tree.tree_id, draft_until) for session, tree in trees.items()]
+    requests = [ProposeRequest(session, tree.tree_id, draft_until, hedge_nodes) for session, tree in trees.items()]
     ends: dict[int, TailEnd] = {}
     for request, proposal in zip(requests, source.propose(requests), strict=True):
         assert (proposal.session, proposal.tree_id) == (request.session, request.tree_id)
@@ -130,7 +130,7 @@ def test_no_requests_give_no_proposals(made: tuple[DraftSource, TableEngine]) ->
     assert engine.num_steps == 0
 
 
-@pytest.mark.parametrize("limits", [DraftLimits(100, 16), DraftLimits(100, 16, 2)])
+@pytest.mark.parametrize("limits", [DraftLimits(100, 16), DraftLimits(100, 16, 2), DraftLimits(100, 16, hedge_nodes=12)])
 def test_any_truth_may_be_observed_and_everything_is_freed(made: tuple[DraftSource, TableEngine], limits: DraftLimits) -> None:
     source, engine = made
     choose = random.Random(4)
@@ -139,7 +139,7 @@ def test_any_truth_may_be_observed_and_everything_is_freed(made: tuple[DraftSour
     for _ in range(40):
         for _ in range(choose.randint(0, 4)):
             reach = min(known.values()) + choose.randint(1, 8)
-            grow(source, trees, min(100, reach))
+            grow(source, trees, min(100, reach), choose.choice((0, limits.hedge_nodes)))
         session = choose.choice(list(trees))
         if known[session] < 90:
             known[session] += commit(source, session, trees, choose)
@@ -166,6 +166,25 @@ def commit(source: DraftSource, session: int, trees: dict[int, GuessTree], choos
         trees[session] = GuessTree(tree.tree_id + 1, tree.root_len + 1)
     source.observe(session, np.array(tokens, np.int32), tuple(path), reroot=reroot, tree_id=trees[session].tree_id)
     return len(tokens)
+
+
+def test_side_branches_stay_within_their_budget_and_end(made: tuple[DraftSource, TableEngine]) -> None:
+    source, _ = made
+    limits = DraftLimits(100, 8, hedge_nodes=6)
+    tree = begin(source, 1, limits)
+    chains: list[bool] = []
+    for _ in range(MAX_CALLS):
+        (proposal,) = source.propose([ProposeRequest(1, 0, 11, 6)])
+        tree.append(proposal.tokens, proposal.parents)
+        chains += [not proposal.is_hedge] * len(proposal.tokens)
+        if proposal.end is not TailEnd.MORE and not proposal.may_hedge:
+            break
+    assert sum(chains) == 8
+    assert 0 < len(chains) - sum(chains) <= 6
+    first_children = [node for node in range(tree.num_nodes) if tree.parents[node] not in tree.parents[:node]]
+    assert all(chains[node] <= (node in first_children) for node in range(tree.num_nodes)), "a chain goes on by first children"
+    assert all(tree.base + tree.depth(node) < 11 for node in range(tree.num_nodes))
+    assert source.propose([ProposeRequest(1, 0, 11, 6)])[0].tokens == (), "asked again, it adds nothing"
 
 
 def test_closing_twice_or_opening_twice_is_refused(made: tuple[DraftSource, TableEngine]) -> None:

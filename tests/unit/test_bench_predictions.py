@@ -47,7 +47,7 @@ def test_a_simulated_drafter_errs_where_the_replaying_one_does() -> None:
     text = text_of(world_of(DraftWishes("serial"), AT, SHAPE), client=0, request=7)
     source = ReplaySource(ReplayOptions((), AT.acceptance, 1000, seed=AT.seed))
     positions = range(SHAPE.prompt_len, SHAPE.prompt_len + SHAPE.output_len)
-    replayed = [source._guess(0, position) == 0 for position in positions]
+    replayed = [source._choice(0, position).first == 0 for position in positions]
     assert (text.guesses == text.truth)[SHAPE.prompt_len :].tolist() == replayed
     assert 0 < sum(replayed) < len(replayed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,6 +51,13 @@ def test_a_pause_without_nodes_joins_the_tail_it_belongs_to() -> None:
     assert isinstance(only, Tail)
     assert (only.tokens.tolist(), only.end, only.begin_ns, only.end_ns) == ([4, 5], TailEnd.CREDIT, 1000, 1500)
     assert only.scores is not None
+
+
+def test_side_branches_that_catch_up_with_their_chain_keep_its_pause_and_their_time_apart() -> None:
+    chain, branch = tail(1, 0, 0, [4, 5], TailEnd.CREDIT), tail(1, 0, 2, [6, 7], TailEnd.CREDIT, scores=False)
+    (only,) = filled(chain, replace(branch, draft_us=0, hedge_us=9)).take(ALL, ALL)
+    assert isinstance(only, Tail)
+    assert (only.tokens.tolist(), only.end, only.draft_us, only.hedge_us) == ([4, 5, 6, 7], TailEnd.CREDIT, 2, 9)
 
 
 def test_a_new_tree_drops_what_waits_of_the_old_one() -> None:

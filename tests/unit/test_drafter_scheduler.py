@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from outrider.drafting.model_source import ModelSource
 from outrider.errors import InvalidRequest, ProtocolViolation
 from outrider.rpc.convert.link import BadFrame
 from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import Close, CloseReason, Commit, DraftLimits, Open, Opened, Refused, Tail, TailEnd, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import extend_hash
@@ -94,6 +95,29 @@ def test_sessions_of_several_streams_draft_in_one_call_a_turn() -> None:
         assert [type(frame) for frame in frames] == [Opened] * 3 + [Tail] * 3
         assert tails(frames) == {session: continuation([stream, session], 5) for session in range(3)}
     assert len(bench.flushes) == 2, "the loop hears of a turn only when there is something to send"
+
+
+def test_side_branches_are_drafted_until_their_budget_ends_and_then_the_loop_rests() -> None:
+    engine = TableEngine()
+    bench = Bench(ModelSource(engine))
+    first = opening(1, [3, 4], 6)
+    bench.send(1, replace(first, limits=replace(first.limits, hedge_nodes=12), draft_until=3))
+    bench.turn(9)
+    second = table_ranking([3, 4])[1]
+    bench.send(1, replace(commit(1, [3, 4, second], 2, 8), hedge_nodes=8))
+    bench.turn(50)
+    assert bench.scheduler.is_idle
+    sent = [frame for frame in bench.received(1) if isinstance(frame, Tail)]
+    assert sum(frame.hedge_us > 0 for frame in sent) == 0, "the clock of this bench stands still"
+    tree = GuessTree(1, 3, width=1)
+    for frame in sent:
+        if frame.tree_id == 1:
+            tree.append(frame.tokens.tolist(), frame.parents.tolist())
+    assert [tree.tokens[node] for node in tree.main_nodes()] == continuation([3, 4, second], 5)
+    assert 0 < len(tree.live_nodes()) - 5 <= 8
+    bench.send(1, Close(1, 1, CloseReason.FINISHED))
+    bench.turn(5)
+    assert engine.num_free_blocks == engine.limits.num_blocks
 
 
 def test_a_commit_between_turns_counts_in_the_next_one() -> None:

@@ -1,7 +1,7 @@
 """The drafter's session as lab transcripts: a command, `----`, its effects. REWRITE=1 regenerates; reviewers read the diff.
 
 Commands (key=value; lists with commas): open, commit, grown, feedback, close, failed, drained. A commit's hash is right unless hash= is
-given. The verifier's truth is kept beside the session only to compute that hash.
+given. grown hedge=yes: side branches; more=yes: they can go on. The verifier's truth is kept beside the session only to compute that hash.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Lab:
                 end = TailEnd[given.get("end", "MORE")]
                 tokens, parents = tuple(numbers(given.get("tokens", ""))), tuple(numbers(given.get("parents", "")))
                 scores = np.full(len(tokens), -0.5, np.float32) if given.get("scores") else None
-                return Grown(int(given.get("tree", "0")), tokens, parents, scores, end, 10, 1000, 2000)
+                times, is_hedge, may_hedge = (10, 1000, 2000), "hedge" in given, "more" in given
+                return Grown(int(given.get("tree", "0")), tokens, parents, scores, end, *times, is_hedge=is_hedge, may_hedge=may_hedge)
             case "feedback":
                 return Arrived(Feedback(1, inc, array("1"), array("1"), np.zeros(1, np.float32)))
             case "close":
@@ -82,6 +83,7 @@ class Lab:
             tree_width=int(given.get("width", "1")),
             stop_below=float(given.get("stop_below", "0")),
             flush_nodes=int(given.get("flush", "0")),
+            hedge_nodes=int(given.get("hedge", "0")),
         )
         prefix_len = int(given.get("prefix", len(tokens)))
         sampling = SamplingParams(temperature=float(given.get("temperature", "0")))
@@ -95,7 +97,7 @@ class Lab:
         if begin <= len(self.truth):
             self.truth = self.truth[:begin] + tokens + self.truth[begin + len(tokens) :]
         stated = int(given.get("hash", extend_hash(0, self.truth[: begin + len(tokens)])))
-        return Commit(1, inc, begin, np.array(tokens, np.int32), stated, 0, 5, int(given.get("until", "0")))
+        return Commit(1, inc, begin, np.array(tokens, np.int32), stated, 0, 5, int(given.get("until", "0")), int(given.get("hedge", "0")))
 
 
 def describe(effect: DrafterEffect) -> str:
@@ -108,6 +110,7 @@ def describe(effect: DrafterEffect) -> str:
         case SendToVerifier(frame=Tail() as tail):
             nodes = f"first={tail.first_node} tokens={shown(tail.tokens)} parents={shown(tail.parents)}"
             times = f" us={tail.draft_us}" if tail.draft_us else ""
+            times += f" hedge_us={tail.hedge_us}" if tail.hedge_us else ""
             scores = "" if tail.scores is None else f" scores={shown(tail.scores)}"
             return f"send tail inc={tail.incarnation} tree={tail.tree_id} base={tail.base} {nodes} end={tail.end.name}{times}{scores}"
         case SendToVerifier(frame=Opened() as opened):

@@ -80,12 +80,16 @@ class Target:
 class Game:
     """One drafter session against its target."""
 
-    def __init__(self, engine: Engine, sampling: SamplingParams, width: int, seed: int, stop_below: float = 0.0) -> None:
+    def __init__(
+        self, engine: Engine, sampling: SamplingParams, width: int, seed: int, stop_below: float = 0.0, hedge_nodes: int = 0
+    ) -> None:
         self.choose = random.Random(seed)
         noise = NoiseAddress(seed=seed, sample_index=1)
         self.truth = tuple(self.choose.randrange(VOCAB) for _ in range(self.choose.randint(2, 30)))
         self.target = Target(engine, sampling, noise, len(self.truth))
-        limits = DraftLimits(MAX_LEN, 12, width, stop_below)
+        limits = DraftLimits(MAX_LEN, 12, width, stop_below, hedge_nodes=hedge_nodes)
+        self.hedge_nodes = hedge_nodes
+        self.num_side_commits = 0
         self.source = ModelSource(engine, max_depth=32)
         prefix = np.array(self.truth, np.int32)
         self.source.open(SourceSession(1, prefix, len(prefix), sampling, noise, limits))
@@ -103,7 +107,7 @@ class Game:
         """The ends of so many calls, or of those up to a pause."""
         ends: set[TailEnd] = set()
         for _ in range(num_calls):
-            (proposal,) = self.source.propose([ProposeRequest(1, self.tree.tree_id, len(self.truth) + 9)])
+            (proposal,) = self.source.propose([ProposeRequest(1, self.tree.tree_id, len(self.truth) + 9, self.hedge_nodes)])
             first = self.tree.num_nodes
             self.tree.append(proposal.tokens, proposal.parents)
             for node in range(first, self.tree.num_nodes):
@@ -112,9 +116,22 @@ class Game:
                     self.num_checked += 1
                     assert self.tree.tokens[node] == self.target.pick(self.truth + self.path(parent))
             ends.add(proposal.end)
-            if proposal.end is not TailEnd.MORE:
+            if proposal.end is not TailEnd.MORE and not proposal.may_hedge:
                 break
         return ends
+
+    def side_path(self) -> list[int]:
+        """Sometimes the way along a second choice, and on below it, as if the target preferred that."""
+        firsts = {self.tree.parents[node]: node for node in reversed(self.tree.live_nodes())}
+        seconds = [node for node in self.tree.live_nodes() if firsts[self.tree.parents[node]] != node]
+        if not self.hedge_nodes or not seconds or self.choose.random() < 0.4:
+            return []
+        self.num_side_commits += 1
+        tokens = list(self.path(node := self.choose.choice(seconds)))
+        while node in firsts and self.choose.random() < 0.6:
+            node = firsts[node]
+            tokens.append(self.tree.tokens[node])
+        return tokens
 
     def close(self) -> None:
         self.source.close(1)
@@ -128,7 +145,7 @@ class Game:
             if self.choose.random() < 0.12:
                 pick = self.choose.randrange(VOCAB)
             tokens.append(pick)
-        tokens = tokens or [self.choose.randrange(VOCAB)]
+        tokens = self.side_path() or tokens or [self.choose.randrange(VOCAB)]
         nodes: list[int] = []
         for token in tokens:
             if not self.tree.advance(token):
@@ -151,6 +168,19 @@ def test_a_drafter_that_is_the_target_is_always_right(engine: Engine, sampling: 
                 game.draft(game.choose.randint(0, 12))
                 game.commit()
             assert game.num_checked > 25
+    assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+@pytest.mark.parametrize("stop_below", [0.0, 0.02])
+def test_side_branches_guess_the_same_whichever_of_them_the_truth_takes(engine: Engine, sampling: str, stop_below: float) -> None:
+    for seed in range(2):
+        with closing(Game(engine, SAMPLINGS[sampling], 1, seed, stop_below, hedge_nodes=16)) as game:
+            while len(game.truth) < MAX_LEN - 20:
+                game.draft(game.choose.randint(4, 20))
+                game.commit()
+            assert game.num_checked > 25
+            assert game.num_side_commits > 3
     assert engine.num_free_blocks == engine.limits.num_blocks
 
 

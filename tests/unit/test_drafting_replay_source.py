@@ -8,6 +8,7 @@ import pytest
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.errors import InvalidRequest
+from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import DraftLimits, TailEnd
 from outrider.types.sampling import NoiseAddress, SamplingParams
 
@@ -76,8 +77,64 @@ def test_a_call_costs_its_time_once_for_all_sessions_and_nothing_when_idle() -> 
 
 @pytest.mark.parametrize(
     "options",
-    [ReplayOptions((), 1.5, 50), ReplayOptions((), 0.5, 1), ReplayOptions((), 0.5, 50, step_us=-1), ReplayOptions(((50,),), 0.5, 50)],
+    [
+        ReplayOptions((), 1.5, 50),
+        ReplayOptions((), 0.5, 1),
+        ReplayOptions((), 0.5, 50, step_us=-1),
+        ReplayOptions((), 0.5, 50, hedge_acceptance=2.0),
+        ReplayOptions(((50,),), 0.5, 50),
+    ],
 )
 def test_impossible_options_are_refused(options: ReplayOptions) -> None:
     with pytest.raises(InvalidRequest, match="replay"):
         ReplaySource(options)
+
+
+# --- side branches --------------------------------------------------------------------------------------------------------
+
+
+def hedged(hedge_acceptance: float, acceptance: float = 0.5) -> ReplaySource:
+    source = ReplaySource(ReplayOptions((TEXT,), acceptance, 50, seed=3, hedge_acceptance=hedge_acceptance))
+    prefix = np.array(TEXT[:4], np.int32)
+    source.open(SourceSession(1, prefix, 4, SamplingParams(), NoiseAddress(0), DraftLimits(4000, 64, hedge_nodes=32)))
+    return source
+
+
+def grown(source: ReplaySource, tree: GuessTree, draft_until: int) -> None:
+    while True:
+        (proposal,) = source.propose([ProposeRequest(1, tree.tree_id, draft_until, 32)])
+        tree.append(proposal.tokens, proposal.parents)
+        if proposal.end is not TailEnd.MORE and not proposal.may_hedge:
+            return
+
+
+@pytest.mark.parametrize("hedge_acceptance", [0.3, 1.0])
+def test_second_choices_are_right_as_often_as_asked_for_where_the_first_is_wrong(hedge_acceptance: float) -> None:
+    """A tree anew at each position: its children of the root are the first and the second choice."""
+    source, num_wrong, num_right = hedged(hedge_acceptance), 0, 0
+    for known in range(4, 800):
+        tree = GuessTree(known - 4, known)
+        grown(source, tree, known + 3)
+        choices = [token for token, parent in zip(tree.tokens, tree.parents, strict=True) if parent == -1]
+        assert len(set(choices)) == 2
+        num_wrong += choices[0] != TEXT[known]
+        num_right += choices[1] == TEXT[known]
+        source.observe(1, np.array(TEXT[known : known + 1], np.int32), (), reroot=True, tree_id=known - 3)
+    spread = 4 * (hedge_acceptance * (1 - hedge_acceptance) / num_wrong) ** 0.5
+    assert num_right / num_wrong == pytest.approx(hedge_acceptance, abs=spread + 1e-9)
+
+
+def test_side_branches_change_no_first_choice() -> None:
+    plain, with_branches = hedged(0.0), hedged(0.5)
+    guesses = draft_round(plain, 0, 30)
+    tree = GuessTree(0, 4)
+    grown(with_branches, tree, 30)
+    assert [tree.tokens[node] for node in range(tree.num_nodes) if node in chain_of(tree)] == guesses
+
+
+def chain_of(tree: GuessTree) -> set[int]:
+    chain, node = set(), -1
+    while (below := next((child for child in range(tree.num_nodes) if tree.parents[child] == node), None)) is not None:
+        chain.add(below)
+        node = below
+    return chain

@@ -31,6 +31,20 @@ def test_advancing_keeps_indices_and_forgets_siblings() -> None:
     assert subtree.parents.tolist() == [ROOT, ROOT, 0]
 
 
+def test_later_children_begin_side_branches_until_the_truth_takes_one() -> None:
+    """width 1:  0(a) -> 1(b) -> 3(d);  0 -> 2(c) -> 5(f) -> 6(g);  5 -> 7(h);  4(e) beside 0."""
+    tree = GuessTree(tree_id=1, base=10, width=1)
+    tree.append([7, 8, 9, 8, 5, 6, 4, 3], [ROOT, 0, 0, 1, ROOT, 2, 5, 5])
+    assert tree.main_nodes() == [0, 1, 3]
+    assert tree.live_nodes() == list(range(8))
+    assert tree.advance(7)
+    assert tree.main_nodes() == [1, 3]
+    assert tree.advance(9)
+    assert tree.main_nodes() == [5, 6], "what was a side branch is the chain now, and 7 still lies beside it"
+    assert tree.is_side(7)
+    assert tree.is_side_of(tree.root, 0)
+
+
 def test_a_contradiction_is_reported_and_moves_nothing() -> None:
     tree = sample_tree()
     assert not tree.advance(99)

@@ -80,6 +80,7 @@ LIMITS = st.builds(
     stop_below=st.floats(0, 1, width=32),
     svip_threshold=st.floats(0, 100, width=32),
     flush_nodes=POSITIONS,
+    hedge_nodes=st.integers(0, 1024),
 )
 OPEN = st.builds(
     Open,
@@ -107,6 +108,7 @@ COMMIT = st.builds(
     num_accepted=st.integers(0, 4),
     verify_us=U64,
     draft_until=POSITIONS,
+    hedge_nodes=st.integers(0, 1024),
 )
 CLOSE = st.builds(Close, session=U32, incarnation=U64, reason=st.sampled_from(CloseReason), detail=NAMES)
 
@@ -144,6 +146,7 @@ def tails(draw: st.DrawFn) -> Tail:
         end_ns=draw(U64),
         scores=scores,
         rows=rows,
+        hedge_us=draw(U64),
     )
 
 
@@ -231,6 +234,8 @@ def test_statistics_survive_with_their_ratios() -> None:
         num_cached_prompt=64,
         num_looked_up=9,
         num_looked_up_accepted=8,
+        num_hedge_tests=9,
+        num_hedge_hits=4,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics

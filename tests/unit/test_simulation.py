@@ -59,6 +59,17 @@ def test_a_step_away_adaptive_beats_every_fixed_policy(acceptance: float, num_se
     assert adaptive > gain * max(speeds.values())
 
 
+def test_side_branches_make_a_far_drafter_worth_more() -> None:
+    """A step away: mismatches find a branch where the second choice was right, and there is nobody who waits for it."""
+    verify, draft = FLAT.verify_curve(5_000), FLAT.draft_curve(500)
+    far = World(verify, draft, ((Phase(0.7),),), delay_us=5_000, output_len=192)
+    worlds = [replace(far, hedge_acceptance=share) for share in (0.0, 0.001, 0.5)]
+    without, useless, hedged = (simulate(world, make_pacing("adaptive"), 1_500) for world in worlds)
+    assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
+    assert useless.tokens_per_s > 0.97 * without.tokens_per_s
+    assert hedged == simulate(worlds[2], make_pacing("adaptive"), 1_500)
+
+
 def test_luck_belongs_to_client_request_and_position_alone() -> None:
     texts = [text_of(WORLD, client, request) for client, request in ((0, 0), (0, 1), (1, 0))]
     rights = [text.guesses == text.truth for text in texts]
@@ -124,7 +135,7 @@ class _NeverTakes:
     """Waits for drafts for ever, or until a time that is over."""
 
     name = "never"
-    drafts = looks_up = False
+    drafts = looks_up = hedges = False
 
     def __init__(self, wake_us: int | None) -> None:
         self._wake_us = wake_us
@@ -133,6 +144,9 @@ class _NeverTakes:
         return PacingPlan((), self._wake_us, "never")
 
     def draft_ahead(self, session: SessionView) -> int:
+        return 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
         return 0
 
     def flush_len(self, session: SessionView) -> int:
@@ -181,7 +195,18 @@ def test_sessions_of_different_acceptance_need_several_sessions() -> None:
     assert [(cell.acceptance, cell.num_sessions) for cell in cells] == [("0.5", 1), ("0.5", 4), ("0.9|0.1", 4)]
 
 
-@pytest.mark.parametrize("changes", [{"num_sessions": 0}, {"delay_us": -1}, {"verify_slowdown": 0.5}, {"output_len": 0}, {"phases": ((),)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_sessions": 0},
+        {"delay_us": -1},
+        {"verify_slowdown": 0.5},
+        {"output_len": 0},
+        {"phases": ((),)},
+        {"hedge_acceptance": 1.5},
+        {"hedge_acceptance": 0.5, "unsure_when_wrong": 0.5},
+    ],
+)
 def test_worlds_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         replace(WORLD, **changes).check()  # type: ignore[arg-type]

@@ -60,6 +60,13 @@ class TwinDrafter:
         assert self.real.can_grow() == self.reduced.can_grow()
         return self.real.can_grow()
 
+    def num_branches(self) -> int:
+        assert self.real.num_branches() == self.reduced.num_branches()
+        return self.real.num_branches()
+
+    def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        return self._same(self.real.hedge(begin_us, end_us), self.reduced.hedge(begin_us, end_us))
+
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         return self._same(self.real.receive(frame), self.reduced.receive(frame))
 

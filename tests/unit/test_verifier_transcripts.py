@@ -2,7 +2,7 @@
 
 Commands (key=value; lists with commas):
   new prompt=.. max_tokens=.. stop=..   a fresh session (pacing pearl, gamma 4); eos of the vocabulary of 100 is 0; lookup=yes: `adaptive`,
-                                        with guesses from its own text
+                                        with guesses from its own text; hedge=8: the policy allows so many nodes of side branches
   join d / lose d                       a drafter's stream comes up / is lost
   opened d                              the drafter answers Open
   tail d tree=0 base=3 tokens=4,5 ..    guesses; parents default to a chain after first=, the hash to that of the truth before base
@@ -39,6 +39,7 @@ from outrider.session.events import (
 )
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, Commit, DraftLimits, Open, Opened, Refused, Tail, TailEnd
@@ -59,6 +60,19 @@ def array(text: str) -> IntArray:
 
 def shown(values: object) -> str:
     return ",".join(map(str, np.asarray(values).tolist())) or "-"
+
+
+class HedgingPearl(PearlPacing):
+    """PEARL with side branches."""
+
+    hedges = True
+
+    def __init__(self, draft_len: int, num_nodes: int) -> None:
+        super().__init__(draft_len)
+        self._num_nodes = num_nodes
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        return self._num_nodes
 
 
 class Lab:
@@ -85,7 +99,10 @@ class Lab:
             lookup=given.get("lookup") == "yes",
         )
         self.now_us = 0
-        self.session = VerifierSession(spec, AdaptivePacing() if spec.lookup else PearlPacing(4), self.now_us)
+        pacing: Pacing = AdaptivePacing() if spec.lookup else PearlPacing(4)
+        if "hedge" in given:
+            pacing = HedgingPearl(4, int(given["hedge"]))
+        self.session = VerifierSession(spec, pacing, self.now_us)
 
     def run(self, command: str, who: str, given: dict[str, str]) -> str:
         self.now_us += int(given.get("after_us", "100"))
@@ -106,6 +123,8 @@ class Lab:
             "missed": stats.num_missed_deadlines,
             "looked_up": stats.num_looked_up,
             "looked_up_accepted": stats.num_looked_up_accepted,
+            "mismatches": stats.num_hedge_tests,
+            "hedged": stats.num_hedge_hits,
         }
 
     def state(self) -> str:
@@ -166,6 +185,7 @@ class Lab:
             draft_us=10,
             begin_ns=0,
             end_ns=10_000,
+            hedge_us=int(given.get("hedge_us", "0")),
         )
 
 
@@ -181,10 +201,12 @@ def describe(effect: VerifierEffect) -> str:
         case Finish():
             return f"finish {effect.reason.name}{': ' + effect.detail if effect.detail else ''}"
         case SendToDrafter(drafter, Open() as frame):
-            return f"to {drafter}: open inc={frame.incarnation} tokens={shown(frame.tokens)} until={frame.draft_until}"
+            hedge = f" hedge={frame.limits.hedge_nodes}" if frame.limits.hedge_nodes else ""
+            return f"to {drafter}: open inc={frame.incarnation} tokens={shown(frame.tokens)} until={frame.draft_until}{hedge}"
         case SendToDrafter(drafter, Commit() as frame):
-            tokens = shown(frame.tokens)
-            return f"to {drafter}: commit begin={frame.begin} tokens={tokens} accepted={frame.num_accepted} until={frame.draft_until}"
+            truth = f"begin={frame.begin} tokens={shown(frame.tokens)} accepted={frame.num_accepted}"
+            hedge = f" hedge={frame.hedge_nodes}" if frame.hedge_nodes else ""
+            return f"to {drafter}: commit {truth} until={frame.draft_until}{hedge}"
         case SendToDrafter(drafter, Close() as frame):
             return f"to {drafter}: close inc={frame.incarnation} {frame.reason.name}{': ' + frame.detail if frame.detail else ''}"
     raise AssertionError(effect)

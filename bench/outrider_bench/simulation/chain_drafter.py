@@ -40,6 +40,14 @@ class ChainDrafter:
         """See DrafterSide."""
         return self._guesser.pause(self._place()) is TailEnd.MORE
 
+    def num_branches(self) -> int:
+        """See DrafterSide: there are none."""
+        return 0
+
+    def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        return self.grow(begin_us, end_us)
+
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""
         match frame:
@@ -90,7 +98,8 @@ class ChainDrafter:
         if num_fresh > 0:
             followed = self._follows(newest)
             self._known = newest
-            if not followed or self._tip - self._base + self._limits.max_nodes > MAX_TREE_NODES:
+            most = self._limits.max_nodes + self._limits.hedge_nodes
+            if not followed or self._tip - self._base + most > MAX_TREE_NODES:
                 self._plant(self._tree_id + 1)
             elif self._sent < self._tip:
                 frames.append(self._tail(TailEnd.MORE))

@@ -1,7 +1,8 @@
 """The drafter's process: one thread that takes what has arrived, drafts one token for everybody who wants one, then sends.
 
-Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step wait for its end, and what is answered to
-them leaves after the next step. Knows sessions of the drafter. Must not know costs, the verifier or policies.
+Side branches only when no chain is due. Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step
+wait for its end, and what is answered to them leaves after the next step. Knows sessions of the drafter. Must not know costs, the
+verifier or policies.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class DrafterProcess:
         self._unsent: list[DrafterFrame] = []
         self._begin_us = 0
         self._changed = False
+        self._hedging = False
 
     def receive(self, frames: list[VerifierFrame]) -> None:
         """Frames of the verifier, between two draft steps."""
@@ -37,18 +39,22 @@ class DrafterProcess:
                 del self._sessions[frame.session]
 
     def start(self, now_us: int) -> int | None:
-        """Begin a draft step; returns the sessions in it that get a token, or None when nobody wants any."""
+        """Begin a draft step; returns its rows (sessions that get a token, or side branches), or None when nobody wants any."""
         if not self._changed:
             return None
         self._changed = False
         self._taking_part = [session for session in self._sessions.values() if session.wants()]
         self._begin_us = now_us
-        return sum(session.can_grow() for session in self._taking_part) if self._taking_part else None
+        if not self._taking_part:
+            return None
+        num_rows = sum(session.can_grow() for session in self._taking_part)
+        self._hedging = num_rows == 0
+        return num_rows or sum(session.num_branches() for session in self._taking_part)
 
     def finish(self, now_us: int) -> None:
         """The draft step is over."""
         for session in self._taking_part:
-            self._unsent += session.grow(self._begin_us, now_us)
+            self._unsent += session.hedge(self._begin_us, now_us) if self._hedging else session.grow(self._begin_us, now_us)
         self._taking_part = []
         self._changed = True
 

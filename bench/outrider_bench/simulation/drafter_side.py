@@ -36,6 +36,14 @@ class DrafterSide(Protocol):
         """Whether that step takes its time; else it only learns that it must pause."""
         ...
 
+    def num_branches(self) -> int:
+        """Rows of the next draft step if no chain is due."""
+        ...
+
+    def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """Such a step is over; returns what is to be sent."""
+        ...
+
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """A frame of the verifier; returns what is to be sent."""
         ...
@@ -64,6 +72,14 @@ class SessionDrafter:
     def can_grow(self) -> bool:
         """See DrafterSide."""
         return self._guesser.pause(self._place()) is TailEnd.MORE
+
+    def num_branches(self) -> int:
+        """See DrafterSide: there are none."""
+        return 0
+
+    def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
+        """See DrafterSide."""
+        return self.grow(begin_us, end_us)
 
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""

@@ -15,6 +15,7 @@ from outrider_bench.simulation.chain_drafter import ChainDrafter
 from outrider_bench.simulation.cores import Cores, Role
 from outrider_bench.simulation.drafter_process import DrafterProcess
 from outrider_bench.simulation.drafter_side import DrafterSide, SessionDrafter
+from outrider_bench.simulation.hedging_drafter import HedgingDrafter
 from outrider_bench.simulation.outcome import Outcome, Recorder
 from outrider_bench.simulation.text import Text, text_of
 from outrider_bench.simulation.verifier_process import VerifierProcess
@@ -83,6 +84,8 @@ class Simulation:
 
     def _open_drafter(self, handle: int) -> DrafterSide:
         text = self._texts[handle]
+        if self._world.hedge_acceptance:
+            return HedgingDrafter(handle, text, self._world.hedge_acceptance)
         return ChainDrafter(handle, text) if self._kind is DrafterKind.CHAIN else SessionDrafter(handle, text)
 
     def _next_due(self) -> int | None:

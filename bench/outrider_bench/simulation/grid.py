@@ -1,7 +1,7 @@
 """The worlds that policies are compared in: every combination of a few values of each axis.
 
-Axes: acceptance, T_target / T_draft, one-way delay in target forwards, sessions, shape of the cost curves, sharing of cores. Must not know
-policies or results.
+Axes: acceptance, T_target / T_draft, one-way delay in target forwards, sessions, shape of the cost curves, sharing of cores, pauses of an
+unsure drafter, side branches. Must not know policies or results.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Axes:
     """Values of each axis. shared: how much longer verifier and drafter take while both run, 1 = on machines of their own.
 
     unsure: how often the drafter stops for want of confidence before a wrong and before a right guess, `0.8/0.1`; `0` = never.
+    hedged: how often its second choice is right where the first is wrong; 0 = it drafts no side branches.
     """
 
     acceptances: tuple[str, ...] = ("0", "0.5", "0.8", "0.98", "0.95>0.1", "0.1>0.95", "0.9|0.3")
@@ -34,6 +35,7 @@ class Axes:
     curves: tuple[str, ...] = ("knee",)
     shared: tuple[float, ...] = (1.0,)
     unsure: tuple[str, ...] = ("0",)
+    hedged: tuple[float, ...] = (0.0,)
 
 
 QUICK = Axes(("0", "0.6", "0.9", "0.95>0.1"), (2, 10), (0, 1), (1, 8), ("knee",))
@@ -61,6 +63,7 @@ class Cell:
     curve: str
     shared: float
     unsure: str
+    hedged: float = 0.0
 
     def world(self, machine: Machine) -> World:
         """The world of this cell."""
@@ -80,6 +83,7 @@ class Cell:
             unsure_when_right=unsure_when_right,
             output_len=OUTPUT_LEN,
             seed=machine.seed,
+            hedge_acceptance=self.hedged,
         )
 
     def num_tokens(self, share: float) -> int:
@@ -94,12 +98,14 @@ class Cell:
         """All but the acceptance."""
         cores = "" if self.shared == 1.0 else f", shared cores x{self.shared:g}"
         unsure = "" if self.unsure == "0" else f", unsure {self.unsure}"
-        return f"c {self.cost_ratio:g}, delay {self.delay:g}, {self.num_sessions} sessions, {self.curve}{cores}{unsure}"
+        hedged = f", hedged {self.hedged:g}" if self.hedged else ""
+        return f"c {self.cost_ratio:g}, delay {self.delay:g}, {self.num_sessions} sessions, {self.curve}{cores}{unsure}{hedged}"
 
 
 def cells_of(axes: Axes) -> list[Cell]:
     """Every combination; acceptances that differ by session only where there are several."""
-    every = itertools.product(axes.acceptances, axes.cost_ratios, axes.delays, axes.sessions, axes.curves, axes.shared, axes.unsure)
+    costs = axes.cost_ratios, axes.delays, axes.sessions, axes.curves
+    every = itertools.product(axes.acceptances, *costs, axes.shared, axes.unsure, axes.hedged)
     return [Cell(*values) for values in every if "|" not in values[0] or values[3] > 1]
 
 

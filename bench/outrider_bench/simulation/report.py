@@ -10,7 +10,7 @@ from outrider_bench.markdown_table import markdown_table
 from outrider_bench.simulation.verdict import CellResult, by_value, worst_cells, worst_of
 
 NUM_WORST = 10
-AXES = ("acceptance", "cost_ratio", "delay", "num_sessions", "curve", "shared", "unsure")
+AXES = ("acceptance", "cost_ratio", "delay", "num_sessions", "curve", "shared", "unsure", "hedged")
 _CELL_HEADINGS = ("cell", "best fixed", "its tokens/s", "ratio", "emitted/round", "drafts accepted", "overlap", "p99 ms/token")
 
 

@@ -17,23 +17,29 @@ from outrider.noise.field import bits, uniform_of
 from outrider.types.tree import IntArray, extend_hash
 from outrider_bench.simulation.world import Phases, World
 
-WRONG_TOKEN = 1
+SECOND_WRONG_TOKEN, WRONG_TOKEN = 0, 1
 FIRST_TOKEN = 2
 NUM_TOKENS = 251  # a prime: no period in common with draft lengths
 VOCAB_SIZE = FIRST_TOKEN + NUM_TOKENS
 _REQUEST_STRIDE = 1 << 20
 _CACHED_TEXTS = 4096
-_RIGHT, _UNSURE = 0, 1 << 32  # purposes of a draw, added to the seed
+_RIGHT, _UNSURE, _SECOND = 0, 1 << 32, 1 << 33  # purposes of a draw, added to the seed
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """truth, guesses: int32 [max_len], by absolute position; unsure: bool [max_len]. hashes: of every prefix, [max_len + 1]."""
+    """truth, guesses: int32 [max_len], by absolute position; unsure: bool [max_len]. hashes: of every prefix, [max_len + 1].
+
+    seconds: int32 [max_len], another guess, right with the world's hedge acceptance where the first is wrong. acceptances: float64
+    [max_len], how likely the first guess is to be right.
+    """
 
     truth: IntArray
     guesses: IntArray
     unsure: npt.NDArray[np.bool_]
     hashes: tuple[int, ...]
+    seconds: IntArray
+    acceptances: npt.NDArray[np.float64]
 
     def num_right(self, position: int, tokens: IntArray) -> int:
         """How many leading tokens of a chain that begins at `position` are the truth."""
@@ -46,13 +52,13 @@ def text_of(world: World, client: int, request: int) -> Text:
     truth, hashes = _truth(world.max_len)
     phases = world.phases[client % len(world.phases)]
     acceptance = _acceptances(phases, world.prompt_len, world.output_len)
-    draws = (
-        _replayed(world.seed, world.max_len) if world.luck_by_position else _uniforms(world.seed, client, request, world.max_len, _RIGHT)
-    )
-    lucky = draws < acceptance
+    lucky = _draws(world, client, request) < acceptance
     unsure_shares = np.where(lucky, world.unsure_when_right, world.unsure_when_wrong)
     unsure = _uniforms(world.seed, client, request, world.max_len, _UNSURE) < unsure_shares
-    return Text(truth, np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32), unsure, hashes)
+    guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
+    hedged = ~lucky & (_uniforms(world.seed, client, request, world.max_len, _SECOND) < world.hedge_acceptance)
+    seconds = np.where(hedged, truth, np.int32(SECOND_WRONG_TOKEN)).astype(np.int32)
+    return Text(truth, guesses, unsure, hashes, seconds, acceptance)
 
 
 @lru_cache(maxsize=16)

@@ -32,6 +32,7 @@ class World:
     verify: a step of so many rows. draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
+    hedge_acceptance: how often the drafter's second choice is right where its first is wrong; 0 = it has no side branches.
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
     replayed drafts. prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
@@ -55,6 +56,7 @@ class World:
     max_draft_len: int = 32
     max_nodes: int = 64
     seed: int = 1
+    hedge_acceptance: float = 0.0
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -66,6 +68,10 @@ class World:
             raise InvalidRequest("world.verify_slowdown", "sharing cores never makes anything faster: factors must be at least 1")
         if not (0.0 <= self.unsure_when_wrong <= 1.0 and 0.0 <= self.unsure_when_right <= 1.0):
             raise InvalidRequest("world.unsure_when_wrong", "is a share in [0, 1]")
+        if not 0.0 <= self.hedge_acceptance <= 1.0:
+            raise InvalidRequest("world.hedge_acceptance", "is a share in [0, 1]")
+        if self.hedge_acceptance and (self.unsure_when_wrong or self.unsure_when_right):
+            raise InvalidRequest("world.hedge_acceptance", "a drafter with side branches is never unsure here")
         if min(self.prompt_len, self.output_len, self.max_rows) < 1:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
         for phases in self.phases:

@@ -84,6 +84,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
     )
     group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
+    group.add_argument(
+        "--replay-hedge-acceptance", type=_not_negative, default=0.0, metavar="H", help="of the second choice where the first is wrong"
+    )
     group.add_argument("--draft-us", type=int, default=500, metavar="US", help="what drafting a token takes (%(default)s)")
 
 
@@ -97,6 +100,9 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--curves", nargs="+", metavar="NAME", help="axis: flat, knee, measured, or file with --curve")
     group.add_argument("--shared", nargs="+", type=_positive, metavar="X", help="axis: how much longer each takes while both run")
     group.add_argument("--unsure", nargs="+", metavar="W/R", help="axis: how often the drafter stops before a wrong / a right guess")
+    group.add_argument(
+        "--hedged", nargs="+", type=_not_negative, metavar="H", help="axis: how often the second choice is right where the first is wrong"
+    )
     group.add_argument("--curve", type=Path, metavar="FILE", help='measured: {"verify_us": {"1": us, ...}, "draft_us": {...}} by rows')
     group.add_argument("--target-ms", type=_positive, default=6.0, metavar="MS", help="a target step of one row (%(default)s)")
     group.add_argument("--message-us", type=int, default=130, metavar="US", help="what a message costs beside the delay (%(default)s)")

@@ -47,11 +47,13 @@ class SourceSession:
 
 @dataclass(frozen=True, slots=True)
 class ProposeRequest:
-    """Grow this session's current tree; it may reach absolute position draft_until (exclusive)."""
+    """Grow this session's current tree; it may reach absolute position draft_until (exclusive). hedge_nodes: live nodes of side branches
+    it may hold besides, 0 = none (a source that knows no side branches need not have any)."""
 
     session: int
     tree_id: int
     draft_until: int
+    hedge_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Proposal:
     """New nodes of the session's current tree. parents: indices in the whole tree (-1 = root). end: MORE when it can go on at once.
 
     scores: float32 [num_nodes] log-probability of each node under the draft. rows: only with rejection acceptance.
+    is_hedge: all nodes are of side branches: below another than the first child of a node. end is the chain's, whatever the nodes are.
+    may_hedge: side branches can go on although the chain paused.
     """
 
     session: int
@@ -68,6 +72,8 @@ class Proposal:
     scores: FloatArray | None
     end: TailEnd
     rows: tuple[DraftRow, ...] = ()
+    is_hedge: bool = False
+    may_hedge: bool = False
 
 
 class DraftSource(Protocol):

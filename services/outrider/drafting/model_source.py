@@ -2,22 +2,23 @@
 
 Chains (tree_width 1) follow the draft model's own pick under the target's noise (docs/architecture.md section 1); trees add the
 Gumbel-top-k of the perturbed logits as siblings, in draw order (RSD, 2402.14160; STAND, 2506.04708), expanding the leaves of the best
-cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). After a commit it keeps what still
-matches and rolls back the rest. Every `propose` is one engine step, so that fresh commits come in between. It loses when a
-draft step costs nearly what a verify step does, or when the pair agrees on little. Must not know frames or streams.
+cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). Where a chain may have side branches
+(hedges.py), they are drafted in steps that no chain wants. After a commit it keeps what still matches and rolls back the rest. Every
+`propose` is one engine step, so that fresh commits come in between. It loses when a draft step costs nearly what a verify step does, or
+when the pair agrees on little. Must not know frames or streams.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, SourceSession
 from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
+from outrider.drafting.hedges import Branch
 from outrider.drafting.model_tree import ModelTree
+from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_picked, two_best
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
@@ -35,13 +36,17 @@ _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class _Part:
-    """One session's part in the step under way. parents: the rows' nodes (the root's own row first when committed tokens end in it)."""
+    """One session's part in the step under way. parents: the rows' nodes (the root's own row first when committed tokens end in it).
+
+    branches: the rows are these, of side branches; parents is empty.
+    """
 
     tree: ModelTree
     draft_until: int
     rows: SequenceRows
     parents: list[int]
     shares: list[int]
+    branches: tuple[Branch, ...] = ()
 
 
 class ModelSource:
@@ -69,7 +74,8 @@ class ModelSource:
     def open(self, session: SourceSession) -> None:
         """Begin a session; raises DoesNotFit, Overloaded or AlreadyExists with nothing held."""
         limits = session.limits
-        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, limits.max_nodes, tenant=session.tenant)
+        most = limits.max_nodes + limits.hedge_nodes
+        spec = SequenceSpec(session.sampling, session.noise, session.num_prompt, limits.max_len, most, tenant=session.tenant)
         self._engine.open(session.session, spec, session.prefix)
         tree = self._trees[session.session] = ModelTree(session, self._eos_token_ids, self._max_depth)
         tree.skip(self._engine.cached_len(session.session))
@@ -122,7 +128,8 @@ class ModelSource:
     def _idle(self, request: ProposeRequest) -> Proposal:
         """A session that was not in the step: it has a reason to pause, or it waits for room."""
         tree = self._trees[request.session]
-        return Proposal(request.session, tree.tree_id, (), (), None, self._end(tree, request.draft_until))
+        may_hedge = bool(tree.branches(request.draft_until))
+        return Proposal(request.session, tree.tree_id, (), (), None, self._end(tree, request.draft_until), may_hedge=may_hedge)
 
     @staticmethod
     def _end(tree: ModelTree, draft_until: int) -> TailEnd:
@@ -138,6 +145,7 @@ class ModelSource:
         start = self._turn % len(requests) if requests else 0
         for request in requests[start:] + requests[:start]:
             tree = self._trees[request.session]
+            tree.allow_hedges(request.hedge_nodes)
             if tree.num_uncached:
                 if request.draft_until <= len(tree.truth):
                     continue
@@ -153,16 +161,31 @@ class ModelSource:
                 leaves = tree.expandable(request.draft_until)
                 if not leaves or not left:
                     continue
+                if tree.hedge_budget and tree.prefers_branches(leaves, tree.branches(request.draft_until)):
+                    continue
                 part = self._feed_leaves(tree, request.draft_until, leaves[:left])
             parts.append(part)
             left -= len(part.rows.committed) + len(part.rows.tokens)
         self._turn += 1
+        if not parts and not prefills:
+            return self._plan_branches(requests[start:] + requests[:start], left)
         budget = min(left, PREFILL_SHARE) if parts else left
         for num_waiting, (tree, draft_until) in zip(range(len(prefills), 0, -1), prefills, strict=True):
             chunk_len = min(tree.num_uncached, -(-budget // num_waiting))
             if chunk_len:
                 parts.append(self._feed_truth(tree, draft_until, chunk_len))
                 budget -= chunk_len
+        return parts
+
+    def _plan_branches(self, requests: list[ProposeRequest], left: int) -> list[_Part]:
+        """Side branches of all sessions, in a step that no chain wants."""
+        parts: list[_Part] = []
+        for request in requests:
+            tree = self._trees[request.session]
+            branches = [] if tree.num_uncached else tree.branches(request.draft_until)[:left]
+            if branches:
+                parts.append(self._feed_branches(tree, request.draft_until, tuple(branches)))
+                left -= len(branches)
         return parts
 
     def _late(self, requests: list[ProposeRequest]) -> frozenset[int]:
@@ -196,14 +219,22 @@ class ModelSource:
         parents = np.array([ROOT if parent == tree.root else tree.place[parent] for parent in above], np.int32)
         return self._part(tree, draft_until, _NO_TOKENS, tokens, parents, leaves)
 
+    def _feed_branches(self, tree: ModelTree, draft_until: int, branches: tuple[Branch, ...]) -> _Part:
+        tokens = np.array([branch.token for branch in branches], np.int32)
+        above = [branch.parent for branch in branches]
+        parents = np.array([ROOT if parent == tree.root else tree.place[parent] for parent in above], np.int32)
+        part = self._part(tree, draft_until, _NO_TOKENS, tokens, parents, above)
+        return replace(part, parents=[], shares=[], branches=branches)
+
     def _part(
         self, tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
     ) -> _Part:
-        wanted, width = bool(parents), tree.limits.tree_width
-        needs_entropy = any(rule.needs_entropy for rule in tree.rules)
-        num_choices = width if wanted and not tree.with_rows and (width > 1 or needs_entropy) else 0
+        wanted = bool(parents)
+        num_choices = tree.limits.tree_width if wanted and not tree.with_rows and tree.wants_choices else 0
         top_logprobs = self._row_support if wanted and tree.with_rows else None
         pick_probs = wanted and bool(tree.rules) and not num_choices
+        if wanted and tree.hedge_budget:
+            num_choices = max(num_choices, 2)
         rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
@@ -217,64 +248,21 @@ class ModelSource:
         first = len(tree.tokens)
         scores: list[float] | None = None
         rows: tuple[DraftRow, ...] = ()
-        if tree.with_rows:
-            rows = self._grow_drawn(part, outcome)
-        elif outcome.choices is not None:
-            scores = self._grow_chosen(part, outcome)
-        elif outcome.pick_probs is not None:
-            scores = self._grow_picked(part, outcome.picks.tolist(), outcome.pick_probs.tolist())
+        if part.branches:
+            grow_branches(tree, part.branches, outcome)
+        elif tree.with_rows:
+            rows = grow_drawn(tree, part.parents, part.shares, outcome, self._drawers[tree.session]) if part.parents else ()
+        elif part.rows.pick_probs:
+            scores = grow_picked(tree, part.parents, outcome)
+        elif outcome.choices is not None and tree.wants_choices:
+            scores = grow_chosen(tree, part.parents, part.shares, outcome)
         else:
             for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
                 tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
+        if tree.hedges is not None and not part.branches and len(tree.tokens) > first:
+            tree.note_row(part.parents[0], *two_best(outcome, 0))
         tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
-        return Proposal(tree.session, tree.tree_id, tokens, parents, packed, self._end(tree, part.draft_until), rows)
-
-    @staticmethod
-    def _grow_picked(part: _Part, picks: list[int], probs: list[float]) -> list[float]:
-        """A chain's next node is the row's pick; returns the new nodes' log-probabilities."""
-        logprobs: list[float] = []
-        for parent, pick, prob in zip(part.parents, picks, probs, strict=True):
-            if part.tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
-                logprobs.append(math.log(max(prob, 1e-30)))
-        return logprobs
-
-    @staticmethod
-    def _grow_chosen(part: _Part, outcome: SequenceResult) -> list[float]:
-        """Children are the row's best perturbed scores in draw order; returns the new nodes' log-probabilities."""
-        assert outcome.choices is not None
-        choices = outcome.choices
-        logprobs: list[float] = []
-        table = (choices.ids.tolist(), choices.scores.tolist(), choices.probs.tolist(), choices.entropy.tolist())
-        for parent, share, ids, scores, probs, entropy in zip(part.parents, part.shares, *table, strict=True):
-            num = sum(math.isfinite(score) for score in scores[:share])
-            steps = _log_softmax(scores[:num])
-            num_added = part.tree.add_children(parent, ids[:num], steps, max(probs), entropy)
-            logprobs += [math.log(max(prob, 1e-30)) for prob in probs[:num_added]]
-        return logprobs
-
-    def _grow_drawn(self, part: _Part, outcome: SequenceResult) -> tuple[DraftRow, ...]:
-        """Rejection acceptance: children are drawn by private noise from exactly the sparse row that is sent along."""
-        tree = part.tree
-        if not part.parents:
-            return ()
-        assert outcome.logprobs is not None
-        drawer = self._drawers[tree.session]
-        rows: list[DraftRow] = []
-        for index, (parent, share) in enumerate(zip(part.parents, part.shares, strict=True)):
-            position = len(tree.truth) if parent == tree.root else tree.positions[parent] + 1
-            row, drawn, values = drawer.draw(
-                parent, position, outcome.logprobs.top_ids[index], outcome.logprobs.top[index], int(outcome.picks[index]), share
-            )
-            tree.add_children(parent, drawn, values, 1.0, 0.0)
-            rows.append(row)
-        return tuple(rows)
-
-
-def _log_softmax(scores: Sequence[float]) -> list[float]:
-    """Log-shares of a row's candidates: how far the best perturbed score stands above its siblings."""
-    if len(scores) < 2:
-        return [0.0] * len(scores)
-    top = scores[0]
-    total = math.log(sum(math.exp(score - top) for score in scores))
-    return [score - top - total for score in scores]
+        end, may_hedge = self._end(tree, part.draft_until), bool(tree.branches(part.draft_until))
+        is_hedge = bool(part.branches)
+        return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, is_hedge=is_hedge, may_hedge=may_hedge)

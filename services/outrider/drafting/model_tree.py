@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider.drafting.contract import SourceSession
+from outrider.drafting.hedges import MAX_HEDGE_ROWS, Branch, Hedges, Second, has_precedence, shares_of
 from outrider.drafting.length.contract import StopRule
 from outrider.drafting.length.registry import rules_for
 from outrider.engine.prefill_order import Prefill
@@ -24,6 +25,7 @@ class ModelTree:
     num_cached: committed tokens with KV. found_len: of them, those that were found cached. awaits_prefix: another session is being read
     whose blocks will be this one's too. live: nodes below the root. leaves: those of them that may be expanded, value by node
     (cumulative log-score). closed: nodes below which nothing is to be guessed now, and why. place: engine index of each fed live node.
+    hedges: what of a chain's tree lies on side branches, None before any were allowed; hedge_budget: how many of its nodes may live.
     """
 
     def __init__(self, session: SourceSession, eos_token_ids: frozenset[int], max_depth: int) -> None:
@@ -32,6 +34,7 @@ class ModelTree:
         self.sampling = session.sampling
         self.with_rows = session.with_rows
         self.rules: tuple[StopRule, ...] = () if session.with_rows else rules_for(session.limits)
+        self.wants_choices = self.limits.tree_width > 1 or any(rule.needs_entropy for rule in self.rules)
         self.truth: list[int] = session.prefix.tolist()
         self.num_cached = 0
         self.found_len = 0
@@ -40,6 +43,8 @@ class ModelTree:
         self._tenant = session.tenant
         self._eos_token_ids = eos_token_ids
         self._max_depth = max_depth
+        self.hedges: Hedges | None = None
+        self.hedge_budget = 0
         self.plant(0)
 
     def plant(self, tree_id: int) -> None:
@@ -54,6 +59,8 @@ class ModelTree:
         self.leaves: dict[int, float] = {}
         self.closed: dict[int, TailEnd] = {}
         self.place: dict[int, int] = {}
+        if self.hedges is not None:
+            self.hedges.plant()
 
     @property
     def num_uncached(self) -> int:
@@ -75,10 +82,14 @@ class ModelTree:
 
     # --- growing --------------------------------------------------------------------------------------------------------
 
+    @property
+    def room(self) -> int:
+        """Nodes that may still be guessed, side branches apart."""
+        return self.limits.max_nodes - len(self.live) + (0 if self.hedges is None else len(self.hedges.nodes))
+
     def expandable(self, draft_until: int) -> list[int]:
         """Leaves whose children would lie before draft_until, best first; at most tree_width, room permitting."""
-        room = self.limits.max_nodes - len(self.live)
-        most = min(self.limits.tree_width, room)
+        most = min(self.limits.tree_width, self.room)
         if most <= 0:
             return []
         if not self.leaves:
@@ -92,17 +103,18 @@ class ModelTree:
 
     def pause(self, draft_until: int) -> TailEnd:
         """Why nothing can be expanded now."""
-        if len(self.live) >= self.limits.max_nodes:
+        if self.room <= 0:
             return TailEnd.LIMIT
         if self.leaves or draft_until <= len(self.truth):
             limit = min(self.limits.max_len, len(self.truth) + self._max_depth)
             return TailEnd.CREDIT if draft_until < limit else TailEnd.LIMIT
-        ends = self.closed.values()
+        ends = list(self.closed.values()) if self.hedges is None else [self.closed.get(self.hedges.tip(self.root), TailEnd.EMPTY)]
+        ends = [end for end in ends if end is not TailEnd.EMPTY]
         return TailEnd.CONFIDENCE if TailEnd.CONFIDENCE in ends else TailEnd.EOS if ends else TailEnd.EMPTY
 
     def shares(self, num_parents: int) -> list[int]:
         """How many children each of the parents may get: fixed before any is drawn, as rejection acceptance needs."""
-        room = self.limits.max_nodes - len(self.live)
+        room = self.room
         if num_parents == 1:
             return [min(self.limits.tree_width, room)]
         shares: list[int] = []
@@ -118,8 +130,13 @@ class ModelTree:
             del self.leaves[node]
             self.place[node] = len(self.place)
 
-    def add_children(self, parent: int, tokens: Sequence[int], steps: Sequence[float], best_prob: float, entropy: float) -> int:
-        """Guess children of a row in draw order; steps: their log-scores relative to the parent. Returns how many were added."""
+    def add_children(
+        self, parent: int, tokens: Sequence[int], steps: Sequence[float], best_prob: float, entropy: float, *, is_hedge: bool = False
+    ) -> int:
+        """Guess children of a row in draw order; steps: their log-scores relative to the parent. Returns how many were added.
+
+        is_hedge: the row is of a side branch.
+        """
         last = False
         for rule in self.rules:
             if rule.stops(self.limits, best_prob, entropy):
@@ -130,19 +147,70 @@ class ModelTree:
         position = len(self.truth) if parent == self.root else self.positions[parent] + 1
         value = 0.0 if parent == self.root else self.values[parent]
         for token, step in zip(tokens, steps, strict=True):
-            node = len(self.tokens)
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.positions.append(position)
-            self.values.append(value + step)
-            self.live.add(node)
+            node = self._add(parent, token, position, value + step)
             if token in self._eos_token_ids:
                 self.closed[node] = TailEnd.EOS
             elif last:
                 self.closed[node] = TailEnd.CONFIDENCE
+            elif is_hedge and self.hedges is not None:
+                self.hedges.end_at(node, parent, token)
             else:
                 self.leaves[node] = value + step
         return len(tokens)
+
+    def _add(self, parent: int, token: int, position: int, value: float) -> int:
+        node = len(self.tokens)
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.positions.append(position)
+        self.values.append(value)
+        self.live.add(node)
+        return node
+
+    # --- side branches --------------------------------------------------------------------------------------------------
+
+    def allow_hedges(self, budget: int) -> None:
+        """At most so many nodes of side branches may live from now on. Of chains only, and not where guesses come with their rows."""
+        self.hedge_budget = 0 if self.with_rows or self.limits.tree_width > 1 else min(budget, self.limits.hedge_nodes)
+        if self.hedge_budget and self.hedges is None:
+            self.hedges = Hedges()
+            for node in sorted(self.live):
+                self.hedges.note(self.parents[node], node, 1.0, None)
+
+    def note_row(self, parent: int, scores: Sequence[float], ids: Sequence[int]) -> None:
+        """The newest node is the first child of this row. scores, ids: the row's two best draws, empty where they were not asked for."""
+        if self.hedges is None:
+            return
+        share, second_share = shares_of(scores)
+        is_useful = second_share > 0.0 and ids[1] not in self._eos_token_ids
+        self.hedges.note(parent, len(self.tokens) - 1, share, Second(ids[1], second_share) if is_useful else None)
+
+    def branches(self, draft_until: int) -> list[Branch]:
+        """The rows of side branches most worth a step, best first."""
+        if self.hedges is None or not self.hedge_budget:
+            return []
+        limit = min(draft_until, len(self.truth) + self._max_depth, self.limits.max_len)
+        room = min(self.hedge_budget - len(self.hedges.nodes), self.limits.max_nodes + self.limits.hedge_nodes - len(self.live))
+        return self.hedges.best(limit, self._position_of, MAX_HEDGE_ROWS, room)
+
+    def prefers_branches(self, leaves: Sequence[int], branches: Sequence[Branch]) -> bool:
+        """Whether the best of these rows is worth more than the chain's next guess."""
+        return self.hedges is not None and bool(branches) and not has_precedence(self.hedges.reach(leaves[0]), branches)
+
+    def feed_branch(self, branch: Branch) -> int:
+        """This row was fed, after those fed before; returns its node."""
+        assert self.hedges is not None
+        node = branch.node
+        if node is None:
+            value = 0.0 if branch.parent == self.root else self.values[branch.parent]
+            node = self._add(branch.parent, branch.token, self._position_of(branch.parent) + 1, value)
+            self.hedges.open(branch, node)
+        self.hedges.fed(node)
+        self.place[node] = len(self.place)
+        return node
+
+    def _position_of(self, node: int) -> int:
+        return len(self.truth) - 1 if node == self.root else self.positions[node]
 
     # --- the truth moves ------------------------------------------------------------------------------------------------
 
@@ -162,6 +230,10 @@ class ModelTree:
         self.live = live
         self.leaves = {leaf: value for leaf, value in self.leaves.items() if leaf in live}
         self.closed = {closed: end for closed, end in self.closed.items() if closed in live or closed == node}
+        if self.hedges is not None:
+            tip = self.hedges.descend(node, live)
+            if tip is not None:
+                self.leaves[tip] = self.values[tip]  # the chain's end, now that the truth came by
 
     def renumber(self, kept: Sequence[int]) -> None:
         """The engine kept these of its live nodes (old indices in new order)."""

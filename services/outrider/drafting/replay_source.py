@@ -1,8 +1,9 @@
 """Replayed drafts of a fixed acceptance: guesses a known text right with a given probability, for benches and throughput models.
 
 Knows the texts and, per position, whether its guess is right: a pure function of (seed, position), so that acceptance per position is
-Bernoulli(acceptance) whatever the pacing, round boundaries or restarts. Each call may cost a fixed time, as a model's step would.
-Must not know models. A session whose prefix begins no known text gets no guesses.
+Bernoulli(acceptance) whatever the pacing, round boundaries or restarts; so is the second choice, which side branches (hedges) begin
+with. Each call may cost a fixed time, as a model's step would. Must not know models. A session whose prefix begins no known text gets no
+guesses.
 """
 
 from __future__ import annotations
@@ -12,29 +13,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, SourceSession
+from outrider.drafting.hedges import Branch
+from outrider.drafting.positional_tree import Choice, PositionalTree
 from outrider.errors import AlreadyExists, InvalidRequest, UnknownSession
 from outrider.noise.field import uniform
 from outrider.types.frames import DraftLimits, TailEnd
-from outrider.types.tree import ROOT, IntArray
+from outrider.types.tree import IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """texts: whole token sequences, prompt and answer. acceptance: probability in [0, 1] that a guess is right. step_us: what one
-    call costs, whatever the number of sessions in it."""
+    """texts: whole token sequences, prompt and answer. acceptance: probability in [0, 1] that a guess is right. hedge_acceptance: that the
+    second choice is right where the first is wrong; 0 = no side branches. step_us: what one call costs, whatever the sessions in it."""
 
     texts: tuple[tuple[int, ...], ...]
     acceptance: float
     vocab_size: int
     seed: int = 0
     step_us: int = 0
+    hedge_acceptance: float = 0.0
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
         if not 0.0 <= self.acceptance <= 1.0:
             raise InvalidRequest("replay.acceptance", f"must be in [0, 1], got {self.acceptance}")
-        if self.vocab_size < 2:
-            raise InvalidRequest("replay.vocab_size", f"a wrong guess needs two tokens, got {self.vocab_size}")
+        if not 0.0 <= self.hedge_acceptance <= 1.0:
+            raise InvalidRequest("replay.hedge_acceptance", f"must be in [0, 1], got {self.hedge_acceptance}")
+        if self.vocab_size < 2 + (self.hedge_acceptance > 0.0):
+            raise InvalidRequest("replay.vocab_size", f"every wrong guess needs a token of its own, got {self.vocab_size}")
         if self.step_us < 0:
             raise InvalidRequest("replay.step_us", f"must be 0 or positive, got {self.step_us}")
         if any(not 0 <= token < self.vocab_size for text in self.texts for token in text):
@@ -43,19 +49,17 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class _Chain:
-    """One session: its text, where its truth stands, and its chain of guesses (node i lies at base + i)."""
+    """One session: its text, where its truth stands, and its guesses."""
 
     limits: DraftLimits
     text: tuple[int, ...]
     known: list[int]
     tree_id: int
-    base: int
-    num_nodes: int
-    root: int
+    tree: PositionalTree
 
 
 class ReplaySource:
-    """Draft source over known texts; chains only, one token a call and session."""
+    """Draft source over known texts: chains, one token a call and session, and their side branches."""
 
     name = "replay"
     runs_at = RunsAt.EITHER
@@ -72,11 +76,14 @@ class ReplaySource:
         if session.session in self._chains:
             raise AlreadyExists(f"session {session.session} is open already")
         prefix = session.prefix.tolist()
-        self._chains[session.session] = _Chain(session.limits, self._text_of(prefix), prefix, 0, len(prefix), 0, ROOT)
+        tree = PositionalTree(len(prefix), lambda position: self._choice(chain.text[position], position))
+        chain = self._chains[session.session] = _Chain(session.limits, self._text_of(prefix), prefix, 0, tree)
 
     def propose(self, requests: list[ProposeRequest]) -> list[Proposal]:
-        """One more guess for every session that may have one."""
+        """One more guess for every session that may have one; side branches in a call that no chain wants."""
         proposals = [self._grow(request) for request in requests]
+        if not any(proposal.tokens for proposal in proposals):
+            proposals = [self._hedge(request, idle) for request, idle in zip(requests, proposals, strict=True)]
         if self._options.step_us and any(proposal.tokens for proposal in proposals):
             self._pause_s(self._options.step_us / 1e6)
         return proposals
@@ -88,10 +95,11 @@ class ReplaySource:
         chain.known += tokens.tolist()
         if chain.known[begin:] != list(chain.text[begin : len(chain.known)]):
             chain.text = self._text_of(chain.known)
+        chain.tree_id = tree_id
         if reroot:
-            chain.tree_id, chain.base, chain.num_nodes, chain.root = tree_id, len(chain.known), 0, ROOT
+            chain.tree.plant(len(chain.known))
         else:
-            chain.root = path[-1]
+            chain.tree.follow(path)
 
     def close(self, session: int) -> None:
         """Forget the session."""
@@ -104,26 +112,47 @@ class ReplaySource:
 
     def _grow(self, request: ProposeRequest) -> Proposal:
         chain = self._chains[request.session]
-        position = chain.base + chain.num_nodes
-        end = self._pause(chain, request.draft_until, position)
-        if end is not TailEnd.MORE:
-            return Proposal(request.session, chain.tree_id, (), (), None, end)
-        parent = chain.num_nodes - 1 if chain.num_nodes else ROOT
-        chain.num_nodes += 1
-        end = self._pause(chain, request.draft_until, position + 1)
-        return Proposal(request.session, chain.tree_id, (self._guess(chain.text[position], position),), (parent,), None, end)
+        tree, first = chain.tree, len(chain.tree.tokens)
+        if self._pause(chain, request) is TailEnd.MORE and tree.has_precedence(self._branches(chain, request)):
+            tree.grow()
+        return self._proposal(chain, request, first, is_hedge=False)
+
+    def _hedge(self, request: ProposeRequest, idle: Proposal) -> Proposal:
+        chain = self._chains[request.session]
+        branches, first = self._branches(chain, request), len(chain.tree.tokens)
+        chain.tree.hedge(branches)
+        return self._proposal(chain, request, first, is_hedge=True) if branches else idle
+
+    def _proposal(self, chain: _Chain, request: ProposeRequest, first: int, *, is_hedge: bool) -> Proposal:
+        """The nodes from `first` on."""
+        nodes = tuple(chain.tree.tokens[first:]), tuple(chain.tree.parents[first:])
+        end, may_hedge = self._pause(chain, request), bool(self._branches(chain, request))
+        return Proposal(request.session, chain.tree_id, *nodes, None, end, is_hedge=is_hedge, may_hedge=may_hedge)
 
     @staticmethod
-    def _pause(chain: _Chain, draft_until: int, position: int) -> TailEnd:
-        """Why no guess for this position can come; MORE when one can."""
+    def _pause(chain: _Chain, request: ProposeRequest) -> TailEnd:
+        """Why the chain cannot go on; MORE when it can."""
+        position = chain.tree.next_position
         if position >= len(chain.text):
             return TailEnd.EMPTY
-        if position >= chain.limits.max_len or chain.num_nodes - 1 - chain.root >= chain.limits.max_nodes:
+        if position >= chain.limits.max_len or chain.tree.num_live >= chain.limits.max_nodes:
             return TailEnd.LIMIT
-        return TailEnd.CREDIT if position >= draft_until else TailEnd.MORE
+        return TailEnd.CREDIT if position >= request.draft_until else TailEnd.MORE
 
-    def _guess(self, token: int, position: int) -> int:
+    def _branches(self, chain: _Chain, request: ProposeRequest) -> list[Branch]:
+        budget = min(request.hedge_nodes, chain.limits.hedge_nodes) if self._options.hedge_acceptance else 0
+        return chain.tree.branches(min(request.draft_until, chain.limits.max_len, len(chain.text)), budget)
+
+    def _choice(self, token: int, position: int) -> Choice:
+        """Right or wrong, first and second: all different tokens."""
         options = self._options
-        if uniform(options.seed, position) < options.acceptance:
-            return token
-        return (token + 1 + int(uniform(options.seed, position, 1) * (options.vocab_size - 1))) % options.vocab_size
+        num_others = options.vocab_size - 1
+        is_right = uniform(options.seed, position) < options.acceptance
+        away = 1 + int(uniform(options.seed, position, 1) * num_others)
+        first = token if is_right else (token + away) % options.vocab_size
+        if not options.hedge_acceptance:
+            return Choice(first)
+        other = (token + away % num_others + 1) % options.vocab_size  # neither the truth nor the first choice, should that be wrong
+        is_hedged = not is_right and uniform(options.seed, position, 2) < options.hedge_acceptance
+        second_share = (1.0 - options.acceptance) * options.hedge_acceptance
+        return Choice(first, options.acceptance, token if is_hedged else other, second_share)

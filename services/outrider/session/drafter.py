@@ -4,7 +4,7 @@ Knows the committed text, its own guess tree and how far it may draft. Must not 
 handed in). Caller's contract: apply effects in order. The first `Observe` after an `Open` begins the session in the source (its tokens
 are the whole prefix, its tree is tree 0); `ReleaseSession` ends it there. A restart under a newer incarnation is a release followed by
 a new begin. After every commit that moves the truth, a Tail says sooner or later that the drafter paused (its end is not MORE), unless
-it stands where it last said so.
+it stands where it last said so. Side branches (hedges) come in tails of their own, after what the chain has guessed: they end as it did.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class DrafterSession:
         self._begun = False
         self._is_opened = False
         self._armed = False
+        self._paused = False  # the chain, and the verifier knows
         self._credit = 0
+        self._hedge_nodes = 0
 
     @property
     def tree(self) -> GuessTree:
@@ -66,6 +68,11 @@ class DrafterSession:
     def wants(self) -> int | None:
         """The absolute position (exclusive) up to which the source should draft now, None when it should not."""
         return self._reach() if self._armed else None
+
+    @property
+    def hedge_nodes(self) -> int:
+        """Live nodes of side branches that the source may hold now."""
+        return self._hedge_nodes
 
     def step(self, event: DrafterEvent) -> list[DrafterEffect]:
         """Take one event; an illegal one ends this session only."""
@@ -100,6 +107,7 @@ class DrafterSession:
         self._text = CommittedText(self._bounds.vocab_size, frame.limits.max_len)
         self._text.extend(0, frame.tokens.tolist(), None)
         self._credit = frame.draft_until
+        self._hedge_nodes = 0
         return effects + self._begin_when_complete(frame)
 
     def _on_frame(self, frame: Commit | Feedback | Close | Open) -> list[DrafterEffect]:
@@ -126,6 +134,7 @@ class DrafterSession:
         fresh = self._text.extend(frame.begin, frame.tokens.tolist(), frame.prefix_hash)
         grew = frame.draft_until > self._credit
         self._credit = max(self._credit, frame.draft_until)
+        self._hedge_nodes = min(frame.hedge_nodes, opening.limits.hedge_nodes)
         if not self._begun:
             return self._begin_when_complete(opening)
         effects: list[DrafterEffect] = self._move(fresh) if fresh else []
@@ -162,11 +171,9 @@ class DrafterSession:
         # Between two commits the tree grows by at most max_nodes, so a tree re-rooted here in time never reaches its bound.
         if not followed or tree.num_nodes + self._max_nodes() > MAX_TREE_NODES:
             return [self._reroot(fresh, tuple(path))]
-        effects: list[DrafterEffect] = [Observe(np.array(fresh, np.int32), tuple(path), reroot=False, tree_id=tree.tree_id)]
-        if self._unsent.tokens:
-            # The verifier is about to plan its next round: what is guessed already serves it now, not at the end of the burst.
-            effects.append(SendToVerifier(self._tail(TailEnd.MORE)))
-        return effects
+        observe = Observe(np.array(fresh, np.int32), tuple(path), reroot=False, tree_id=tree.tree_id)
+        # The verifier is about to plan its next round: what is guessed already serves it now, not at the end of the burst.
+        return [observe, *self._flush()]
 
     def _reroot(self, tokens: list[int], path: tuple[int, ...]) -> Observe:
         self._plant(self._tree.tree_id + 1)
@@ -181,6 +188,7 @@ class DrafterSession:
         """Ask for drafts, or say at once that none can come."""
         end = self._spent()
         self._armed = end is None
+        self._paused = False
         return [] if end is None else [*self._answer_open(0), SendToVerifier(self._tail(end))]
 
     def _spent(self) -> TailEnd | None:
@@ -199,30 +207,49 @@ class DrafterSession:
 
     def _max_nodes(self) -> int:
         assert self.opening is not None
-        return self.opening.limits.max_nodes
+        return self.opening.limits.max_nodes + self.opening.limits.hedge_nodes
 
     # --- the source ------------------------------------------------------------------------------------------------------
 
     def _on_grown(self, grown: Grown) -> list[DrafterEffect]:
         if not self._begun or grown.tree_id != self._tree.tree_id:
             return []
+        # Guesses never wait for side branches, nor are their times mixed.
+        effects = self._flush() if grown.is_hedge is not self._unsent.is_hedge else []
         try:
             self._tree.append(grown.tokens, grown.parents)
         except ProtocolViolation as error:
             return self._close(CloseReason.FAILED, f"the draft source broke its tree: {error}")
         self._unsent.add(grown)
+        return effects + (self._on_hedged(grown) if grown.is_hedge else self._on_guessed(grown))
+
+    def _on_guessed(self, grown: Grown) -> list[DrafterEffect]:
         if grown.end is not TailEnd.MORE:
-            self._armed = False
+            self._armed = grown.may_hedge
             opened = self._answer_open(len(self._text))
-            return opened if self._is_known_pause(grown.end) else [*opened, SendToVerifier(self._tail(grown.end))]
+            was_paused, self._paused = self._paused and not grown.tokens, True
+            if was_paused or self._is_known_pause(grown.end):
+                return opened
+            return [*opened, SendToVerifier(self._tail(grown.end))]
         if not grown.tokens:
             return []
-        opened = self._answer_open(len(self._text))
+        return [*self._answer_open(len(self._text)), *self._flush_if_due()]
+
+    def _on_hedged(self, grown: Grown) -> list[DrafterEffect]:
+        self._armed = grown.end is TailEnd.MORE or grown.may_hedge
+        if grown.end is not TailEnd.MORE and not self._paused:
+            self._paused = True
+            return [SendToVerifier(self._tail(grown.end))]
+        return self._flush_if_due() if self._armed else self._flush()
+
+    def _flush_if_due(self) -> list[DrafterEffect]:
         assert self.opening is not None
         flush_nodes = self.opening.limits.flush_nodes
-        if 0 < flush_nodes <= len(self._unsent.tokens):
-            return [*opened, SendToVerifier(self._tail(TailEnd.MORE))]
-        return opened
+        return self._flush() if 0 < flush_nodes <= len(self._unsent.tokens) else []
+
+    def _flush(self) -> list[DrafterEffect]:
+        """What is unsent, if anything; it ends as the chain was last said to."""
+        return [SendToVerifier(self._tail(self._said if self._paused else TailEnd.MORE))] if self._unsent.tokens else []
 
     def _is_known_pause(self, end: TailEnd) -> bool:
         """The source still stands, with nothing new, where it said it paused: the verifier sees the same from its own tree."""

@@ -24,7 +24,8 @@ class DrafterBounds:
     """What this drafter offers every session.
 
     source: name stamped on tails. vocab_size: emittable ids. eos_token_ids: ids below which nothing is drafted. max_len: longest
-    committed text. max_prefix_len: longest prefix a session may open with. max_nodes: live guessed nodes a session may ask for.
+    committed text. max_prefix_len: longest prefix a session may open with. max_nodes: live guessed nodes a session may ask for, those of
+    side branches included.
     """
 
     source: str
@@ -68,6 +69,8 @@ def _limits_refusal(limits: DraftLimits, bounds: DrafterBounds) -> str | None:
         return f"limits.svip_threshold: must be 0 or positive, got {limits.svip_threshold}"
     if not 0 <= limits.flush_nodes <= MAX_TREE_NODES:
         return f"limits.flush_nodes: must be in [0, {MAX_TREE_NODES}], got {limits.flush_nodes}"
+    if not 0 <= limits.hedge_nodes <= bounds.max_nodes - limits.max_nodes:
+        return f"limits.hedge_nodes: must be in [0, {bounds.max_nodes - limits.max_nodes}] here, got {limits.hedge_nodes}"
     return None
 
 

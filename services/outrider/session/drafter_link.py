@@ -14,7 +14,7 @@ from outrider.session.guess_tree import GuessTree
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.tail_check import check_tail
 from outrider.types.frames import Tail, TailEnd
-from outrider.types.tree import ROOT, DraftRow
+from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow
 
 MAX_MISSED_DEADLINES = 3
 # Rounds that began past their deadline with at most a trickle (one level) from a drafter, less rounds that it brought more for.
@@ -46,8 +46,9 @@ class DrafterLink:
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
-    told_len: committed tokens that were sent to it.
-    newest_levels: levels of the tree that the nodes of the newest joined tail lie on.
+    told_len: committed tokens that were sent to it. hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
+    newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
+    guesses beyond the truth, side branches left out.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
@@ -58,6 +59,7 @@ class DrafterLink:
         self.state = LinkState.CLOSED
         self.credit = 0
         self.num_reopens = 0
+        self.max_hedge_nodes = self.hedge_nodes = 0
         self._reset(0)
 
     def _reset(self, prefix_len: int) -> None:
@@ -79,6 +81,8 @@ class DrafterLink:
         self._num_late = 0
         self._judged_len = prefix_len
         self._outcomes: list[bool] = []
+        self._num_mismatches = self._num_hedged = 0
+        self._mismatched_len = prefix_len
 
     @property
     def is_open(self) -> bool:
@@ -109,11 +113,12 @@ class DrafterLink:
             return True
         return self.is_open and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
-    def reopen(self, prefix_len: int) -> None:
-        """Begin a new incarnation at this prefix."""
+    def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
+        """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""
         self.incarnation += 1
+        self.max_hedge_nodes = max_hedge_nodes
         self.state = LinkState.OPENING
-        self.credit = 0
+        self.credit = self.hedge_nodes = 0
         self._reset(prefix_len)
 
     def close(self, state: LinkState) -> None:
@@ -145,7 +150,7 @@ class DrafterLink:
             return TailFate.GAP
         if tail.prefix_hash != prefix.hash_at(tail.base):
             return TailFate.FOREIGN
-        self.tree = GuessTree(tail.tree_id, tail.base)
+        self.tree = GuessTree(tail.tree_id, tail.base, width=1 if self.max_hedge_nodes else MAX_TREE_NODES)
         self._tree_hash = tail.prefix_hash
         self._discarding = False
         return TailFate.JOINED
@@ -170,7 +175,8 @@ class DrafterLink:
     def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
         assert self.tree is not None
         self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
-        self.newest_levels = len({self.tree.depth(node) for node in range(tail.first_node, self.tree.num_nodes)})
+        new = range(tail.first_node, self.tree.num_nodes)
+        self.newest_levels = len({self.tree.depth(node) for node in new if not self.tree.is_side(node)})
         for row in tail.rows:
             if not ROOT <= row.parent < self.tree.num_nodes:
                 raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")
@@ -192,6 +198,12 @@ class DrafterLink:
         """
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def take_mismatches(self) -> tuple[int, int]:
+        """Since last asked: guesses that the truth contradicted, and of them those where it went on along a side branch instead."""
+        counts = self._num_mismatches, self._num_hedged
+        self._num_mismatches = self._num_hedged = 0
+        return counts
 
     def observe_commit(self, prefix: CommittedPrefix, judged_len: int) -> None:
         """The truth grew: move along it, and expect the drafter to go on unless it still waits at the end of what it guessed.
@@ -217,11 +229,18 @@ class DrafterLink:
         """Walk the root along the truth; notice where the tree cannot go on."""
         tree = self.tree
         assert tree is not None
-        while tree.root_len < len(prefix) and tree.advance(prefix.token(tree.root_len)):
-            self._judge(tree.root_len - 1, right=True)
-        below = tree.live_nodes()
+        while tree.root_len < len(prefix):
+            position, above = tree.root_len, tree.root
+            if not tree.advance(prefix.token(position)):
+                break
+            took_side = tree.is_side_of(tree.root, above)
+            self._judge(position, right=not took_side)
+            if took_side:
+                self._take_side(position, prefix)
+        below = tree.main_nodes()
         if below and tree.root_len < len(prefix):
             self._judge(tree.root_len, right=False)
+            self._count_mismatch(tree.root_len)
         if tree.root_len == len(prefix):
             start = tree.root_len - tree.base
             self.num_live = len(below)
@@ -233,6 +252,19 @@ class DrafterLink:
         if left and tree.root_len >= prefix.newest_begin:
             self.starts_over_at = len(prefix)
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
+
+    def _take_side(self, position: int, prefix: CommittedPrefix) -> None:
+        """The truth entered a side branch at this position: it stays in the tree, but the drafter goes on from there only once it hears."""
+        self._count_mismatch(position)
+        self._num_hedged += 1  # early, or in time to overtake the truth again
+        if position >= prefix.newest_begin:
+            self.starts_over_at = len(prefix)
+
+    def _count_mismatch(self, position: int) -> None:
+        """Each position once."""
+        if position >= self._mismatched_len:
+            self._mismatched_len = position + 1
+            self._num_mismatches += 1
 
     def _judge(self, position: int, *, right: bool) -> None:
         """The guess for a committed position, once."""

@@ -25,9 +25,15 @@ class TailBuffer:
         self._parents: list[int] = []
         self._scores: list[FloatArray] = []
         self._rows: list[DraftRow] = []
-        self._draft_us = 0
+        self._draft_us = self._hedge_us = 0
+        self._is_hedge = False
         self._begin_ns = 0
         self._end_ns = 0
+
+    @property
+    def is_hedge(self) -> bool:
+        """Whether what is unsent is of side branches; False when nothing is."""
+        return self._is_hedge
 
     def add(self, grown: Grown) -> None:
         """Take in a burst's next nodes; times of steps that yielded nothing (prefill) are not drafting."""
@@ -36,7 +42,11 @@ class TailBuffer:
         if not self.tokens:
             self._begin_ns = grown.begin_ns
         self._end_ns = grown.end_ns
-        self._draft_us += grown.draft_us
+        self._is_hedge = grown.is_hedge
+        if grown.is_hedge:
+            self._hedge_us += grown.draft_us
+        else:
+            self._draft_us += grown.draft_us
         self.tokens += grown.tokens
         self._parents += grown.parents
         self._rows += grown.rows
@@ -64,6 +74,7 @@ class TailBuffer:
             end_ns=self._end_ns,
             scores=scores,
             rows=tuple(self._rows),
+            hedge_us=self._hedge_us,
         )
         self.reset()
         return tail

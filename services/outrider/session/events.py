@@ -166,7 +166,10 @@ class VerifierFrameArrived:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """The source added nodes to the live tree (parents: indices in the session's current GuessTree) or paused (end is not MORE)."""
+    """The source added nodes to the live tree (parents: indices in the session's current GuessTree) or paused (end is not MORE).
+
+    is_hedge: the nodes are of side branches; end is the chain's all the same. may_hedge: side branches can go on though the chain paused.
+    """
 
     tree_id: int
     tokens: tuple[int, ...]
@@ -177,6 +180,8 @@ class Grown:
     begin_ns: int
     end_ns: int
     rows: tuple[DraftRow, ...] = ()
+    is_hedge: bool = False
+    may_hedge: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,21 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftTree
 class GuessTree:
     """A growing trie over the tokens from position `base` on, and where the truth stands in it.
 
-    root: the node the truth has reached, ROOT when it still stands before base. Bounded by MAX_TREE_NODES nodes.
+    root: the node the truth has reached, ROOT when it still stands before base. Bounded by MAX_TREE_NODES nodes. width: children of a
+    node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
 
-    def __init__(self, tree_id: int, base: int) -> None:
+    def __init__(self, tree_id: int, base: int, width: int = MAX_TREE_NODES) -> None:
         self.tree_id = tree_id
         self.base = base
+        self.width = width
         self.root = ROOT
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self._depths: list[int] = []
+        self._sides: list[int] = []  # side branches entered on the way to each node
+        self._num_children: dict[int, int] = {}
+        self._firsts: dict[int, int] = {}
         self._children: dict[tuple[int, int], int] = {}
 
     @property
@@ -62,6 +67,11 @@ class GuessTree:
             self.tokens.append(int(token))
             self.parents.append(int(parent))
             self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
+            rank = self._num_children.get(parent, 0)
+            self._num_children[parent] = rank + 1
+            if rank == 0:
+                self._firsts[parent] = node
+            self._sides.append((0 if parent == ROOT else self._sides[parent]) + (rank >= self.width))
             self._children[(int(parent), int(token))] = node
 
     def advance(self, token: int) -> bool:
@@ -82,6 +92,25 @@ class GuessTree:
             if parent == self.root or parent in live:
                 live.add(node)
                 nodes.append(node)
+        return nodes
+
+    def is_side(self, node: int) -> bool:
+        """Whether the way from the root to this live node enters a side branch."""
+        return self.is_side_of(node, self.root)
+
+    def is_side_of(self, node: int, above: int) -> bool:
+        """Whether the way from `above` (a node or ROOT) down to this node enters a side branch."""
+        return self._sides[node] > (0 if above == ROOT else self._sides[above])
+
+    def main_nodes(self) -> list[int]:
+        """Live nodes outside side branches, in index order."""
+        if self.width > 1:
+            return [node for node in self.live_nodes() if not self.is_side(node)]
+        nodes: list[int] = []
+        node = self._firsts.get(self.root)
+        while node is not None:
+            nodes.append(node)
+            node = self._firsts.get(node)
         return nodes
 
     def live_depth(self) -> int:

@@ -2,7 +2,8 @@
 
 Knows guess trees whose roots stand at the newest committed token. Must not know who is a better guesser. Duplicates from several sources
 merge ((parent, token) is unique); shallow nodes come first, so that a small budget is spent where a node is likeliest to be reached;
-nothing is verified below a node that ends the answer (docs/architecture.md section 3, tree invariants).
+nothing is verified below a node that ends the answer, nor on side branches, which wait for a mismatch to come their way
+(docs/architecture.md section 3, tree invariants and hedging).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from outrider.types.tree import ROOT, DraftRow, DraftTree
 def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
     """One trie of at most max_nodes nodes and max_depth levels, and the place in it of each verified node of the first tree."""
     starts = [tree.root_len - tree.base for tree in trees]
-    candidates = sorted((tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.live_nodes())
+    candidates = sorted((tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes())
     places: list[dict[int, int]] = [{tree.root: ROOT} for tree in trees]
     known: dict[tuple[int, int], int] = {}
     tokens: list[int] = []

@@ -21,11 +21,11 @@ from outrider.session.events import (
 )
 from outrider.session.merged_tree import merge_trees, placed_rows
 from outrider.session.opening import VerifierSpec, opening_frames
-from outrider.session.pacing.contract import Pacing, SessionView
+from outrider.session.pacing.contract import MAX_HEDGE_NODES, Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.statistics import DraftInterval, SessionStatistics
 from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
-from outrider.types.tree import DraftRow, DraftTree
+from outrider.types.tree import MAX_TREE_NODES, DraftRow, DraftTree
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
@@ -87,9 +87,10 @@ class SessionDrafters:
         for link in links:
             link.observe_commit(self._prefix, judged_len)
             self._statistics.count_overtaken(link.take_outcomes())
+            self._count_hedges(link)
         return bool(links)
 
-    def commit_frames(self, num_accepted: int, verify_us: int, draft_until: int) -> list[VerifierEffect]:
+    def commit_frames(self, num_accepted: int, verify_us: int, draft_until: int, hedge_nodes: int) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen."""
         known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
@@ -100,10 +101,9 @@ class SessionDrafters:
             if link.told_len < self._prefix.newest_begin and not link.num_live:
                 link.starts_over_at = known_len  # it was left behind, and guesses again only when it has heard
             tokens = self._prefix.slice(link.told_len, known_len)
-            ids = self._spec.session, link.incarnation
-            effects.append(
-                SendToDrafter(link.name, Commit(*ids, link.told_len, tokens, self._prefix.hash, num_accepted, verify_us, link.credit))
-            )
+            link.hedge_nodes = min(hedge_nodes, link.max_hedge_nodes)
+            truth = self._spec.session, link.incarnation, link.told_len, tokens, self._prefix.hash
+            effects.append(SendToDrafter(link.name, Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes)))
             link.told_len = known_len
         return effects
 
@@ -184,15 +184,16 @@ class SessionDrafters:
         link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
         fate = link.take(tail, self._prefix, self._spec.vocab_size)
         stats.count_overtaken(link.take_outcomes())
+        self._count_hedges(link)
         if fate in (TailFate.STALE, TailFate.REPEATED):
             stats.num_tails_stale += fate is TailFate.STALE
             stats.num_tails_repeated += fate is TailFate.REPEATED
             return []
-        interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us)
+        interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us + tail.hedge_us)
         num_levels = link.newest_levels if fate is TailFate.JOINED else 0
-        stats.count_drafting(interval, num_levels, verifying=verifying)
-        if fate is TailFate.JOINED and tail.draft_us:
-            stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE)
+        stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us)
+        if fate is TailFate.JOINED and interval.draft_us:
+            stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE and num_levels > 0)
         if fate is TailFate.FOREIGN:
             return self._reopen(link, now_us)
         if fate is TailFate.GAP:
@@ -204,14 +205,26 @@ class SessionDrafters:
         return []
 
     def _open(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
-        link.reopen(len(self._prefix))
+        link.reopen(len(self._prefix), self._max_hedge_nodes())
         view = self._view(now_us)
         link.credit = min(len(self._prefix) + max(0, self._pacing.draft_ahead(view)), self._spec.max_len - 1)
-        limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view))
+        limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view), hedge_nodes=link.max_hedge_nodes)
         if self._spec.with_rows:  # a tail's size must not depend on the tokens drawn
             limits = dataclasses.replace(limits, stop_below=0.0, svip_threshold=0.0)
         frames = opening_frames(self._spec, limits, self._prefix, link.incarnation, link.credit)
         return [SendToDrafter(link.name, frame) for frame in frames]
+
+    def _max_hedge_nodes(self) -> int:
+        """Room for side branches: of chains only (a tree's siblings are hedges already), and not where guesses come with their rows."""
+        limits = self._spec.limits
+        if not self._pacing.hedges or self._spec.with_rows or limits.tree_width > 1:
+            return 0
+        return max(0, min(MAX_HEDGE_NODES, MAX_TREE_NODES // 2 - limits.max_nodes))
+
+    def _count_hedges(self, link: DrafterLink) -> None:
+        counts = link.take_mismatches()
+        if link.hedge_nodes:
+            self._statistics.count_hedges(*counts)
 
     def _reopen(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
         """Start over at the present prefix; a drafter that needs it too often is not worth it."""

@@ -17,6 +17,8 @@ ACCEPTANCE_RATE = 1 / 32
 PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
 PAUSE_RATE = 1 / 32
 LINK_RATE = 1 / 8
+HEDGE_PRIOR = 0.5
+PRIOR_HEDGES = 4  # mismatches that the prior counts for
 DRAFT_TIME_RATE = 1 / 8
 OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
@@ -48,6 +50,7 @@ class SessionStatistics:
     draft_us_per_token: per level of a tree, which is a token of the answer. num_tested: guesses found right or wrong. continue_prob: chance
     that a drafter that guessed one more token goes on without a pause for confidence. link_us: from the end of drafting to the arrival.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
+    num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
     num_rounds: int = 0
@@ -78,6 +81,8 @@ class SessionStatistics:
     continue_prob: float = 1.0
     link_us: float = 0.0
     step_overhead_us: float = 0.0
+    num_hedge_tests: int = 0
+    num_hedge_hits: int = 0
     _num_draft_times: int = 0
     _draft_us_before_round: int = 0
     _overlapped_us: float = 0.0
@@ -103,6 +108,8 @@ class SessionStatistics:
             num_cached_prompt=self.num_cached_prompt,
             num_looked_up=self.num_looked_up,
             num_looked_up_accepted=self.num_looked_up_accepted,
+            num_hedge_tests=self.num_hedge_tests,
+            num_hedge_hits=self.num_hedge_hits,
         )
 
     @property
@@ -115,19 +122,23 @@ class SessionStatistics:
         """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
         return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
 
-    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool) -> None:
+    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool, hedge_us: int = 0) -> None:
         """Add a tail's work. num_levels: of the tree that it added to (a chain's tokens); siblings come in one pass.
 
-        verifying: a round is in flight, so that the tail may still overlap with it when it ends.
+        verifying: a round is in flight, so that the tail may still overlap with it when it ends. hedge_us: of the interval's work, what
+        went into side branches: it costs, but says nothing of how fast guesses come.
         """
         self.draft_us += interval.draft_us
-        if num_levels:
-            measured = interval.draft_us / num_levels
+        if num_levels and (interval.draft_us > hedge_us or not hedge_us):
+            measured = (interval.draft_us - hedge_us) / num_levels
             # The first tail holds the reading of the prompt too: it serves until there is a second, and no longer.
             known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
             self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
             self._num_draft_times += 1
-        self._overlapped_us += sum(interval.share_within(begin, end) for begin, end in self._verify_intervals)
+        for begin, end in reversed(self._verify_intervals):  # one after another, so that what ended before is followed by no other
+            if end <= interval.begin_us:
+                break
+            self._overlapped_us += interval.share_within(begin, end)
         if verifying:
             self._pending_tails.append(interval)
 
@@ -190,6 +201,16 @@ class SessionStatistics:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
         for right in outcomes:
             self._count_test(float(right))
+
+    def count_hedges(self, num_mismatches: int, num_hedged: int) -> None:
+        """Mismatches while side branches were allowed, and of them those that found one."""
+        self.num_hedge_tests += num_mismatches
+        self.num_hedge_hits += num_hedged
+
+    @property
+    def hedge_hit_share(self) -> float:
+        """Estimated share of mismatches that find a side branch, in [0, 1]."""
+        return min(1.0, (HEDGE_PRIOR * PRIOR_HEDGES + self.num_hedge_hits) / (PRIOR_HEDGES + self.num_hedge_tests))
 
     def _count_test(self, outcome: float) -> None:
         self.num_tested += 1

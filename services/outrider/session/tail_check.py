@@ -27,8 +27,8 @@ def check_tail(tail: Tail, vocab_size: int) -> None:
         raise ProtocolViolation(f"first node {tail.first_node} or base {tail.base} is out of range")
     if len(tail.source) > MAX_SOURCE_LEN or not isinstance(tail.end, TailEnd):
         raise ProtocolViolation("source name or end of the tail is malformed")
-    if not 0 <= tail.draft_us <= MAX_TAIL_DRAFT_US or tail.end_ns < tail.begin_ns:
-        raise ProtocolViolation(f"drafting time of {tail.draft_us} us in [{tail.begin_ns}, {tail.end_ns}] ns cannot be")
+    if not 0 <= tail.draft_us + tail.hedge_us <= MAX_TAIL_DRAFT_US or min(tail.draft_us, tail.hedge_us) < 0 or tail.end_ns < tail.begin_ns:
+        raise ProtocolViolation(f"drafting time of {tail.draft_us} and {tail.hedge_us} us in [{tail.begin_ns}, {tail.end_ns}] ns cannot be")
     _check_ids("token", tail.tokens, vocab_size)
     if len(tail.tokens) > MAX_TREE_NODES:
         raise ProtocolViolation(f"tail has {len(tail.tokens)} nodes, at most {MAX_TREE_NODES}")

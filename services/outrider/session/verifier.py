@@ -132,6 +132,8 @@ class VerifierSession:
             step_overhead_us=stats.step_overhead_us,
             is_drafting=any(link.may_be_at_work(self.prefix) for link in self._drafters.open()),
             lookup_rights=self.lookup_rights,
+            num_hedge_tests=stats.num_hedge_tests,
+            hedge_hit_share=stats.hedge_hit_share,
         )
 
     @property
@@ -262,11 +264,11 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
         if not self._drafters.observe_commit(judged_len):
             return []
-        return self._drafters.commit_frames(num_accepted, verify_us, self._grant_credit(now_us))
-
-    def _grant_credit(self, now_us: int) -> int:
-        """draft_until for this commit, and the deadline that follows from it."""
         view = self.view(now_us)
+        return self._drafters.commit_frames(num_accepted, verify_us, self._grant_credit(view, now_us), self._pacing.hedge_nodes(view))
+
+    def _grant_credit(self, view: SessionView, now_us: int) -> int:
+        """draft_until for this commit, and the deadline that follows from it."""
         # The last position of an answer is the target's own: a guess there could save nothing.
         until = min(self.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
         drafting_us = view.draft_us_per_token * max(1, until - self.committed_len - view.depth)

@@ -43,6 +43,7 @@ class DraftLimits:
     max_len: committed tokens the session may ever hold. max_nodes: live nodes of its tree. tree_width: children tried per node (1 = chain).
     stop_below: stop when the best next token's draft probability is below this (0 = never). svip_threshold: stop when
     sqrt(k * entropy) exceeds this (0 = off; SVIP, ALGORITHMS C). flush_nodes: send a tail every so many new nodes (0 = only when pausing).
+    hedge_nodes: live nodes of side branches there may ever be beside max_nodes (0 = none); how many at present is the commits' to say.
     """
 
     max_len: int
@@ -51,6 +52,7 @@ class DraftLimits:
     stop_below: float = 0.0
     svip_threshold: float = 0.0
     flush_nodes: int = 0
+    hedge_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class Tail:
     base: position of the tree's depth-0 nodes, fixed for the tree's life. prefix_hash: rolling hash of the tokens before base.
     first_node: index in the tree of tokens[0]; parents index into the whole tree (-1 = root). A commit that follows the tree
     keeps tree_id and indices; a contradiction starts a new tree_id. scores: optional log-probability per node.
-    draft_us: drafting time spent on these nodes. begin_ns, end_ns: the drafter's monotonic clock around that work.
+    draft_us: drafting time spent on these nodes, side branches left out; hedge_us: on those. begin_ns, end_ns: the drafter's monotonic
+    clock around all that work.
     """
 
     session: int
@@ -119,6 +122,7 @@ class Tail:
     end_ns: int
     scores: FloatArray | None = None
     rows: tuple[DraftRow, ...] = ()
+    hedge_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class Commit:
 
     prefix_hash: rolling hash of all committed tokens after this commit. num_accepted: drafted tokens among them.
     draft_until: absolute credit, idempotent (the largest seen counts). verify_us: duration of the round's step.
+    hedge_nodes: live nodes of side branches the drafter may hold from now on, at most DraftLimits.hedge_nodes; the newest frame counts.
     """
 
     session: int
@@ -137,6 +142,7 @@ class Commit:
     num_accepted: int
     verify_us: int
     draft_until: int
+    hedge_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class DraftStatistics:
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
     round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
     num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
+    num_hedge_tests: guesses contradicted while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
     num_rounds: int = 0
@@ -38,6 +39,8 @@ class DraftStatistics:
     num_cached_prompt: int = 0
     num_looked_up: int = 0
     num_looked_up_accepted: int = 0
+    num_hedge_tests: int = 0
+    num_hedge_hits: int = 0
 
     @property
     def mean_emitted_per_round(self) -> float:

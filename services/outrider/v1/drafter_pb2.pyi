@@ -74,20 +74,22 @@ class Pong(_message.Message):
     def __init__(self, sent_ns: _Optional[int] = ..., clock_ns: _Optional[int] = ...) -> None: ...
 
 class DraftLimits(_message.Message):
-    __slots__ = ("max_len", "max_nodes", "tree_width", "stop_below", "svip_threshold", "flush_nodes")
+    __slots__ = ("max_len", "max_nodes", "tree_width", "stop_below", "svip_threshold", "flush_nodes", "hedge_nodes")
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     TREE_WIDTH_FIELD_NUMBER: _ClassVar[int]
     STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
     SVIP_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FLUSH_NODES_FIELD_NUMBER: _ClassVar[int]
+    HEDGE_NODES_FIELD_NUMBER: _ClassVar[int]
     max_len: int
     max_nodes: int
     tree_width: int
     stop_below: float
     svip_threshold: float
     flush_nodes: int
-    def __init__(self, max_len: _Optional[int] = ..., max_nodes: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., svip_threshold: _Optional[float] = ..., flush_nodes: _Optional[int] = ...) -> None: ...
+    hedge_nodes: int
+    def __init__(self, max_len: _Optional[int] = ..., max_nodes: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., svip_threshold: _Optional[float] = ..., flush_nodes: _Optional[int] = ..., hedge_nodes: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("session", "incarnation", "request_id", "token_ids", "prefix_len", "num_prompt_tokens", "sampling", "noise", "limits", "draft_until", "with_rows", "tenant", "adapter")
@@ -120,7 +122,7 @@ class Open(_message.Message):
     def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_len: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., limits: _Optional[_Union[DraftLimits, _Mapping]] = ..., draft_until: _Optional[int] = ..., with_rows: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("session", "incarnation", "begin", "token_ids", "prefix_hash", "num_accepted", "verify_us", "draft_until")
+    __slots__ = ("session", "incarnation", "begin", "token_ids", "prefix_hash", "num_accepted", "verify_us", "draft_until", "hedge_nodes")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +131,7 @@ class Commit(_message.Message):
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     VERIFY_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    HEDGE_NODES_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     begin: int
@@ -137,7 +140,8 @@ class Commit(_message.Message):
     num_accepted: int
     verify_us: int
     draft_until: int
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_hash: _Optional[int] = ..., num_accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., draft_until: _Optional[int] = ...) -> None: ...
+    hedge_nodes: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_hash: _Optional[int] = ..., num_accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., draft_until: _Optional[int] = ..., hedge_nodes: _Optional[int] = ...) -> None: ...
 
 class Feedback(_message.Message):
     __slots__ = ("session", "incarnation", "positions", "k", "top_token_ids", "top_logprobs", "hidden")
@@ -202,7 +206,7 @@ class Refused(_message.Message):
     def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Tail(_message.Message):
-    __slots__ = ("session", "incarnation", "tree_id", "first_node", "base", "prefix_hash", "token_ids", "parents", "scores", "end", "source", "draft_us", "begin_ns", "end_ns", "rows")
+    __slots__ = ("session", "incarnation", "tree_id", "first_node", "base", "prefix_hash", "token_ids", "parents", "scores", "end", "source", "draft_us", "begin_ns", "end_ns", "rows", "hedge_us")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TREE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +222,7 @@ class Tail(_message.Message):
     BEGIN_NS_FIELD_NUMBER: _ClassVar[int]
     END_NS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    HEDGE_US_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     tree_id: int
@@ -233,7 +238,8 @@ class Tail(_message.Message):
     begin_ns: int
     end_ns: int
     rows: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.DraftRow]
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., tree_id: _Optional[int] = ..., first_node: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[TailEnd, str]] = ..., source: _Optional[str] = ..., draft_us: _Optional[int] = ..., begin_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[_sampling_pb2.DraftRow, _Mapping]]] = ...) -> None: ...
+    hedge_us: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., tree_id: _Optional[int] = ..., first_node: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[TailEnd, str]] = ..., source: _Optional[str] = ..., draft_us: _Optional[int] = ..., begin_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[_sampling_pb2.DraftRow, _Mapping]]] = ..., hedge_us: _Optional[int] = ...) -> None: ...
 
 class DraftRequestFrame(_message.Message):
     __slots__ = ("hello", "open", "commit", "feedback", "close", "ping")

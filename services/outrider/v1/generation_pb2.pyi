@@ -160,7 +160,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ...) -> None: ...
 
 class DraftStatistics(_message.Message):
-    __slots__ = ("num_rounds", "num_drafted", "num_accepted", "mean_emitted_per_round", "acceptance_rate", "drafted_by_depth", "accepted_by_depth", "verify_us", "draft_us", "overlapped_draft_us", "reconcile_us", "draft_wait_us", "pacing", "num_drafter_losses", "num_cached_prompt_tokens", "num_looked_up", "num_looked_up_accepted")
+    __slots__ = ("num_rounds", "num_drafted", "num_accepted", "mean_emitted_per_round", "acceptance_rate", "drafted_by_depth", "accepted_by_depth", "verify_us", "draft_us", "overlapped_draft_us", "reconcile_us", "draft_wait_us", "pacing", "num_drafter_losses", "num_cached_prompt_tokens", "num_looked_up", "num_looked_up_accepted", "num_hedge_tests", "num_hedge_hits")
     NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,8 @@ class DraftStatistics(_message.Message):
     NUM_CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
     NUM_LOOKED_UP_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_HEDGE_TESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HEDGE_HITS_FIELD_NUMBER: _ClassVar[int]
     num_rounds: int
     num_drafted: int
     num_accepted: int
@@ -195,7 +197,9 @@ class DraftStatistics(_message.Message):
     num_cached_prompt_tokens: int
     num_looked_up: int
     num_looked_up_accepted: int
-    def __init__(self, num_rounds: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., mean_emitted_per_round: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., drafted_by_depth: _Optional[_Iterable[int]] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., verify_us: _Optional[int] = ..., draft_us: _Optional[int] = ..., overlapped_draft_us: _Optional[int] = ..., reconcile_us: _Optional[int] = ..., draft_wait_us: _Optional[int] = ..., pacing: _Optional[str] = ..., num_drafter_losses: _Optional[int] = ..., num_cached_prompt_tokens: _Optional[int] = ..., num_looked_up: _Optional[int] = ..., num_looked_up_accepted: _Optional[int] = ...) -> None: ...
+    num_hedge_tests: int
+    num_hedge_hits: int
+    def __init__(self, num_rounds: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., mean_emitted_per_round: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., drafted_by_depth: _Optional[_Iterable[int]] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., verify_us: _Optional[int] = ..., draft_us: _Optional[int] = ..., overlapped_draft_us: _Optional[int] = ..., reconcile_us: _Optional[int] = ..., draft_wait_us: _Optional[int] = ..., pacing: _Optional[str] = ..., num_drafter_losses: _Optional[int] = ..., num_cached_prompt_tokens: _Optional[int] = ..., num_looked_up: _Optional[int] = ..., num_looked_up_accepted: _Optional[int] = ..., num_hedge_tests: _Optional[int] = ..., num_hedge_hits: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("index", "finish_reason", "stop_string", "usage", "statistics", "time_to_first_token_us", "total_us")

@@ -117,6 +117,7 @@ def _tail_to_proto(frame: Tail) -> pb.Tail:
         begin_ns=frame.begin_ns,
         end_ns=frame.end_ns,
         rows=[draft_row_to_proto(row) for row in frame.rows],
+        hedge_us=frame.hedge_us,
     )
 
 
@@ -146,6 +147,7 @@ def _tail(message: pb.Tail) -> Tail:
         end_ns=message.end_ns,
         scores=numbers("scores", message.scores) if message.scores else None,
         rows=tuple(draft_row_from_proto(row, f"rows[{index}]") for index, row in enumerate(message.rows)),
+        hedge_us=message.hedge_us,
     )
 
 

@@ -82,6 +82,8 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
         num_cached_prompt_tokens=statistics.num_cached_prompt,
         num_looked_up=statistics.num_looked_up,
         num_looked_up_accepted=statistics.num_looked_up_accepted,
+        num_hedge_tests=statistics.num_hedge_tests,
+        num_hedge_hits=statistics.num_hedge_hits,
     )
 
 
@@ -106,4 +108,6 @@ def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStati
         num_cached_prompt=message.num_cached_prompt_tokens,
         num_looked_up=message.num_looked_up,
         num_looked_up_accepted=message.num_looked_up_accepted,
+        num_hedge_tests=message.num_hedge_tests,
+        num_hedge_hits=message.num_hedge_hits,
     )

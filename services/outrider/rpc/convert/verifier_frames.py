@@ -98,6 +98,7 @@ def _commit_to_proto(frame: Commit) -> pb.Commit:
         num_accepted=frame.num_accepted,
         verify_us=frame.verify_us,
         draft_until=frame.draft_until,
+        hedge_nodes=frame.hedge_nodes,
     )
 
 
@@ -113,6 +114,7 @@ def _commit(message: pb.Commit) -> Commit:
         num_accepted=bounded("num_accepted", message.num_accepted, 0, len(tokens)),
         verify_us=message.verify_us,
         draft_until=bounded("draft_until", message.draft_until, 0),
+        hedge_nodes=bounded("hedge_nodes", message.hedge_nodes, 0, MAX_TREE_NODES),
     )
 
 
@@ -163,6 +165,7 @@ def _limits_to_proto(limits: DraftLimits) -> pb.DraftLimits:
         stop_below=limits.stop_below,
         svip_threshold=limits.svip_threshold,
         flush_nodes=limits.flush_nodes,
+        hedge_nodes=limits.hedge_nodes,
     )
 
 
@@ -174,6 +177,7 @@ def _limits(message: pb.DraftLimits, prefix_len: int) -> DraftLimits:
         stop_below=finite("limits.stop_below", message.stop_below, 0.0, 1.0),
         svip_threshold=finite("limits.svip_threshold", message.svip_threshold, 0.0),
         flush_nodes=bounded("limits.flush_nodes", message.flush_nodes, 0),
+        hedge_nodes=bounded("limits.hedge_nodes", message.hedge_nodes, 0, MAX_TREE_NODES),
     )
 
 

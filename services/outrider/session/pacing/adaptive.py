@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.hedging import hedge_budget
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import Probe, ProbeBudget
@@ -62,6 +63,7 @@ class AdaptivePacing:
     name = "adaptive"
     drafts = True
     looks_up = True
+    hedges = True
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
@@ -78,6 +80,7 @@ class AdaptivePacing:
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
+        self._contention = 1.0  # how much longer such a step takes while drafters are at work
         self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
@@ -88,6 +91,7 @@ class AdaptivePacing:
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
+        self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
@@ -108,6 +112,14 @@ class AdaptivePacing:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
         return min(own.course.ahead_len, 2 * self._bound(session))
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
+        own = self._remember(session)
+        return self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+
+    def _hedge_budget(self, session: SessionView) -> int:
+        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
 
     def flush_len(self, session: SessionView) -> int:
         """Small tails: a round may begin at any length."""
@@ -239,13 +251,14 @@ class AdaptivePacing:
         self._look_at_us = view.now_us + LOOK_EVERY_US
         rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
         self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._rates.draft_us(Pace.AHEAD)))))
-        found: dict[tuple[int, int], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
-            key = round(session.acceptance / ACCEPTANCE_STEP), round(session.continue_prob / ACCEPTANCE_STEP)
+            hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in (session.acceptance, session.continue_prob, hedge_share))
             if key not in found:
-                found[key] = _courses(rates, key[0] * ACCEPTANCE_STEP, key[1] * ACCEPTANCE_STEP, self._longest)
+                found[key] = _courses(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
             for pace in gains:
                 gains[pace] += max(self._worth(course) for course in (*found[key][pace], *found[key][Pace.PLAIN]))
@@ -301,11 +314,13 @@ class AdaptivePacing:
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
 
 
-def _courses(rates: dict[Pace, RoundRates], acceptance: float, continue_prob: float, longest: int) -> dict[Pace, list[Course]]:
+def _courses(
+    rates: dict[Pace, RoundRates], longest: int, acceptance: float, continue_prob: float, hedge_share: float
+) -> dict[Pace, list[Course]]:
     return {
         Pace.PLAIN: [plain_course(rates[Pace.PLAIN])],
         Pace.SERIAL: serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest],
-        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob)],
+        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)],
     }
 
 

@@ -10,6 +10,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
+MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
+
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
@@ -47,6 +49,7 @@ class SessionView:
     for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
     lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
+    num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
     """
 
     session: int
@@ -70,6 +73,8 @@ class SessionView:
     step_overhead_us: float = 0.0
     is_drafting: bool = False
     lookup_rights: tuple[float, ...] = ()
+    num_hedge_tests: int = 0
+    hedge_hit_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class PacingPlan:
 
 class Pacing(Protocol):
     """A registered policy. drafts: False when it never uses a drafter's guesses, so that its sessions open none. looks_up: it may plan
-    rounds of guesses from the text itself.
+    rounds of guesses from the text itself. hedges: whether it ever asks for side branches, so that drafters keep room for them.
 
     The only memory a policy may keep is that of smoothing (a draft length with hysteresis).
     """
@@ -131,6 +136,7 @@ class Pacing(Protocol):
     name: str
     drafts: bool
     looks_up: bool
+    hedges: bool
 
     def plan(self, view: StepView) -> PacingPlan:
         """Decide the next step. Must make progress: a prefill and a ready session past its deadline are taken, every wait has an end."""
@@ -138,6 +144,10 @@ class Pacing(Protocol):
 
     def draft_ahead(self, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter may draft (draft_until = committed_len + this); 0 = do not draft."""
+        ...
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """Live nodes of side branches the drafter may hold from this commit on, at most MAX_HEDGE_NODES; 0 = none."""
         ...
 
     def flush_len(self, session: SessionView) -> int:

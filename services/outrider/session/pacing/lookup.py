@@ -19,6 +19,7 @@ class LookupPacing:
     name = "lookup"
     drafts = False
     looks_up = True
+    hedges = False
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._draft_len = draft_len
@@ -42,6 +43,10 @@ class LookupPacing:
         return paying_len(rights, StepRest(view.cost, num_rows, tokens, session.step_overhead_us))
 
     def draft_ahead(self, session: SessionView) -> int:
+        """Nothing is drafted."""
+        return 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
         """Nothing is drafted."""
         return 0
 

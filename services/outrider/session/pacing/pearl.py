@@ -22,6 +22,7 @@ class PearlPacing:
     name = "pearl"
     drafts = True
     looks_up = False
+    hedges = False
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._length = DraftLength(draft_len, pearl_tokens_per_us, overlaps=True)
@@ -43,6 +44,10 @@ class PearlPacing:
     def draft_ahead(self, session: SessionView) -> int:
         """What is left of the block being verified, and the whole next block."""
         return 2 * self._length.of(session) - 1 if session.max_draft_len else 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """No side branches."""
+        return 0
 
     def flush_len(self, session: SessionView) -> int:
         """A tail per block."""

@@ -15,6 +15,7 @@ class PlainPacing:
     name = "plain"
     drafts = False
     looks_up = False
+    hedges = False
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
@@ -23,6 +24,10 @@ class PlainPacing:
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing is drafted."""
+        return 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """No side branches."""
         return 0
 
     def flush_len(self, session: SessionView) -> int:

@@ -22,6 +22,7 @@ from outrider.session.pacing.contract import CostCurve
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
+HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
 LOST_TOKENS = 1.5  # of a round's drafting: the one that its last pick tests, and half of what was under way when a commit contradicts
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
@@ -93,8 +94,8 @@ def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -
     return [Course(Pace.SERIAL, at, at, at, float(emitted[at] / round_us[at]), float(round_us[at])) for at in lengths]
 
 
-def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float) -> Course:
-    """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN."""
+def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float = 0.0) -> Course:
+    """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_WAIT_LEN)
     lengths = np.arange(MAX_WAIT_LEN + 1)
     right = min(_ALMOST_ONE, acceptance * continue_prob)
@@ -105,7 +106,9 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     miss_wait_us = 2.0 * rates.link_us + longest * rates.draft_us
     # Without guesses rounds begin at once, one after another, until the drafter is heard of; it follows if all their tokens were guessed.
     miss_wait_us[0] = 0.0
-    goes_on[0] = _heard_share(right, _num_unheard(rates, float(step_us[0])))
+    branch_share = HEDGE_WORTH * hedge_share  # a mismatch that finds a branch goes on, if not as far
+    goes_on[0] = _heard_share(right + (1.0 - right) * branch_share, _num_unheard(rates, float(step_us[0])))
+    goes_on[1:] += (1.0 - goes_on[1:]) * branch_share
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
     tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]

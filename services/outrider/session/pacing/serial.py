@@ -18,6 +18,7 @@ class SerialPacing:
     name = "serial"
     drafts = True
     looks_up = False
+    hedges = False
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._length = DraftLength(draft_len, serial_tokens_per_us)
@@ -35,6 +36,10 @@ class SerialPacing:
     def draft_ahead(self, session: SessionView) -> int:
         """One draft and no more: the drafter rests while its guesses are verified."""
         return self._length.of(session) if session.max_draft_len else 0
+
+    def hedge_nodes(self, session: SessionView) -> int:
+        """No side branches."""
+        return 0
 
     def flush_len(self, session: SessionView) -> int:
         """The whole draft in one tail."""
