@@ -163,7 +163,8 @@ def test_biases_everywhere_and_mixed_windows(way: str, tmp_path: Path, captured:
 
 
 @pytest.mark.parametrize("way", FEW_ROWS)
-def test_both_ways_may_take_turns_on_one_cache(way: str, tmp_path: Path, captured: Captured) -> None:
+def test_long_steps_go_to_torch_or_in_parts(way: str, tmp_path: Path, captured: Captured) -> None:
+    """numpy leaves them to torch, on the same cache; thin operations take them array_rows at a time."""
     fakes_models.make_model("mistral", tmp_path)
     run_schedule(load(tmp_path, "torch"), 5)
     torch_logits = captured.copy()

@@ -48,7 +48,7 @@ class EngineConfig:
 
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
-    thin_products: their matrix products run on compiled code where a C compiler is found; else, and without, on numpy's.
+    thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never).
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. probe: check the model at load time.
     """

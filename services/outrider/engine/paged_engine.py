@@ -49,8 +49,8 @@ class PagedEngine:
         self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
         arrays = forward.array_forward(self._cache) if config.array_rows else None
         self._arrays = arrays if arrays is not None and (arrays.is_invariant or not self._invariant) else None
-        # in `invariant` all rows go one way: what the other computes has other bits
-        self._array_rows = config.max_rows if self._invariant else config.array_rows
+        # a way whose bits do not depend on the row count takes all rows: what another computes has other bits
+        self._array_rows = config.max_rows if arrays is not None and arrays.is_invariant else config.array_rows
         self._max_tree_depth = sizes.max_tree_depth if self._invariant and self._arrays is None else MAX_TREE_NODES
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
         self._sequences = SequenceTable(identity, self._limits)

@@ -22,6 +22,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
+from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -95,11 +96,19 @@ class AdaptivePacing:
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us:
             self._look(view)
-        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         view = self._with_lookups(view)
+        if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
+            self._excess_us = 0.0
+            return PacingPlan(share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows), None, "verify")
+        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
         self._note_excess(plan, cost)
         return marked(plan, {session.session for session in view.sessions if self._by_lookup.goes(session)}.__contains__)
+
+    def _goes_without(self, session: SessionView) -> bool:
+        """Decodes plainly, no probe is on, and no guess is at hand."""
+        own = self._remember(session)
+        return own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth and not self._by_lookup.goes(session)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
