@@ -46,7 +46,7 @@ def answer(answering: Answering, prompt: tuple[int, ...], temperature: float, wi
     )
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["qwen3", pytest.param("gpt_neox", marks=pytest.mark.slow)])
 def test_a_made_pair_is_worth_drafting_with_and_keeps_the_plain_tokens(family: str, tmp_path: Path) -> None:
     target, draft = make(family, tmp_path)
     sizes = [json.loads(Path(folder, "config.json").read_text())["num_hidden_layers"] for folder in (target, draft)]

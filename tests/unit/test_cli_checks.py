@@ -28,7 +28,7 @@ def levels(findings: list[Finding]) -> dict[str, Level]:
 
 def test_this_machine_is_described() -> None:
     findings = machine.check_machine()
-    assert {finding.what for finding in findings} == {"python", "packages", "processor", "cores", "memory"}
+    assert {finding.what for finding in findings} == {"python", "packages", "processor", "compiler", "cores", "memory"}
     assert all(finding.remedy for finding in findings if finding.level is Level.BROKEN)
 
 
@@ -47,6 +47,13 @@ def test_bf16_units_are_pointed_out(lines: list[str], level: Level, monkeypatch:
     monkeypatch.setattr(machine, "_lines", lambda path: lines)
     found = {finding.what: finding for finding in machine.check_machine()}["processor"]
     assert found.level is level
+
+
+def test_a_missing_compiler_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    found = {finding.what: finding for finding in machine.check_machine()}["compiler"]
+    assert found.level is Level.NOTE
+    assert "gcc" in found.remedy
 
 
 def test_too_little_memory_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

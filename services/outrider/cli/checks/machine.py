@@ -1,6 +1,6 @@
-"""The machine and the installation: interpreter, packages, processor, memory.
+"""The machine and the installation: interpreter, packages, processor, compiler, memory.
 
-Knows /proc and package metadata. Must not import what it checks: a broken torch must not break its own diagnosis.
+Knows /proc, the path and package metadata. Must not import what it checks: a broken torch must not break its own diagnosis.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from outrider.cli.checks.finding import Finding, broken, fine, note
 from outrider.launch.threads import usable_cores
+from outrider_kernels.native_library import find_compiler
 
 MIN_PYTHON = (3, 11)
 MIN_FREE_GIB = 2.0
@@ -23,8 +24,8 @@ SHOWN_PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "tokenizers", "
 
 
 def check_machine() -> list[Finding]:
-    """Interpreter, packages, processor, threads and memory."""
-    return [_python(), *_packages(), _processor(), _threads(), _memory()]
+    """Interpreter, packages, processor, compiler, threads and memory."""
+    return [_python(), *_packages(), _processor(), _compiler(), _threads(), _memory()]
 
 
 def processor_flags() -> tuple[str, ...]:
@@ -89,6 +90,14 @@ def _processor() -> Finding:
     if "amx_bf16" in flags or "avx512_bf16" in flags:
         return note("processor", found, "it multiplies bf16 fast: try --dtype bfloat16, which verifies many tokens for the price of one")
     return fine("processor", f"{found} (no bf16 units: float32 is the better dtype for few rows)")
+
+
+def _compiler() -> Finding:
+    compiler = find_compiler()
+    if compiler is None:
+        remedy = "install gcc or clang, or set CC: without one, fp32 on a CPU runs on numpy, at about half the speed"
+        return note("compiler", "no C compiler", remedy)
+    return fine("compiler", f"{compiler} (matrix products of few rows are compiled for this processor)")
 
 
 def _threads() -> Finding:
