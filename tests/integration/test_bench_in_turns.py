@@ -102,6 +102,7 @@ def test_what_cannot_be_loaded_is_said_by_whoever_starts_it() -> None:
         PairInTurns(load)
 
 
+@pytest.mark.slow
 def test_the_worker_takes_the_services_command_lines(options: tuple[list[str], list[str]]) -> None:
     with Worker("the one process", "outrider_bench.one_process_worker", [json.dumps(each) for each in options], 1, {}) as worker:
         asked = [

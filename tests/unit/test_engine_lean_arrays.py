@@ -145,7 +145,7 @@ def compare(directory: Path, way: str, captured: Captured, seed: int) -> float:
 @pytest.mark.parametrize("name", fakes_models.LEAN_ARCHITECTURES)
 def test_few_rows_have_the_logits_of_torch(name: str, way: str, tmp_path: Path, captured: Captured) -> None:
     fakes_models.make_model(name, tmp_path, hidden_size=64)
-    for seed in range(3):
+    for seed in range(2):
         assert compare(tmp_path, way, captured, seed) < TOLERANCE
 
 

@@ -10,6 +10,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 
 
@@ -18,6 +21,15 @@ class CostCurve:
     """Measured verify time as a function of rows: (rows, us) points ascending; linear between, extrapolated from the last two."""
 
     points: tuple[tuple[int, float], ...]
+
+    def verify_us_of(self, num_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """verify_us of many row counts at once."""
+        rows, times = (np.array(axis, np.float64) for axis in zip(*self.points, strict=True))
+        found = np.interp(num_rows, rows, times)
+        if len(rows) > 1:
+            slope = (times[-1] - times[-2]) / (rows[-1] - rows[-2])
+            found += np.maximum(0.0, num_rows - rows[-1]) * slope
+        return np.asarray(found, np.float64)
 
     def verify_us(self, num_rows: int) -> float:
         """Expected duration of a step of this many rows."""

@@ -73,8 +73,7 @@ class RoundRates:
 
 def measured_rates(cost: CostCurve, num_sessions: int, draft_us: float, link_us: float, overhead_us: float) -> RoundRates:
     """Rates of num_sessions that share every step."""
-    rows = range(MAX_SERIAL_LEN + 2)
-    step_us = np.array([cost.verify_us(max(1, rows_each * num_sessions)) for rows_each in rows], np.float64)
+    step_us = cost.verify_us_of(np.maximum(1, num_sessions * np.arange(MAX_SERIAL_LEN + 2)))
     return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us)
 
 

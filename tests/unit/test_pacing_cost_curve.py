@@ -1,0 +1,23 @@
+"""The cost curve for many row counts at once, against the curve for one.
+
+Run: pytest tests/unit/test_pacing_cost_curve.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.session.pacing.contract import CostCurve
+
+POINTS = st.dictionaries(st.integers(1, 300), st.floats(1.0, 1e6), min_size=1, max_size=8)
+
+
+@given(POINTS, st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+def test_many_at_once_are_each_the_same(points: dict[int, float], num_rows: list[int]) -> None:
+    curve = CostCurve(tuple(sorted(points.items())))
+    expected = [curve.verify_us(each) for each in num_rows]
+    # times that fall steeply are extrapolated below zero by the one as by the other, unless rows lie in between
+    assert curve.verify_us_of(np.array(num_rows)).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-3)
