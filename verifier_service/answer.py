@@ -114,12 +114,12 @@ class AnswerStream:
 
     async def _gather(self) -> None:
         """Until commits may be written again, or nothing more can come."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._next_write_s and not self.ended.is_set():
+        clock = asyncio.get_running_loop().time
+        if clock() < self._next_write_s and not self.ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._next_write_s):
                     await self.ended.wait()
-        self._next_write_s = max(now_s, self._next_write_s) + MIN_WRITE_INTERVAL_S
+        self._next_write_s = clock() + MIN_WRITE_INTERVAL_S
 
     def delivered(self, num_tokens: int) -> None:
         """Event loop: so many tokens were written."""

@@ -19,6 +19,7 @@ START_S = 120.0
 DELAY_US = 20_000
 
 
+@pytest.mark.slow
 def test_a_trip_holds_the_delay_both_ways_and_leaves_no_session(tmp_path: Path) -> None:
     make_model("llama", tmp_path / "model")
     (tmp_path / "texts.json").write_text('{"texts": [[1, 2, 3]]}')

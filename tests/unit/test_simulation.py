@@ -47,7 +47,9 @@ def test_the_same_world_and_policy_give_the_same_outcome(policy: str) -> None:
     assert simulate(replace(world, seed=2), make_pacing(policy), 500) != first
 
 
-@pytest.mark.parametrize(("acceptance", "num_sessions", "gain"), [(0.7, 1, 1.15), (0.9, 1, 1.05), (0.9, 8, 1.03)])
+@pytest.mark.parametrize(
+    ("acceptance", "num_sessions", "gain"), [(0.7, 1, 1.15), (0.9, 1, 1.05), pytest.param(0.9, 8, 1.03, marks=pytest.mark.slow)]
+)
 def test_a_step_away_adaptive_beats_every_fixed_policy(acceptance: float, num_sessions: int, gain: float) -> None:
     """Five milliseconds and steps of five: it decodes on while nothing can have come, and uses what comes, and so much of it as pays."""
     knee = CURVE_SHAPES["knee"]

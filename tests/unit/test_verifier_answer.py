@@ -6,7 +6,6 @@ Run: pytest tests/unit/test_verifier_answer.py
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import numpy as np
 import pytest
@@ -56,13 +55,12 @@ async def test_the_first_commit_leaves_at_once_and_later_ones_together(monkeypat
     assert await answer.next() == ENDED
 
 
-async def test_commits_wait_no_longer_than_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_wait_for_the_interval_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MIN_WRITE_INTERVAL_S", 0.01)
     answer = stream()
     clock = asyncio.get_running_loop().time
-    written_s = []
+    begin_s = clock()
     for begin in range(2, 6):
         answer.push(committed(begin, 7))
         assert await answer.next() == committed(begin, 7)
-        written_s.append(clock())
-    assert all(later - earlier > 0.005 for earlier, later in itertools.pairwise(written_s))
+    assert clock() - begin_s > 0.029
