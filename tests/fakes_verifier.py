@@ -95,6 +95,7 @@ class FakeVerifier(VerifierServiceServicer):
         self.stalled = asyncio.Event()
         self._changed = asyncio.Condition()
         self._live_ids: set[str] = set()
+        self._leaving: set[asyncio.Future[None]] = set()
         self.server: RpcServer | None = None
 
     async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
@@ -120,7 +121,11 @@ class FakeVerifier(VerifierServiceServicer):
             listener.cancel()
             with suppress(asyncio.CancelledError, grpc.aio.BaseError):
                 await listener
-            await self._count(start.session_id, -1)
+            # Shielded: a cancellation that comes in here, when the answer was already out, must not leave the stream counted for ever.
+            leaving = asyncio.ensure_future(self._count(start.session_id, -1))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+            await asyncio.shield(leaving)
 
     async def wait_live(self, num_live: int) -> None:
         """Return once exactly this many streams are held; TimeoutError after IDLE_TIMEOUT_S."""

@@ -58,10 +58,14 @@ async def test_abort_by_id_ends_the_stream_with_cancelled_at_every_state(hold: H
         await fake.wait_live(0)
 
 
-async def test_an_id_is_free_again_while_the_verifier_still_frees_the_session_before() -> None:
+@pytest.mark.parametrize("answer_is_out", [False, True])
+async def test_an_id_is_free_again_while_the_verifier_still_frees_the_session_before(answer_is_out: bool) -> None:
+    leaving = asyncio.Event()
+
     class Slow(FakeVerifier):
         async def _count(self, session_id: str, change: int) -> None:
             if change < 0:
+                leaving.set()
                 await self.release.wait()
             await super()._count(session_id, change)
 
@@ -69,6 +73,8 @@ async def test_an_id_is_free_again_while_the_verifier_still_frees_the_session_be
     async with gateway_over(fake) as under_test:
         first = under_test.client.generate(REQUEST)
         assert isinstance(await anext(first), Started)
+        if answer_is_out:  # the cancellation comes while the verifier frees the session, not while it answers
+            await leaving.wait()
         await first.aclose()  # type: ignore[attr-defined]
         await under_test.idle()
         second = under_test.client.generate(REQUEST)
