@@ -9,7 +9,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from drafter_service.lane_door import LaneDoor
 from drafter_service.loading import load_drafter
 from drafter_service.servicer import DrafterServicer
 from drafter_service.settings import DrafterSettings, parse_settings
@@ -25,19 +28,32 @@ async def serve(settings: DrafterSettings) -> None:
     """Until a signal; returns when drained. Raises OutriderError when it cannot start, SystemExit(1) when drafting failed."""
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
-    servicer = DrafterServicer(settings.limits, settings.engine.num_threads, on_failure=_ask_for_drain)
+    limits, num_threads = settings.limits, settings.engine.num_threads
+    servicer = DrafterServicer(limits, num_threads, on_failure=_ask_for_drain, with_lanes=settings.lanes)
     loaded, scheduler = await servicer.thread.start(lambda: load_drafter(settings))
     servicer.serve(loaded, scheduler)
     server = RpcServer(settings.listen, ServerLimits(max_message_bytes=settings.max_message_bytes))
     server.add(SERVICE_NAME, add_DrafterServiceServicer_to_server, servicer)
     try:
         await server.start()
-        await server.set_serving()
-        await run_until_signal(server, "drafter", servicer.drain, settings.drain_grace_s)
+        async with _lanes(settings, server, servicer):
+            await server.set_serving()
+            await run_until_signal(server, "drafter", servicer.drain, settings.drain_grace_s)
     finally:
         await servicer.thread.stop()
     if servicer.thread.failure is not None:
         raise SystemExit(1)
+
+
+@asynccontextmanager
+async def _lanes(settings: DrafterSettings, server: RpcServer, servicer: DrafterServicer) -> AsyncIterator[None]:
+    """Lanes beside the server's unix: addresses, once it has bound them."""
+    door = LaneDoor(server.addresses if settings.lanes else (), servicer.lane_for, settings.max_message_bytes)
+    door.start()
+    try:
+        yield
+    finally:
+        await door.stop()
 
 
 def _ask_for_drain() -> None:

@@ -32,7 +32,7 @@ class LoadedDrafter:
 
 
 class DraftingThread:
-    """Create and start it inside the event loop that it reports to. on_flushed, on_room and on_ended run in that loop.
+    """Create and start it inside the event loop that it reports to. The callbacks run in that loop.
 
     ended: set once the thread is over, whether asked to or by failure; `failure` says which.
     """
@@ -43,11 +43,13 @@ class DraftingThread:
         on_flushed: Callable[[list[Outbox]], None],
         on_room: Callable[[], None],
         on_ended: Callable[[], None],
+        on_lane_lost: Callable[[int, str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._on_flushed = on_flushed
         self._on_ended = on_ended
+        self._on_lane_lost = on_lane_lost
         self.inbox = Inbox(INBOX_CAPACITY, lambda: self._tell(on_room))
         self.ended = asyncio.Event()
         self.failure: BaseException | None = None
@@ -62,7 +64,7 @@ class DraftingThread:
         return await self._ready
 
     async def drain(self) -> None:
-        """Close every session; returns when their last frames are in the outboxes."""
+        """Close every session; returns when their last frames are in the outboxes or on the lanes."""
         self.inbox.control(DrainAsked())
         waits = [asyncio.ensure_future(event.wait()) for event in (self._drained, self.ended)]
         try:
@@ -86,6 +88,7 @@ class DraftingThread:
                 self.inbox,
                 flushed=lambda outboxes: self._tell(lambda: self._on_flushed(outboxes)),
                 drained=lambda: self._tell(self._drained.set),
+                lane_lost=lambda stream, reason: self._tell(lambda: self._on_lane_lost(stream, reason)),
             )
         except BaseException as error:  # noqa: BLE001 -- whoever waits for the start is to see what it was
             failed = error

@@ -1,17 +1,19 @@
 """What the network hands to the drafting thread: one bounded queue, filled by the event loop, emptied whole by the thread.
 
 Knows how to block the thread without waking it in vain, and how to hold the event loop back when the thread falls behind. Must not know
-what the items mean to sessions. Frames are bounded by `capacity` messages; control items are few (one per stream, one per shutdown) and
+what the items mean to sessions. Frames are bounded by `capacity` messages; control items are few (three per stream, two per shutdown) and
 always get in.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from outrider.rpc.convert.link import BadFrame
+from outrider.rpc.doorbell import Doorbell
+from outrider.rpc.lane import Lane
 from outrider.types.frames import VerifierFrame
 
 
@@ -40,7 +42,15 @@ class StopAsked:
     """End the thread."""
 
 
-InboxItem = FramesArrived | StreamEnded | DrainAsked | StopAsked
+@dataclass(frozen=True, slots=True)
+class LaneOpened:
+    """A stream's frames go over this lane from now on; the thread owns it."""
+
+    stream: int
+    lane: Lane
+
+
+InboxItem = FramesArrived | LaneOpened | StreamEnded | DrainAsked | StopAsked
 
 
 class Inbox:
@@ -52,7 +62,8 @@ class Inbox:
         self._items: list[InboxItem] = []
         self._num_messages = 0
         self._was_full = False
-        self._arrived = threading.Condition()
+        self._lock = threading.Lock()
+        self._doorbell = Doorbell()
 
     @property
     def num_messages(self) -> int:
@@ -66,7 +77,7 @@ class Inbox:
 
     def offer(self, message: FramesArrived) -> bool:
         """Queue a message; False when there is no room: wait for on_room and offer it again."""
-        with self._arrived:
+        with self._lock:
             if self._num_messages >= self._capacity:
                 self._was_full = True
                 return False
@@ -74,16 +85,21 @@ class Inbox:
             self._put(message)
             return True
 
-    def control(self, item: StreamEnded | DrainAsked | StopAsked) -> None:
+    def control(self, item: LaneOpened | StreamEnded | DrainAsked | StopAsked) -> None:
         """Queue a control item behind what came before it."""
-        with self._arrived:
+        with self._lock:
             self._put(item)
 
-    def take(self, *, wait: bool) -> list[InboxItem]:
-        """Everything queued, in order; with wait, blocks until there is something."""
-        with self._arrived:
-            while wait and not self._items:
-                self._arrived.wait()
+    def take(self, *, wait: bool, lanes: Collection[Lane] = ()) -> list[InboxItem]:
+        """Everything queued, in order; with wait, sleeps until something is there or on a lane.
+
+        May wake with nothing; whoever has lanes looks there itself.
+        """
+        if wait and not self._items:
+            self._doorbell.wait(None, lanes)
+        with self._lock:
+            if self._items:
+                self._doorbell.hush()
             items, self._items = self._items, []
             self._num_messages = 0
             had_been_full, self._was_full = self._was_full, False
@@ -94,4 +110,4 @@ class Inbox:
     def _put(self, item: InboxItem) -> None:
         self._items.append(item)
         if len(self._items) == 1:
-            self._arrived.notify()
+            self._doorbell.ring()

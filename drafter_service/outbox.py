@@ -15,6 +15,9 @@ from outrider.rpc.convert.link import Pong, Welcome
 from outrider.types.frames import Close, DrafterFrame, Refused, Tail
 from outrider.types.tree import MAX_TREE_NODES
 
+# So many numbers, and the one frame that may go beyond them, are below the smallest message bound that can be set (1 MiB).
+MAX_NUMBERS_PER_MESSAGE = 1 << 17
+
 OutFrame = DrafterFrame | Welcome | Pong
 
 

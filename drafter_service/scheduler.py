@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from drafter_service.hosted import HostedSession
-from drafter_service.inbox import DrainAsked, FramesArrived, Inbox, StopAsked, StreamEnded
+from drafter_service.inbox import DrainAsked, FramesArrived, Inbox, LaneOpened, StopAsked, StreamEnded
+from drafter_service.lanes import VerifierLanes
 from drafter_service.outbox import Outbox
 from outrider.drafting.contract import DraftSource, Proposal, ProposeRequest
 from outrider.errors import OutriderError
 from outrider.rpc.convert.link import BadFrame
+from outrider.rpc.lane import Lane
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.events import Drained, Grown, SourceFailed, VerifierFrameArrived
 from outrider.types.frames import Close, CloseReason, Open, Refused, VerifierFrame
@@ -31,7 +33,8 @@ class SchedulerLimits:
 
 
 class Scheduler:
-    """All sessions of the process. flushed: called after each turn with the outboxes that got frames. drained: once after a drain."""
+    """All sessions of the process. flushed: called after each turn with the outboxes that got frames, but for those of streams with a
+    lane, whose frames are sent here. lane_lost: such a stream is to be ended, for a reason. drained: once after a drain."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Scheduler:
         flushed: Callable[[list[Outbox]], None],
         drained: Callable[[], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        lane_lost: Callable[[int, str], None] = lambda stream, reason: None,
     ) -> None:
         self._source = source
         self._bounds = bounds
@@ -50,6 +54,8 @@ class Scheduler:
         self._flushed = flushed
         self._drained = drained
         self._clock_ns = clock_ns
+        self._lane_lost = lane_lost
+        self._lanes = VerifierLanes()
         self._outboxes: dict[int, Outbox] = {}
         self._streams: dict[int, dict[int, HostedSession]] = {}
         self._hosted: dict[int, HostedSession] = {}
@@ -78,13 +84,18 @@ class Scheduler:
         while not self._stopped:
             self.turn()
         self._free(list(self._hosted.values()))
+        self._lanes.drop_all()
 
     def turn(self) -> None:
         """Take what has arrived, draft once for whoever wants it, hand over what is to be sent."""
-        for item in self._inbox.take(wait=not self._wanting):
+        was_draining = self._draining
+        items = self._inbox.take(wait=not self._wanting, lanes=self._lanes.all)
+        for item in (*self._lanes.receive(), *items):
             match item:
                 case FramesArrived(stream=stream, frames=frames):
                     self._take_frames(stream, frames)
+                case LaneOpened(stream=stream, lane=lane):
+                    self._open_lane(stream, lane)
                 case StreamEnded(stream=stream):
                     self._end_stream(stream)
                 case DrainAsked():
@@ -93,10 +104,25 @@ class Scheduler:
                     self._stopped = True
         if self._wanting and not self._stopped:
             self._draft()
-        if self._touched:
-            touched = list(self._touched.values())
-            self._touched.clear()
-            self._flushed(touched)
+        self._send()
+        if was_draining is not self._draining:
+            self._drained()
+
+    def _send(self) -> None:
+        """Hand over what this turn has made."""
+        without_lane = [self._touched[stream] for stream in self._lanes.send(self._touched)]
+        self._touched.clear()
+        if without_lane:
+            self._flushed(without_lane)
+        for stream, error in self._lanes.take_lost():
+            self._lane_lost(stream, str(error))
+
+    def _open_lane(self, stream: int, lane: Lane) -> None:
+        outbox = self._outboxes.get(stream)
+        if outbox is None:  # it has ended meanwhile
+            lane.close()
+        else:
+            self._lanes.add(stream, lane, outbox)
 
     # --- arriving -------------------------------------------------------------------------------------------------------
 
@@ -157,6 +183,7 @@ class Scheduler:
     def _end_stream(self, stream: int) -> None:
         self._free(list(self._streams.get(stream, {}).values()))
         self._streams.pop(stream, None)
+        self._lanes.drop(stream)
         self._outboxes.pop(stream, None)
         self._touched.pop(stream, None)
 
@@ -171,7 +198,6 @@ class Scheduler:
             hosted.step(Drained())
             self._touched[hosted.stream] = hosted.outbox
             self._settle(hosted)
-        self._drained()
 
     # --- drafting -------------------------------------------------------------------------------------------------------
 

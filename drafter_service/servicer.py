@@ -7,13 +7,14 @@ sessions end. Pings are answered here, so that they measure the link and not the
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from drafter_service.drafting_thread import DraftingThread, LoadedDrafter
-from drafter_service.inbox import FramesArrived, StreamEnded
-from drafter_service.outbox import Outbox
+from drafter_service.inbox import FramesArrived, LaneOpened, StreamEnded
+from drafter_service.outbox import MAX_NUMBERS_PER_MESSAGE, Outbox
 from drafter_service.scheduler import Scheduler, SchedulerLimits
 from outrider.errors import IncompatiblePair, Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.context import Context
@@ -21,24 +22,28 @@ from outrider.rpc.convert.drafter_frames import draft_response
 from outrider.rpc.convert.identity import identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromVerifier, Hello, Ping, Pong, Welcome
 from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE, verifier_frames
+from outrider.rpc.lane import TOKEN_BYTES, Lane
 from outrider.types.frames import VerifierFrame
 from outrider.types.identity import ModelIdentity, incompatibility
 from outrider.v1 import drafter_pb2, drafter_pb2_grpc, identity_pb2
 
 HELLO_DEADLINE_S = 10.0
 MAX_STREAMS = 64
-# So many numbers, and the one frame that may go beyond them, are below the smallest message bound that can be set (1 MiB).
-MAX_NUMBERS_PER_MESSAGE = 1 << 17
 # Frames beside the one tail and the closing frames of each session.
 SPARE_OUTBOX_FRAMES = 256
 
 
 @dataclass(eq=False, slots=True)
 class DraftStream:
-    """One open stream. has_news: frames wait in the outbox, or finishing was asked for."""
+    """One open stream. outbox: what the drafting thread has for it, sent by that thread itself where there is a lane. replies: what is
+    answered here. has_news: frames wait, or the end has come. lane_token: opens its lane, once; empty when there is none to open."""
 
     number: int
     outbox: Outbox
+    replies: Outbox
+    lane_token: bytes = b""
+    has_lane: bool = False
+    lane_problem: str = ""
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     finishing: bool = False
 
@@ -46,17 +51,18 @@ class DraftStream:
 class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
     """Serves one drafting thread. Create it in the event loop, start the thread, then `serve` what it loaded.
 
-    on_failure: called in the event loop when the thread ended by failure.
+    on_failure: called in the event loop when the thread ended by failure. with_lanes: a LaneDoor stands beside the server.
     """
 
-    def __init__(self, limits: SchedulerLimits, num_threads: int, on_failure: Callable[[], None]) -> None:
+    def __init__(self, limits: SchedulerLimits, num_threads: int, on_failure: Callable[[], None], *, with_lanes: bool = False) -> None:
         self._limits = limits
         self._on_failure = on_failure
         self._num_threads = num_threads
+        self._with_lanes = with_lanes
         self._streams: dict[Outbox, DraftStream] = {}
         self._next_stream = 0
         self._room = asyncio.Event()
-        self.thread = DraftingThread(limits, self._wake, self._room.set, self._on_thread_ended)
+        self.thread = DraftingThread(limits, self._wake, self._room.set, self._on_thread_ended, self._on_lane_lost)
         self._loaded: LoadedDrafter | None = None
         self._scheduler: Scheduler | None = None
 
@@ -74,7 +80,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         """One verifier's stream, from its Hello to its end."""
         rest = await self._handshake(request_iterator)
         stream = self._attach()
-        stream.outbox.push(Welcome(self.identity, time.monotonic_ns(), self._limits.max_sessions_per_stream))
+        most = self._limits.max_sessions_per_stream
+        stream.replies.push(Welcome(self.identity, time.monotonic_ns(), most, stream.lane_token))
         stream.has_news.set()
         tasks = (asyncio.ensure_future(self._read(stream, rest, request_iterator)), asyncio.ensure_future(self._write(stream, context)))
         try:
@@ -108,6 +115,21 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
             max_sessions=self._limits.max_sessions,
             num_threads=self._num_threads,
         )
+
+    def lane_for(self, token: bytes) -> Callable[[Lane], None] | None:
+        """What to do with the lane that this token opens; None when no stream waits for it. A token opens one lane."""
+        stream = next(
+            (stream for stream in self._streams.values() if stream.lane_token and secrets.compare_digest(stream.lane_token, token)), None
+        )
+        if stream is None:
+            return None
+        found, stream.lane_token = stream, b""
+
+        def hand_on(lane: Lane) -> None:
+            found.has_lane = True
+            self.thread.inbox.control(LaneOpened(found.number, lane))
+
+        return hand_on
 
     async def drain(self, grace_s: float) -> None:
         """Close every session, write what is waiting, end the streams. The server bounds it by its grace."""
@@ -145,7 +167,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         if len(self._streams) >= MAX_STREAMS:
             raise Overloaded(f"the drafter serves {MAX_STREAMS} streams already")
         self._next_stream += 1
-        stream = DraftStream(self._next_stream, Outbox(4 * self._limits.max_sessions_per_stream + SPARE_OUTBOX_FRAMES))
+        outbox = Outbox(4 * self._limits.max_sessions_per_stream + SPARE_OUTBOX_FRAMES)
+        stream = DraftStream(self._next_stream, outbox, Outbox(SPARE_OUTBOX_FRAMES))
+        if self._with_lanes:
+            stream.lane_token = secrets.token_bytes(TOKEN_BYTES)
         self._streams[stream.outbox] = stream
         self._scheduler.attach(stream.number, stream.outbox)
         return stream
@@ -166,7 +191,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         for frame in frames:
             match frame:
                 case Ping(sent_ns=sent_ns):
-                    stream.outbox.push(Pong(sent_ns, time.monotonic_ns()))
+                    stream.replies.push(Pong(sent_ns, time.monotonic_ns()))
                     stream.has_news.set()
                 case Hello():
                     raise ProtocolViolation("a stream has one Hello, its first frame")
@@ -185,14 +210,23 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         while True:
             await stream.has_news.wait()
             stream.has_news.clear()
-            while frames := stream.outbox.take(MAX_FRAMES_PER_MESSAGE, MAX_NUMBERS_PER_MESSAGE):
-                await context.write(draft_response(frames))
-            if stream.outbox.overflowed:
+            for outbox in (stream.replies, *(() if stream.has_lane else (stream.outbox,))):
+                while frames := outbox.take(MAX_FRAMES_PER_MESSAGE, MAX_NUMBERS_PER_MESSAGE):
+                    await context.write(draft_response(frames))
+            if stream.lane_problem:
+                raise Unavailable(stream.lane_problem)
+            if stream.outbox.overflowed or stream.replies.overflowed:
                 raise Overloaded("the verifier has stopped reading its drafts")
             if self.thread.ended.is_set():
                 raise Unavailable("the drafter has stopped drafting")
             if stream.finishing:
                 return
+
+    def _on_lane_lost(self, number: int, reason: str) -> None:
+        for stream in self._streams.values():
+            if stream.number == number:
+                stream.lane_problem = f"the lane is lost: {reason}"
+                stream.has_news.set()
 
     def _on_thread_ended(self) -> None:
         self._wake_all()

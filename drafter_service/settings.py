@@ -32,7 +32,10 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """max_len: longest committed text of a session (0: the model's context). max_prefix_len: longest prefix (0: max_len)."""
+    """max_len: longest committed text of a session (0: the model's context). max_prefix_len: longest prefix (0: max_len).
+
+    lanes: whether verifiers of this machine may send frames past gRPC (rpc/lane.py).
+    """
 
     engine: EngineConfig
     listen: tuple[str, ...]
@@ -41,6 +44,7 @@ class DrafterSettings:
     max_len: int
     max_prefix_len: int
     max_message_bytes: int
+    lanes: bool
     drain_grace_s: float
     replay: ReplaySettings
 
@@ -79,6 +83,7 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
         max_len=given.max_len,
         max_prefix_len=given.max_prefix_len,
         max_message_bytes=given.max_message_mib << 20,
+        lanes=not given.no_lanes,
         drain_grace_s=given.drain_grace_s,
         replay=ReplaySettings(
             given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us, given.replay_hedge_acceptance
@@ -117,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument("--max-message-mib", type=int, default=16)
     service = parser.add_argument_group("service")
     service.add_argument("--listen", action="append", required=True, help="host:port (0: any) or unix:/path; may be repeated")
+    service.add_argument("--no-lanes", action="store_true", help="send every frame over gRPC, to verifiers on this machine too")
     service.add_argument("--drain-grace-s", type=float, default=5.0, help="how long a shutdown may take")
     service.add_argument("--source", default="model", help="registered draft source: model, replay")
     replay = parser.add_argument_group("replayed drafts (--source replay)")

@@ -8,11 +8,13 @@ open and one cancel per admitted stream, one up and one down per connection) and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from outrider.errors import OutriderError
 from outrider.rpc.convert.link import BadFrame
+from outrider.rpc.doorbell import Doorbell
+from outrider.rpc.lane import Lane
 from outrider.types.frames import DrafterFrame
 from verifier_service.answer import AnswerStream
 
@@ -51,10 +53,11 @@ class FramesArrived:
 
 @dataclass(frozen=True, slots=True)
 class PairUp:
-    """A drafter's stream is up and the pair is compatible."""
+    """A drafter's stream is up and the pair is compatible. lane: the way past it, where there is one; the engine thread owns it now."""
 
     drafter: str
     connection: int
+    lane: Lane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +92,45 @@ class Inbox:
         self._items: list[InboxItem] = []
         self._num_messages = 0
         self._was_full = False
-        self._arrived = threading.Condition()
+        self._lock = threading.RLock()  # whoever holds it puts several items as one
+        self._doorbell = Doorbell()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def offer(self, message: FramesArrived) -> bool:
         """Queue a message; False when there is no room: wait for on_room, then offer it again."""
-        with self._arrived:
+        with self._lock:
             if self._num_messages >= self._capacity:
                 self._was_full = True
                 return False
             self._num_messages += 1
-            self._items.append(message)
-            self._arrived.notify()
+            self._put(message)
             return True
 
     def put(self, item: Control) -> None:
         """Queue an item behind what came before it."""
-        with self._arrived:
-            self._items.append(item)
-            self._arrived.notify()
+        with self._lock:
+            self._put(item)
 
-    def take(self, timeout_s: float | None) -> list[InboxItem]:
-        """Everything queued, in order; blocks until something is there, at most timeout_s (None: without end)."""
-        with self._arrived:
-            if not self._items and timeout_s != 0.0:
-                self._arrived.wait_for(lambda: bool(self._items), timeout_s)
+    def take(self, timeout_s: float | None, lanes: Collection[Lane] = ()) -> list[InboxItem]:
+        """Everything queued, in order; sleeps until something is there or on a lane, at most timeout_s (None: without end).
+
+        May wake with nothing; whoever has lanes looks there itself.
+        """
+        if timeout_s != 0.0:
+            self._doorbell.wait(timeout_s, lanes)
+        with self._lock:
+            if timeout_s == 0.0 and self._items:
+                self._doorbell.hush()
             items, self._items = self._items, []
             self._num_messages = 0
             had_been_full, self._was_full = self._was_full, False
         if had_been_full:
             self._on_room()
         return items
+
+    def _put(self, item: InboxItem) -> None:
+        self._items.append(item)
+        if len(self._items) == 1:
+            self._doorbell.ring()

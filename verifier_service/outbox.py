@@ -1,7 +1,7 @@
 """Frames on their way to one drafter: bounded, adjacent commits merged, and rid of what a close makes needless.
 
-Lives on the event loop only. Must not know grpc or sessions. A drafter that stops reading costs at most one commit per session, until
-`capacity` frames wait: then the stream is to be given up.
+Lives on one thread: the event loop, or the engine thread for a lane. Must not know grpc or sessions. A drafter that stops reading costs
+at most one commit per session, until `capacity` frames wait: then the stream is to be given up.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Outbox:
         while not self._frames:
             self._arrived.clear()
             await self._arrived.wait()
+        return self.take_now(max_frames)
+
+    def take_now(self, max_frames: int) -> list[ToDrafter]:
+        """As `take`, of what is there; nothing when nothing waits."""
         taken: list[ToDrafter] = []
         num_tokens = 0
         for place in list(self._frames)[:max_frames]:

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 
 from outrider.types.frames import VerifierFrame
 from verifier_service.answer import AnswerMessage, AnswerStream
+from verifier_service.inbox import PairDown
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """answers: in order. frames: per (drafter, connection), in order."""
+    """answers: in order. frames: per (drafter, connection), in order, for those without a lane. lost: whose lane broke."""
 
     answers: list[tuple[AnswerStream, AnswerMessage]] = field(default_factory=list)
     frames: dict[tuple[str, int], list[VerifierFrame]] = field(default_factory=dict)
+    lost: list[PairDown] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.answers or self.frames)
+        return bool(self.answers or self.frames or self.lost)
 
     def answer(self, stream: AnswerStream, message: AnswerMessage) -> None:
         """Queue a message for a client."""

@@ -18,10 +18,11 @@ from typing import Any
 import grpc
 
 from outrider.errors import IncompatiblePair, OutriderError, ProtocolViolation, Unavailable
-from outrider.rpc.channel import open_channel
+from outrider.rpc.channel import MAX_MESSAGE_BYTES, open_channel
 from outrider.rpc.convert.drafter_frames import drafter_frames
 from outrider.rpc.convert.link import BadFrame, FromDrafter, Hello, Ping, Pong, Welcome
 from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE, draft_request
+from outrider.rpc.lane import Lane, open_lane
 from outrider.rpc.status import error_from_rpc
 from outrider.types.frames import DrafterFrame, Tail, VerifierFrame
 from outrider.types.identity import ModelIdentity, incompatibility
@@ -44,7 +45,7 @@ SILENCE_TIMEOUT_S = 8.0
 
 
 class Pair:
-    """`run` until cancelled. problem: why it is not connected, as a sentence; empty when it is."""
+    """`run` until cancelled. problem: why it is not connected, as a sentence; empty when it is. has_lane: frames go past the stream."""
 
     def __init__(self, endpoint: str, identity: ModelIdentity, verifier_id: str, inbox: Inbox) -> None:
         self.endpoint = endpoint
@@ -62,6 +63,9 @@ class Pair:
         self._room = asyncio.Event()
         self._overflow = asyncio.Event()
         self._decided = asyncio.Event()
+        self._lane_lost = asyncio.Event()
+        self._lane_problem = ""
+        self.has_lane = False
 
     @property
     def is_connected(self) -> bool:
@@ -85,6 +89,12 @@ class Pair:
             if not self._outbox.push(frame):
                 self._overflow.set()
                 return
+
+    def lose_lane(self, connection: int, problem: str) -> None:
+        """The engine thread has found the lane broken: the stream ends with it."""
+        if self._up and connection == self._connection:
+            self._lane_problem = problem
+            self._lane_lost.set()
 
     def on_room(self) -> None:
         """The engine thread's inbox has room again."""
@@ -122,7 +132,7 @@ class Pair:
             responses: AsyncIterator[pb.DraftResponse] = aiter(call)
             await self._shake_hands(call, responses)
             async with asyncio.TaskGroup() as group:
-                for task in (self._read(responses), self._write(call), self._ping(), self._watch_overflow()):
+                for task in (self._read(responses), self._write(call), self._ping(), self._watch_overflow(), self._watch_lane()):
                     group.create_task(task)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ExceptionGroup) as failure:
             raise await _cause(call, failure) from failure
@@ -143,18 +153,21 @@ class Pair:
         problem = incompatibility(welcome.drafter, self._identity)
         if problem is not None:
             raise IncompatiblePair(problem)
-        self._come_up()
+        lane = await open_lane(self.endpoint, welcome.lane_token, MAX_MESSAGE_BYTES)
+        self._come_up(lane)
         await self._take_in(frames[1:])
 
-    def _come_up(self) -> None:
+    def _come_up(self, lane: Lane | None) -> None:
         self._connection += 1
         self._outbox = Outbox()
         self._overflow.clear()
+        self._lane_lost.clear()
+        self.has_lane = lane is not None
         self.clock = PairClock()
         self.problem = ""
         self._up = True
         self._last_heard_s = self._up_since_s = time.monotonic()
-        self._inbox.put(PairUp(self.endpoint, self._connection))
+        self._inbox.put(PairUp(self.endpoint, self._connection, lane))
         self._decided.set()
         _LOG.info("drafter %s is up", self.endpoint)
 
@@ -162,7 +175,7 @@ class Pair:
         """Say that the stream is gone, if it was up; returns for how many seconds it was."""
         if not self._up:
             return 0.0
-        self._up = False
+        self._up = self.has_lane = False
         self._inbox.put(PairDown(self.endpoint, self._connection, self.problem or "the stream ended"))
         return time.monotonic() - self._up_since_s
 
@@ -217,6 +230,10 @@ class Pair:
     async def _watch_overflow(self) -> None:
         await self._overflow.wait()
         raise Unavailable("it does not read what it is sent")
+
+    async def _watch_lane(self) -> None:
+        await self._lane_lost.wait()
+        raise Unavailable(self._lane_problem)
 
 
 def next_backoff_s(backoff_s: float, up_s: float) -> float:

@@ -12,7 +12,7 @@ from outrider.errors import InvalidRequest
 from outrider.rpc.channel import check_address
 from outrider.types.frames import VerifierFrame
 from outrider.types.identity import ModelIdentity
-from verifier_service.inbox import Inbox
+from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pair import Pair, stop_task
 
 MAX_PAIRS = 8
@@ -59,6 +59,11 @@ class Pairs:
         """Queue frames for drafters' streams."""
         for (endpoint, connection), batch in frames.items():
             self._pairs[endpoint].push(connection, batch)
+
+    def lose_lanes(self, lost: Iterable[PairDown]) -> None:
+        """The engine thread has found these connections' lanes broken."""
+        for down in lost:
+            self._pairs[down.drafter].lose_lane(down.connection, down.reason)
 
     def on_room(self) -> None:
         """The engine thread's inbox has room again."""

@@ -1,8 +1,8 @@
 """The engine thread: it loads, warms and steps the target, and runs every session's plan -> step -> apply.
 
 One thread owns the engine and all sessions, so nothing here is locked. It is fed by a bounded inbox and answers with one batch per turn to
-the event loop; it never awaits a write. An error of one session ends that session only; cancellation frees between two steps. Must not
-know grpc or protobuf.
+the event loop; it never awaits a write. An error of one session ends that session only; cancellation frees between two steps. Frames
+of drafters on this machine go out and come in here, past that loop (lanes.py). Must not know grpc or protobuf.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from verifier_service.clock import monotonic_us
 from verifier_service.cost_model import StepCosts, measure_cost
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem, Nudge, OpenAsked, PairDown, PairUp, StopAsked
+from verifier_service.lanes import DrafterLanes
 from verifier_service.outgoing import Outgoing
 from verifier_service.step_planner import StepPlanner
 
@@ -92,6 +93,7 @@ class Scheduler:
         self._planner = StepPlanner(draft_len)
         self._sessions: dict[int, HostedSession] = {}
         self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
+        self._lanes = DrafterLanes()
         self._outgoing = Outgoing()
         self._last_handle = 0
         self._acceptance = ACCEPTANCE_PRIOR  # of the sessions that ended lately: where the next one's estimate begins
@@ -144,22 +146,37 @@ class Scheduler:
     def _serve(self) -> None:
         timeout_s: float | None = None
         while not self._stopping:
-            for item in self.inbox.take(timeout_s):
+            for item in self._arrivals(timeout_s):
                 self._take(item)
             plan = self._plan()
+            self._flush()  # not before: the loop then has the interpreter while the step computes, not while it is planned
             if plan.take:
                 self._step(plan.take)
             self._publish()
-            self._flush()
+            self._send_frames()
             timeout_s = self._pause(plan)
         self._end_all("the verifier is shutting down")
+
+    def _arrivals(self, timeout_s: float | None) -> list[InboxItem]:
+        """What there is to take in; lanes first, so that a drafter's last words come before its end."""
+        items = self.inbox.take(timeout_s, self._lanes.all)
+        arrived = self._lanes.receive(monotonic_us(), waited=timeout_s != 0.0)
+        self._outgoing.lost += [item for item in arrived if isinstance(item, PairDown)]
+        return [*arrived, *items]
 
     def _pause(self, plan: PacingPlan) -> float | None:
         if plan.take:
             return 0.0
         return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
 
+    def _send_frames(self) -> None:
+        """Drafters hear of a step as soon as it is over, on lanes here and now."""
+        self._lanes.send(self._outgoing.frames)
+        if self._outgoing.frames:
+            self._flush()
+
     def _flush(self) -> None:
+        self._lanes.send(self._outgoing.frames)
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, Outgoing()
             self._send(outgoing)
@@ -185,8 +202,11 @@ class Scheduler:
                 self._cancel(item)
             case PairUp():
                 self._connections[item.drafter] = item.connection
+                if item.lane is not None:
+                    self._lanes.add(item.drafter, item.connection, item.lane)
                 self._tell_all(DrafterJoined(item.drafter, monotonic_us()), item.drafter)
             case PairDown():
+                self._lanes.drop(item.drafter, item.connection)
                 if self._connections.get(item.drafter) == item.connection:
                     del self._connections[item.drafter]
                     self._tell_all(DrafterLost(item.drafter, item.reason, monotonic_us()), item.drafter)
@@ -364,6 +384,7 @@ class Scheduler:
             self._fail(hosted, detail)
         self._publish()
         self._flush()
+        self._lanes.drop_all()
 
 
 def _is_close(effect: VerifierEffect) -> bool:

@@ -80,6 +80,7 @@ class VerifierServer:
         assert self.pairs is not None
         assert self.servicer is not None
         self.pairs.push(outgoing.frames)
+        self.pairs.lose_lanes(outgoing.lost)
         for answer, message in outgoing.answers:
             if isinstance(message, SessionEnded):
                 self.servicer.forget(answer)

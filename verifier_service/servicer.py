@@ -180,6 +180,7 @@ class VerifierServicer(VerifierServiceServicer):
         for pair in self._pairs.all():
             info = pb.PairInfo(endpoint=pair.endpoint, connected=pair.is_connected, problem=pair.problem)
             info.round_trip_us = pair.clock.round_trip_ns // 1000
+            info.has_lane = pair.has_lane
             if pair.drafter is not None:
                 info.identity.CopyFrom(identity_to_proto(pair.drafter))
             infos.append(info)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from drafter_service import inbox as drafter_inbox
@@ -20,6 +20,7 @@ from drafter_service.scheduler import SchedulerLimits
 from outrider.engine.contract import Engine
 from outrider.errors import OutriderError
 from outrider.rpc.convert.link import Pong, Welcome
+from outrider.rpc.lane import Lane
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider.types.statistics import DraftStatistics
 from verifier_service.answer import AnswerMessage, AnswerStream, SessionEnded, SessionRequest, TokensCommitted
@@ -73,7 +74,7 @@ class InboxOfTurns(Inbox):
         super().__init__(_nothing)
         self.drafter: DrafterNextDoor | None = None
 
-    def take(self, timeout_s: float | None) -> list[InboxItem]:
+    def take(self, timeout_s: float | None, lanes: Collection[Lane] = ()) -> list[InboxItem]:
         """See Inbox."""
         if self.drafter is not None and (frames := self.drafter.work()):
             self.offer(FramesArrived(DRAFTER, _CONNECTION, tuple(frames), monotonic_us()))

@@ -221,7 +221,7 @@ class Poisoned(TableEngine):
 async def test_a_step_that_one_session_spoils_costs_that_session_only() -> None:
     engine = Poisoned(guilty=2)
     loop = Loop(engine)
-    with loop.scheduler.inbox._arrived:  # all of them in one turn
+    with loop.scheduler.inbox._lock:  # all of them in one turn
         first, guilty, third = loop.open(), loop.open(), loop.open()
     failed = ended(loop, guilty)
     assert (failed.reason, str(failed.error)) == (FinishReason.FAILED, "the target's step failed: not a number")
@@ -237,7 +237,7 @@ async def test_a_step_that_one_session_spoils_costs_that_session_only() -> None:
 async def test_a_step_that_is_too_much_at_once_ends_nobody() -> None:
     engine = Poisoned(max_together=1)
     loop = Loop(engine)
-    with loop.scheduler.inbox._arrived:
+    with loop.scheduler.inbox._lock:
         both = [loop.open(), loop.open()]
     for answer in both:
         assert ended(loop, answer).reason is FinishReason.LENGTH
@@ -261,7 +261,7 @@ async def test_a_bug_in_an_answers_last_round_leaves_nothing_at_its_drafters() -
     inbox = loop.scheduler.inbox
     tokens, parents = np.array(TABLE.answer(PROMPT, 5, frozenset()), np.int32), np.array([-1, 0], np.int32)
     tail = Tail(1, 1, 0, 0, len(PROMPT), extend_hash(0, PROMPT), tokens, parents, TailEnd.CREDIT, "lab", 10, 0, 10_000)
-    with inbox._arrived:  # all of it in one turn
+    with inbox._lock:  # all of it in one turn
         inbox.put(PairUp("d", 1))
         answer = loop.open(max_tokens=3, pacing="serial")
         inbox.offer(FramesArrived("d", 1, (tail,)))
@@ -305,7 +305,7 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
     guesses = np.array(TABLE.answer(PROMPT, len(PROMPT) + num_guesses, frozenset()), np.int32)
     parents = np.arange(-1, num_guesses - 1, dtype=np.int32)
     tail = Tail(1, 1, 0, 0, len(PROMPT), extend_hash(0, PROMPT), guesses, parents, TailEnd.CREDIT, "lab", 10, 0, 10_000)
-    with inbox._arrived:  # all of it in one turn
+    with inbox._lock:  # all of it in one turn
         inbox.put(PairUp("d", 1))
         first = loop.open(max_tokens=answer_len, pacing="serial")
         inbox.offer(FramesArrived("d", 1, (tail,)))

@@ -26,55 +26,55 @@ from outrider.v1 import identity_pb2 as outrider_dot_v1_dot_identity__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\"J\n\x05Hello\x12,\n\x08verifier\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\"^\n\x07Welcome\x12+\n\x07\x64rafter\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x10\n\x08\x63lock_ns\x18\x02 \x01(\x04\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\r\"\x17\n\x04Ping\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x04\")\n\x04Pong\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x04\x12\x10\n\x08\x63lock_ns\x18\x02 \x01(\x04\"\x9b\x01\n\x0b\x44raftLimits\x12\x0f\n\x07max_len\x18\x01 \x01(\r\x12\x11\n\tmax_nodes\x18\x02 \x01(\r\x12\x12\n\ntree_width\x18\x03 \x01(\r\x12\x12\n\nstop_below\x18\x04 \x01(\x02\x12\x16\n\x0esvip_threshold\x18\x05 \x01(\x02\x12\x13\n\x0b\x66lush_nodes\x18\x06 \x01(\r\x12\x13\n\x0bhedge_nodes\x18\x07 \x01(\r\"\xce\x02\n\x04Open\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x12\n\nprefix_len\x18\x05 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x06 \x01(\r\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12(\n\x05noise\x18\x08 \x01(\x0b\x32\x19.outrider.v1.NoiseAddress\x12(\n\x06limits\x18\t \x01(\x0b\x32\x18.outrider.v1.DraftLimits\x12\x13\n\x0b\x64raft_until\x18\n \x01(\r\x12\x11\n\twith_rows\x18\x0b \x01(\x08\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\r \x01(\t\"\xb8\x01\n\x06\x43ommit\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x06\x12\x14\n\x0cnum_accepted\x18\x06 \x01(\r\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x13\n\x0b\x64raft_until\x18\x08 \x01(\r\x12\x13\n\x0bhedge_nodes\x18\t \x01(\r\"\xa6\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\t\n\x01k\x18\x04 \x01(\r\x12\x15\n\rtop_token_ids\x18\x05 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x06 \x03(\x02\x12)\n\x06hidden\x18\x07 \x03(\x0b\x32\x19.outrider.v1.HiddenStates\"K\n\x0cHiddenStates\x12\r\n\x05layer\x18\x01 \x01(\x11\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06values\x18\x04 \x01(\x0c\"g\n\x05\x43lose\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12(\n\x06reason\x18\x03 \x01(\x0e\x32\x18.outrider.v1.CloseReason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"D\n\x06Opened\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cprefilled_to\x18\x03 \x01(\r\"?\n\x07Refused\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xc6\x02\n\x04Tail\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07tree_id\x18\x03 \x01(\r\x12\x12\n\nfirst_node\x18\x04 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x05 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x06 \x01(\x06\x12\x11\n\ttoken_ids\x18\x07 \x03(\r\x12\x0f\n\x07parents\x18\x08 \x03(\x11\x12\x0e\n\x06scores\x18\t \x03(\x02\x12!\n\x03\x65nd\x18\n \x01(\x0e\x32\x14.outrider.v1.TailEnd\x12\x0e\n\x06source\x18\x0b \x01(\t\x12\x10\n\x08\x64raft_us\x18\x0c \x01(\x04\x12\x10\n\x08\x62\x65gin_ns\x18\r \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x0e \x01(\x04\x12#\n\x04rows\x18\x0f \x03(\x0b\x32\x15.outrider.v1.DraftRow\x12\x10\n\x08hedge_us\x18\x10 \x01(\x04\"\xfe\x01\n\x11\x44raftRequestFrame\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.outrider.v1.HelloH\x00\x12!\n\x04open\x18\x02 \x01(\x0b\x32\x11.outrider.v1.OpenH\x00\x12%\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x13.outrider.v1.CommitH\x00\x12)\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x04 \x01(\x0b\x32\x15.outrider.v1.FeedbackH\x00\x12#\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x12.outrider.v1.CloseH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.outrider.v1.PingH\x00\x42\x07\n\x05\x66rame\">\n\x0c\x44raftRequest\x12.\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x1e.outrider.v1.DraftRequestFrame\"\x81\x02\n\x12\x44raftResponseFrame\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.outrider.v1.WelcomeH\x00\x12%\n\x06opened\x18\x02 \x01(\x0b\x32\x13.outrider.v1.OpenedH\x00\x12\'\n\x07refused\x18\x03 \x01(\x0b\x32\x14.outrider.v1.RefusedH\x00\x12!\n\x04tail\x18\x04 \x01(\x0b\x32\x11.outrider.v1.TailH\x00\x12#\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x12.outrider.v1.CloseH\x00\x12!\n\x04pong\x18\x06 \x01(\x0b\x32\x11.outrider.v1.PongH\x00\x42\x07\n\x05\x66rame\"@\n\rDraftResponse\x12/\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x1f.outrider.v1.DraftResponseFrame\"\x1e\n\x1c\x44rafterServiceGetInfoRequest\"\xb0\x01\n\x1d\x44rafterServiceGetInfoResponse\x12,\n\x08identity\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x0f\n\x07sources\x18\x02 \x03(\t\x12%\n\x04live\x18\x03 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\r\x12\x13\n\x0bnum_threads\x18\x05 \x01(\r*\xce\x01\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43LOSE_REASON_FINISHED\x10\x01\x12\x1a\n\x16\x43LOSE_REASON_CANCELLED\x10\x02\x12\x19\n\x15\x43LOSE_REASON_PROTOCOL\x10\x03\x12\x1b\n\x17\x43LOSE_REASON_OVERLOADED\x10\x04\x12\x19\n\x15\x43LOSE_REASON_DRAINING\x10\x05\x12\x17\n\x13\x43LOSE_REASON_FAILED\x10\x06*\x8b\x01\n\x07TailEnd\x12\x18\n\x14TAIL_END_UNSPECIFIED\x10\x00\x12\x13\n\x0fTAIL_END_CREDIT\x10\x01\x12\x17\n\x13TAIL_END_CONFIDENCE\x10\x02\x12\x12\n\x0eTAIL_END_LIMIT\x10\x03\x12\x10\n\x0cTAIL_END_EOS\x10\x04\x12\x12\n\x0eTAIL_END_EMPTY\x10\x05\x32\xb6\x01\n\x0e\x44rafterService\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x12`\n\x07GetInfo\x12).outrider.v1.DrafterServiceGetInfoRequest\x1a*.outrider.v1.DrafterServiceGetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\"J\n\x05Hello\x12,\n\x08verifier\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x13\n\x0bverifier_id\x18\x02 \x01(\t\"r\n\x07Welcome\x12+\n\x07\x64rafter\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x10\n\x08\x63lock_ns\x18\x02 \x01(\x04\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\r\x12\x12\n\nlane_token\x18\x04 \x01(\x0c\"\x17\n\x04Ping\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x04\")\n\x04Pong\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x04\x12\x10\n\x08\x63lock_ns\x18\x02 \x01(\x04\"\x9b\x01\n\x0b\x44raftLimits\x12\x0f\n\x07max_len\x18\x01 \x01(\r\x12\x11\n\tmax_nodes\x18\x02 \x01(\r\x12\x12\n\ntree_width\x18\x03 \x01(\r\x12\x12\n\nstop_below\x18\x04 \x01(\x02\x12\x16\n\x0esvip_threshold\x18\x05 \x01(\x02\x12\x13\n\x0b\x66lush_nodes\x18\x06 \x01(\r\x12\x13\n\x0bhedge_nodes\x18\x07 \x01(\r\"\xce\x02\n\x04Open\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x12\n\nprefix_len\x18\x05 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x06 \x01(\r\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12(\n\x05noise\x18\x08 \x01(\x0b\x32\x19.outrider.v1.NoiseAddress\x12(\n\x06limits\x18\t \x01(\x0b\x32\x18.outrider.v1.DraftLimits\x12\x13\n\x0b\x64raft_until\x18\n \x01(\r\x12\x11\n\twith_rows\x18\x0b \x01(\x08\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\r \x01(\t\"\xb8\x01\n\x06\x43ommit\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x06\x12\x14\n\x0cnum_accepted\x18\x06 \x01(\r\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x13\n\x0b\x64raft_until\x18\x08 \x01(\r\x12\x13\n\x0bhedge_nodes\x18\t \x01(\r\"\xa6\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\t\n\x01k\x18\x04 \x01(\r\x12\x15\n\rtop_token_ids\x18\x05 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x06 \x03(\x02\x12)\n\x06hidden\x18\x07 \x03(\x0b\x32\x19.outrider.v1.HiddenStates\"K\n\x0cHiddenStates\x12\r\n\x05layer\x18\x01 \x01(\x11\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06values\x18\x04 \x01(\x0c\"g\n\x05\x43lose\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12(\n\x06reason\x18\x03 \x01(\x0e\x32\x18.outrider.v1.CloseReason\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"D\n\x06Opened\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cprefilled_to\x18\x03 \x01(\r\"?\n\x07Refused\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xc6\x02\n\x04Tail\x12\x0f\n\x07session\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0f\n\x07tree_id\x18\x03 \x01(\r\x12\x12\n\nfirst_node\x18\x04 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x05 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x06 \x01(\x06\x12\x11\n\ttoken_ids\x18\x07 \x03(\r\x12\x0f\n\x07parents\x18\x08 \x03(\x11\x12\x0e\n\x06scores\x18\t \x03(\x02\x12!\n\x03\x65nd\x18\n \x01(\x0e\x32\x14.outrider.v1.TailEnd\x12\x0e\n\x06source\x18\x0b \x01(\t\x12\x10\n\x08\x64raft_us\x18\x0c \x01(\x04\x12\x10\n\x08\x62\x65gin_ns\x18\r \x01(\x04\x12\x0e\n\x06\x65nd_ns\x18\x0e \x01(\x04\x12#\n\x04rows\x18\x0f \x03(\x0b\x32\x15.outrider.v1.DraftRow\x12\x10\n\x08hedge_us\x18\x10 \x01(\x04\"\xfe\x01\n\x11\x44raftRequestFrame\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.outrider.v1.HelloH\x00\x12!\n\x04open\x18\x02 \x01(\x0b\x32\x11.outrider.v1.OpenH\x00\x12%\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x13.outrider.v1.CommitH\x00\x12)\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x04 \x01(\x0b\x32\x15.outrider.v1.FeedbackH\x00\x12#\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x12.outrider.v1.CloseH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.outrider.v1.PingH\x00\x42\x07\n\x05\x66rame\">\n\x0c\x44raftRequest\x12.\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x1e.outrider.v1.DraftRequestFrame\"\x81\x02\n\x12\x44raftResponseFrame\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.outrider.v1.WelcomeH\x00\x12%\n\x06opened\x18\x02 \x01(\x0b\x32\x13.outrider.v1.OpenedH\x00\x12\'\n\x07refused\x18\x03 \x01(\x0b\x32\x14.outrider.v1.RefusedH\x00\x12!\n\x04tail\x18\x04 \x01(\x0b\x32\x11.outrider.v1.TailH\x00\x12#\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x12.outrider.v1.CloseH\x00\x12!\n\x04pong\x18\x06 \x01(\x0b\x32\x11.outrider.v1.PongH\x00\x42\x07\n\x05\x66rame\"@\n\rDraftResponse\x12/\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x1f.outrider.v1.DraftResponseFrame\"\x1e\n\x1c\x44rafterServiceGetInfoRequest\"\xb0\x01\n\x1d\x44rafterServiceGetInfoResponse\x12,\n\x08identity\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x0f\n\x07sources\x18\x02 \x03(\t\x12%\n\x04live\x18\x03 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\r\x12\x13\n\x0bnum_threads\x18\x05 \x01(\r*\xce\x01\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43LOSE_REASON_FINISHED\x10\x01\x12\x1a\n\x16\x43LOSE_REASON_CANCELLED\x10\x02\x12\x19\n\x15\x43LOSE_REASON_PROTOCOL\x10\x03\x12\x1b\n\x17\x43LOSE_REASON_OVERLOADED\x10\x04\x12\x19\n\x15\x43LOSE_REASON_DRAINING\x10\x05\x12\x17\n\x13\x43LOSE_REASON_FAILED\x10\x06*\x8b\x01\n\x07TailEnd\x12\x18\n\x14TAIL_END_UNSPECIFIED\x10\x00\x12\x13\n\x0fTAIL_END_CREDIT\x10\x01\x12\x17\n\x13TAIL_END_CONFIDENCE\x10\x02\x12\x12\n\x0eTAIL_END_LIMIT\x10\x03\x12\x10\n\x0cTAIL_END_EOS\x10\x04\x12\x12\n\x0eTAIL_END_EMPTY\x10\x05\x32\xb6\x01\n\x0e\x44rafterService\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x12`\n\x07GetInfo\x12).outrider.v1.DrafterServiceGetInfoRequest\x1a*.outrider.v1.DrafterServiceGetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CLOSEREASON']._serialized_start=2694
-  _globals['_CLOSEREASON']._serialized_end=2900
-  _globals['_TAILEND']._serialized_start=2903
-  _globals['_TAILEND']._serialized_end=3042
+  _globals['_CLOSEREASON']._serialized_start=2714
+  _globals['_CLOSEREASON']._serialized_end=2920
+  _globals['_TAILEND']._serialized_start=2923
+  _globals['_TAILEND']._serialized_end=3062
   _globals['_HELLO']._serialized_start=98
   _globals['_HELLO']._serialized_end=172
   _globals['_WELCOME']._serialized_start=174
-  _globals['_WELCOME']._serialized_end=268
-  _globals['_PING']._serialized_start=270
-  _globals['_PING']._serialized_end=293
-  _globals['_PONG']._serialized_start=295
-  _globals['_PONG']._serialized_end=336
-  _globals['_DRAFTLIMITS']._serialized_start=339
-  _globals['_DRAFTLIMITS']._serialized_end=494
-  _globals['_OPEN']._serialized_start=497
-  _globals['_OPEN']._serialized_end=831
-  _globals['_COMMIT']._serialized_start=834
-  _globals['_COMMIT']._serialized_end=1018
-  _globals['_FEEDBACK']._serialized_start=1021
-  _globals['_FEEDBACK']._serialized_end=1187
-  _globals['_HIDDENSTATES']._serialized_start=1189
-  _globals['_HIDDENSTATES']._serialized_end=1264
-  _globals['_CLOSE']._serialized_start=1266
-  _globals['_CLOSE']._serialized_end=1369
-  _globals['_OPENED']._serialized_start=1371
-  _globals['_OPENED']._serialized_end=1439
-  _globals['_REFUSED']._serialized_start=1441
-  _globals['_REFUSED']._serialized_end=1504
-  _globals['_TAIL']._serialized_start=1507
-  _globals['_TAIL']._serialized_end=1833
-  _globals['_DRAFTREQUESTFRAME']._serialized_start=1836
-  _globals['_DRAFTREQUESTFRAME']._serialized_end=2090
-  _globals['_DRAFTREQUEST']._serialized_start=2092
-  _globals['_DRAFTREQUEST']._serialized_end=2154
-  _globals['_DRAFTRESPONSEFRAME']._serialized_start=2157
-  _globals['_DRAFTRESPONSEFRAME']._serialized_end=2414
-  _globals['_DRAFTRESPONSE']._serialized_start=2416
-  _globals['_DRAFTRESPONSE']._serialized_end=2480
-  _globals['_DRAFTERSERVICEGETINFOREQUEST']._serialized_start=2482
-  _globals['_DRAFTERSERVICEGETINFOREQUEST']._serialized_end=2512
-  _globals['_DRAFTERSERVICEGETINFORESPONSE']._serialized_start=2515
-  _globals['_DRAFTERSERVICEGETINFORESPONSE']._serialized_end=2691
-  _globals['_DRAFTERSERVICE']._serialized_start=3045
-  _globals['_DRAFTERSERVICE']._serialized_end=3227
+  _globals['_WELCOME']._serialized_end=288
+  _globals['_PING']._serialized_start=290
+  _globals['_PING']._serialized_end=313
+  _globals['_PONG']._serialized_start=315
+  _globals['_PONG']._serialized_end=356
+  _globals['_DRAFTLIMITS']._serialized_start=359
+  _globals['_DRAFTLIMITS']._serialized_end=514
+  _globals['_OPEN']._serialized_start=517
+  _globals['_OPEN']._serialized_end=851
+  _globals['_COMMIT']._serialized_start=854
+  _globals['_COMMIT']._serialized_end=1038
+  _globals['_FEEDBACK']._serialized_start=1041
+  _globals['_FEEDBACK']._serialized_end=1207
+  _globals['_HIDDENSTATES']._serialized_start=1209
+  _globals['_HIDDENSTATES']._serialized_end=1284
+  _globals['_CLOSE']._serialized_start=1286
+  _globals['_CLOSE']._serialized_end=1389
+  _globals['_OPENED']._serialized_start=1391
+  _globals['_OPENED']._serialized_end=1459
+  _globals['_REFUSED']._serialized_start=1461
+  _globals['_REFUSED']._serialized_end=1524
+  _globals['_TAIL']._serialized_start=1527
+  _globals['_TAIL']._serialized_end=1853
+  _globals['_DRAFTREQUESTFRAME']._serialized_start=1856
+  _globals['_DRAFTREQUESTFRAME']._serialized_end=2110
+  _globals['_DRAFTREQUEST']._serialized_start=2112
+  _globals['_DRAFTREQUEST']._serialized_end=2174
+  _globals['_DRAFTRESPONSEFRAME']._serialized_start=2177
+  _globals['_DRAFTRESPONSEFRAME']._serialized_end=2434
+  _globals['_DRAFTRESPONSE']._serialized_start=2436
+  _globals['_DRAFTRESPONSE']._serialized_end=2500
+  _globals['_DRAFTERSERVICEGETINFOREQUEST']._serialized_start=2502
+  _globals['_DRAFTERSERVICEGETINFOREQUEST']._serialized_end=2532
+  _globals['_DRAFTERSERVICEGETINFORESPONSE']._serialized_start=2535
+  _globals['_DRAFTERSERVICEGETINFORESPONSE']._serialized_end=2711
+  _globals['_DRAFTERSERVICE']._serialized_start=3065
+  _globals['_DRAFTERSERVICE']._serialized_end=3247
 # @@protoc_insertion_point(module_scope)

@@ -50,14 +50,16 @@ class Hello(_message.Message):
     def __init__(self, verifier: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., verifier_id: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("drafter", "clock_ns", "max_sessions")
+    __slots__ = ("drafter", "clock_ns", "max_sessions", "lane_token")
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LANE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     drafter: _identity_pb2.ModelIdentity
     clock_ns: int
     max_sessions: int
-    def __init__(self, drafter: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., clock_ns: _Optional[int] = ..., max_sessions: _Optional[int] = ...) -> None: ...
+    lane_token: bytes
+    def __init__(self, drafter: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., clock_ns: _Optional[int] = ..., max_sessions: _Optional[int] = ..., lane_token: _Optional[bytes] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("sent_ns",)

@@ -130,18 +130,20 @@ class VerifierServiceGetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class PairInfo(_message.Message):
-    __slots__ = ("endpoint", "connected", "problem", "identity", "round_trip_us")
+    __slots__ = ("endpoint", "connected", "problem", "identity", "round_trip_us", "has_lane")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_US_FIELD_NUMBER: _ClassVar[int]
+    HAS_LANE_FIELD_NUMBER: _ClassVar[int]
     endpoint: str
     connected: bool
     problem: str
     identity: _identity_pb2.ModelIdentity
     round_trip_us: int
-    def __init__(self, endpoint: _Optional[str] = ..., connected: _Optional[bool] = ..., problem: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., round_trip_us: _Optional[int] = ...) -> None: ...
+    has_lane: bool
+    def __init__(self, endpoint: _Optional[str] = ..., connected: _Optional[bool] = ..., problem: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., round_trip_us: _Optional[int] = ..., has_lane: _Optional[bool] = ...) -> None: ...
 
 class VerifierServiceGetInfoResponse(_message.Message):
     __slots__ = ("identity", "pairs", "live", "max_sessions", "max_rows", "cost_rows", "cost_us", "pacings", "num_threads")

@@ -14,6 +14,7 @@ from outrider.rpc.convert.close import close_from_proto, close_to_proto
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromDrafter, Pong, ToVerifier, Welcome
 from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE
+from outrider.rpc.lane import TOKEN_BYTES
 from outrider.types.frames import Close, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow
 from outrider.v1 import drafter_pb2 as pb
@@ -60,7 +61,8 @@ def drafter_frame_to_proto(frame: ToVerifier) -> pb.DraftResponseFrame:
         case Pong():
             return pb.DraftResponseFrame(pong=pb.Pong(sent_ns=frame.sent_ns, clock_ns=frame.clock_ns))
         case Welcome():
-            welcome = pb.Welcome(drafter=identity_to_proto(frame.drafter), clock_ns=frame.clock_ns, max_sessions=frame.max_sessions)
+            drafter = identity_to_proto(frame.drafter)
+            welcome = pb.Welcome(drafter=drafter, clock_ns=frame.clock_ns, max_sessions=frame.max_sessions, lane_token=frame.lane_token)
             return pb.DraftResponseFrame(welcome=welcome)
 
 
@@ -83,10 +85,17 @@ def drafter_frame_from_proto(envelope: pb.DraftResponseFrame) -> FromDrafter:
                 return Pong(envelope.pong.sent_ns, envelope.pong.clock_ns)
             case "welcome":
                 welcome = envelope.welcome
-                return Welcome(identity_from_proto(welcome.drafter, "drafter"), welcome.clock_ns, welcome.max_sessions)
+                drafter = identity_from_proto(welcome.drafter, "drafter")
+                return Welcome(drafter, welcome.clock_ns, welcome.max_sessions, _lane_token(welcome.lane_token))
     except InvalidRequest as error:
         raise ProtocolViolation(f"{kind}.{error}") from error
     raise ProtocolViolation("frame: none is set")
+
+
+def _lane_token(token: bytes) -> bytes:
+    if len(token) not in (0, TOKEN_BYTES):
+        raise InvalidRequest("lane_token", f"has {len(token)} bytes, not {TOKEN_BYTES}")
+    return token
 
 
 def _frame_or_bad(envelope: pb.DraftResponseFrame) -> FromDrafter:

@@ -22,11 +22,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Drafter: the pair matches. clock_ns: its monotonic clock when this was written. max_sessions: most on this stream."""
+    """Drafter: the pair matches. clock_ns: its monotonic clock when this was written. max_sessions: most on this stream.
+
+    lane_token: what opens the stream's lane (rpc/lane.py); empty when there is none.
+    """
 
     drafter: ModelIdentity
     clock_ns: int
     max_sessions: int
+    lane_token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
