@@ -66,6 +66,29 @@ class ThinStep:
         self.address = step.ctypes.data
 
 
+class OneRowStep:
+    """A step of one row that sees every key of its runs, to be moved on without being made anew. address: as of ThinStep."""
+
+    def __init__(self) -> None:
+        self._position, self._slot = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._runs = np.zeros((1, 2), np.int64)
+        self._segment = np.array((0, 1, self._runs.ctypes.data, 0, 0, 0, 0), np.int64)
+        self._step = np.array((self._position.ctypes.data, self._slot.ctypes.data, self._segment.ctypes.data, 1, 1), np.int64)
+        self.address = self._step.ctypes.data
+
+    def place(self, position: int, slot: int, runs: Sequence[tuple[int, int]]) -> None:
+        """Where the row stands, where its key and value go, and the pool ranges it reads, in logical order."""
+        if len(runs) > len(self._runs):
+            self._runs = np.zeros((2 * len(runs), 2), np.int64)
+            self._segment[2] = self._runs.ctypes.data
+        self._position[0], self._slot[0] = position, slot
+        num_keys = 0
+        for place, (begin, end) in enumerate(runs):
+            self._runs[place, 0], self._runs[place, 1] = begin, end
+            num_keys += end - begin
+        self._segment[3], self._segment[4] = len(runs), num_keys
+
+
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
     """qk_scale: float32 [num_heads + num_kv_heads, dim], the weight of the norm of queries and keys times sqrt(dim); None: no norm."""

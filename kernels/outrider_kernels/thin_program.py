@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from outrider_kernels.thin_attention import ThinAttention, ThinStep
+from outrider_kernels.thin_attention import OneRowStep, ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_team import ThinTeam
@@ -34,7 +34,7 @@ class ThinProgram:
         self._function, self._team = team.library.thin_program, team.handle
         self._address, self._length = ctypes.addressof(self._operations), len(operations)
 
-    def run(self, num_rows: int, steps: Sequence[ThinStep]) -> None:
+    def run(self, num_rows: int, steps: Sequence[ThinStep | OneRowStep]) -> None:
         """Every operation for the first num_rows rows; steps: by the places that the attentions were given."""
         addresses = (ctypes.c_void_p * len(steps))(*(step.address for step in steps))
         self._function(self._team, self._address, self._length, num_rows, ctypes.addressof(addresses))

@@ -18,18 +18,20 @@ from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, 
 from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
 from outrider.drafting.hedges import Branch
 from outrider.drafting.model_tree import ModelTree
-from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_picked, two_best
+from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_followed, grow_picked, two_best
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
 from outrider.types.frames import TailEnd
-from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.step import Follow, SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntArray
 
 # A long prefill takes at most this many rows of a step in which other sessions draft, so that it does not stall them.
 PREFILL_SHARE = 128
 # Up to this many committed tokens are caught up at once beside drafting rows: a round's own tokens, not a prompt.
 CATCH_UP_LEN = 32
+# Guesses of a lone session that one step may make: what a commit may have to wait for.
+MAX_FOLLOWED = 7
 
 _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
@@ -120,6 +122,8 @@ class ModelSource:
         parts = self._plan(requests)
         grown: dict[int, Proposal] = {}
         if parts:
+            if len(parts) == 1:
+                parts = [self._going_on(parts[0])]
             result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
             for part, outcome in zip(parts, result.results, strict=True):
                 grown[part.tree.session] = self._apply(part, outcome)
@@ -238,6 +242,18 @@ class ModelSource:
         rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
+    def _going_on(self, part: _Part) -> _Part:
+        """A lone chain's part, with the guesses that may follow the first in the same step."""
+        tree, limits = part.tree, part.tree.limits
+        if len(part.parents) != 1 or tree.with_rows or tree.wants_choices or tree.hedge_budget:
+            return part
+        first = len(tree.truth) if part.parents[0] == tree.root else tree.positions[part.parents[0]] + 1
+        last = min(part.draft_until, len(tree.truth) + self._max_depth) - 1
+        num_more = min(last - first, tree.room - 1, (limits.flush_nodes or MAX_FOLLOWED + 1) - 1, MAX_FOLLOWED)
+        if num_more <= 0:
+            return part
+        return replace(part, rows=replace(part.rows, follow=Follow(num_more, limits.stop_below)))
+
     # --- results --------------------------------------------------------------------------------------------------------
 
     def _apply(self, part: _Part, outcome: SequenceResult) -> Proposal:
@@ -252,6 +268,8 @@ class ModelSource:
             grow_branches(tree, part.branches, outcome)
         elif tree.with_rows:
             rows = grow_drawn(tree, part.parents, part.shares, outcome, self._drawers[tree.session]) if part.parents else ()
+        elif part.parents and len(outcome.picks) > len(part.parents):
+            scores = grow_followed(tree, part.parents[0], outcome)
         elif part.rows.pick_probs:
             scores = grow_picked(tree, part.parents, outcome)
         elif outcome.choices is not None and tree.wants_choices:

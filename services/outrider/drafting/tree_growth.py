@@ -25,6 +25,20 @@ def grow_picked(tree: ModelTree, parents: Sequence[int], outcome: SequenceResult
     return logprobs
 
 
+def grow_followed(tree: ModelTree, parent: int, outcome: SequenceResult) -> list[float] | None:
+    """A chain of picks, all but the last of which were fed; returns the new nodes' log-probabilities where they were asked for."""
+    probs = None if outcome.pick_probs is None else outcome.pick_probs.tolist()
+    logprobs: list[float] = []
+    for place, pick in enumerate(outcome.picks.tolist()):
+        if place:
+            tree.mark_fed([parent])
+        prob = 1.0 if probs is None else probs[place]
+        if tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
+            logprobs.append(math.log(max(prob, 1e-30)))
+        parent = len(tree.tokens) - 1
+    return None if probs is None else logprobs
+
+
 def grow_chosen(tree: ModelTree, parents: Sequence[int], shares: Sequence[int], outcome: SequenceResult) -> list[float]:
     """Children are the row's best perturbed scores in draw order, as many as its share; returns the new nodes' log-probabilities."""
     assert outcome.choices is not None

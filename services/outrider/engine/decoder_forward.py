@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from outrider.engine.attention import StepAttention
+from outrider.engine.block_table import BlockTable
 from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
@@ -26,6 +27,15 @@ class DecoderShape:
     max_positions: int
 
 
+class RowForward(Protocol):
+    """One row of one sequence at a time, the row that its newest live node is, as cheaply as the model can be called."""
+
+    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
+        """Stores the row's keys and values at logical slot `position` and lets it see the slots up to there. float32 [num_logits], which
+        the next call overwrites."""
+        ...
+
+
 class ArrayForward(Protocol):
     """A cheaper way through the same model for few rows, without torch.
 
@@ -33,6 +43,11 @@ class ArrayForward(Protocol):
     """
 
     is_invariant: bool
+
+    @property
+    def row_forward(self) -> RowForward | None:
+        """The same for single rows, with the same bits; None where there is no cheaper way than `logits`."""
+        ...
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order. wanted: flat rows with results."""

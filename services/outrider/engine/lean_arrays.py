@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from outrider.engine.array_attention import ArrayAttention
+from outrider.engine.decoder_forward import RowForward
 from outrider.engine.lean_projection import Projection
 from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
 from outrider.engine.paged_cache import PagedCache
@@ -31,6 +32,7 @@ class LeanArrays:
     """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
     is_invariant = False
+    row_forward: RowForward | None = None
 
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes

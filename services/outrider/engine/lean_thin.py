@@ -12,12 +12,14 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
+from outrider.engine.block_table import BlockTable
+from outrider.engine.decoder_forward import RowForward
 from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
-from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_attention import HeadSizes, OneRowStep, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
@@ -32,23 +34,24 @@ class LeanThin:
     def __init__(self, weights: LeanWeights, cache: PagedCache, team: ThinTeam, most_rows: int) -> None:
         sizes = self._sizes = weights.sizes
         assert weights.thin_head is not None
-        self._embedding = cast(FloatArray, weights.embedding.numpy())
-        self._buffers = _Buffers(weights, most_rows)
+        self.embedding = cast(FloatArray, weights.embedding.numpy())
+        self.buffers = _Buffers(weights, most_rows)
         rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
         pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
-        self._windows = tuple(dict.fromkeys(sizes.windows))
+        self.windows = tuple(dict.fromkeys(sizes.windows))
         operations: list[ThinOperation] = []
         for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
-            attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
-            operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
-        self._program = ThinProgram(team, operations)
+            attention = ThinAttention(team, head_sizes(weights, layer), self.buffers.heads, self.buffers.attended, pool, rotations)
+            operations += layer_operations(team, layer, self.buffers, (attention, self.windows.index(window)))
+        self.program = ThinProgram(team, operations)
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
-        self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
+        self._head = ThinProduct(team, weights.thin_head, self.buffers.last, self.buffers.logits, norm=final_norm)
+        self.row_forward: RowForward = _OneRow(self)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
-        most, num_rows = len(self._buffers.states), batch.num_rows
-        found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
+        most, num_rows = len(self.buffers.states), batch.num_rows
+        found = np.empty((len(wanted), self.buffers.logits.shape[1]), np.float32)
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
             self._run_layers(batch, begin, end)
@@ -60,15 +63,38 @@ class LeanThin:
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
         """Rows [begin, end) of the step, into `states`."""
         num_rows = end - begin
-        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
-        self._program.run(num_rows, [thin_step(batch, begin, end, window) for window in self._windows])
+        np.take(self.embedding, batch.tokens[begin:end], axis=0, out=self.buffers.states[:num_rows])
+        self.program.run(num_rows, [thin_step(batch, begin, end, window) for window in self.windows])
+
+    def logits_of_first(self) -> FloatArray:
+        """Of the first row in `states`; a view that the next step overwrites."""
+        self.buffers.last[0] = self.buffers.states[0]
+        self._head.run(1)
+        return cast(FloatArray, self.buffers.logits[0])
 
     def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
         """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
-        buffers, num_wanted = self._buffers, len(rows)
+        buffers, num_wanted = self.buffers, len(rows)
         buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
+
+
+class _OneRow:
+    """A row at a time through the same operations, whose step is moved on instead of being made anew."""
+
+    def __init__(self, whole: LeanThin) -> None:
+        self._whole = whole
+        self._steps = [OneRowStep() for _ in whole.windows]
+
+    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
+        """See RowForward."""
+        whole, slot, num_keys = self._whole, int(table.slots[position]), position + 1
+        for step, window in zip(self._steps, whole.windows, strict=True):
+            step.place(position, slot, table.runs(0 if window is None else max(0, num_keys - window), num_keys))
+        whole.buffers.states[0] = whole.embedding[token]
+        whole.program.run(1, self._steps)
+        return whole.logits_of_first()
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:

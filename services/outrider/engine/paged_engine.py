@@ -16,13 +16,14 @@ from torch import Tensor
 from outrider.engine.attention import FastAttention, InvariantAttention
 from outrider.engine.config import EngineConfig
 from outrider.engine.contract import EngineLimits
-from outrider.engine.decoder_forward import DecoderForward
+from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.paged_cache import LayerShape, PagedCache, bytes_per_slot
+from outrider.engine.pick_follower import PickFollower
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_table import SequenceTable
 from outrider.engine.step_batch import StepBatch, build_batch
 from outrider.types.identity import ModelIdentity, Numerics
-from outrider.types.step import SequenceSpec, StepPlan, StepResult
+from outrider.types.step import SequenceResult, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import MAX_TREE_NODES, IntArray
 from outrider_kernels.invariant_attention import InvariantShape
 
@@ -55,6 +56,7 @@ class PagedEngine:
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
         self._sequences = SequenceTable(identity, self._limits)
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
+        self._follower = self._follower_of(self._arrays)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -98,7 +100,7 @@ class PagedEngine:
                 logits = self._logits(batch)
                 forwarded = time.perf_counter_ns()
                 batch.apply()
-                results = self._picker.results(batch, logits)
+                results = self._followed(batch, self._picker.results(batch, logits))
             except BaseException:
                 batch.revert()
                 raise
@@ -132,6 +134,18 @@ class PagedEngine:
     def close(self, sequence: int) -> None:
         """Free everything of the sequence."""
         self._sequences.close(sequence)
+
+    def _follower_of(self, arrays: ArrayForward | None) -> PickFollower | None:
+        if arrays is None or arrays.row_forward is None or not arrays.is_invariant:
+            return None  # a chain would have other bits than a step for each of its rows
+        return PickFollower(arrays.row_forward, self._picker, self._identity.eos_token_ids, self._max_tree_depth, self._limits.max_context)
+
+    def _followed(self, batch: StepBatch, results: tuple[SequenceResult, ...]) -> tuple[SequenceResult, ...]:
+        follower = self._follower
+        if follower is None:
+            return results
+        both = zip(batch.segments, results, strict=True)
+        return tuple(follower.follow(segment, result, wish) if (wish := segment.rows.follow) else result for segment, result in both)
 
     def _logits(self, batch: StepBatch) -> Tensor:
         """float32 [wanted rows, num_logits], in plan order."""

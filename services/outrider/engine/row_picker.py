@@ -6,6 +6,7 @@ tokens and its own path. One call per kind of work and step, not per sequence. M
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
 from outrider.types.sampling import SamplingParams
-from outrider.types.step import Choices, SequenceResult, StepPlan, TokenLogprobs
+from outrider.types.step import Choices, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
 
 # Rows of a sequence that are picked one by one; for more the general pick's bookkeeping is the smaller part.
@@ -57,6 +58,23 @@ class RowPicker:
         for rows in plan.sequences:
             if rows.acceptance:
                 acceptance_rule(rows.acceptance)
+
+    def pick_after(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
+        """The pick after one row at this position of a sequence without penalties or biases, and its probability (NaN: not asked for).
+
+        logits: float32 [num_logits], changed where ids stand for nothing. Raises ModelRefused where they are no numbers.
+        """
+        row = logits[: self._num_ids]
+        if self._missing is not None:
+            row[self._missing.numpy()] = -np.inf
+        params, key = spec.sampling, key_of(spec.noise, Purpose.PICK)
+        single = pick_single(row, params, key, position + 1, with_prob)
+        if single is not None:
+            return single.token, single.prob
+        rows = torch.from_numpy(row[None])
+        picked = pick(rows, [RowSampling(params, key, np.array([position + 1], np.int64))]).numpy()
+        prob = float(pick_probs(rows, [params.temperature], picked)[0]) if with_prob else math.nan
+        return int(picked[0]), prob
 
     def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         """One result per segment, in order. logits: float32 [wanted rows, num_logits]. Raises ModelRefused where they are no numbers."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import weakref
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -25,6 +26,7 @@ class Doorbell:
         self._inside, self._outside = socket.socketpair()
         self._inside.setblocking(False)
         self._outside.setblocking(False)
+        weakref.finalize(self, _close, self._inside, self._outside)  # nobody knows when the last ring comes
 
     def ring(self) -> None:
         """Wake whoever waits, now or next time."""
@@ -43,3 +45,8 @@ class Doorbell:
         """Forget the rings so far: whoever would have been woken has looked already."""
         with suppress(BlockingIOError):
             self._inside.recv(_RINGS_AT_ONCE)
+
+
+def _close(*ends: socket.socket) -> None:
+    for end in ends:
+        end.close()

@@ -33,6 +33,18 @@ class SequenceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Go on from a step's own pick: feed it as a child of its row, pick again, and so on, without a step for each.
+
+    num_more: picks beyond the first, at most; an engine may make fewer. A pick less probable than stop_below, or one that ends a text, is
+    the last. All picks but the last are live nodes then, a chain below the row.
+    """
+
+    num_more: int
+    stop_below: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRows:
     """A sequence's part in a step.
 
@@ -43,6 +55,7 @@ class SequenceRows:
     num_choices: Gumbel-top-k candidates per wanted row (0: none). top_logprobs: None = no logprobs, n = the chosen token's and n best.
     pick_probs: whether the picks' probabilities are wanted (under softmax(logits / T) without filters; at T = 0 at temperature 1).
     acceptance: registered acceptance rule to judge the new nodes with, empty for none (drafting). draft_rows: for that rule.
+    follow: for a sequence with one wanted row, below which nothing lives, and whose live nodes are a chain: what else to draft at once.
     """
 
     sequence: int
@@ -55,6 +68,7 @@ class SequenceRows:
     pick_probs: bool = False
     acceptance: str = ""
     draft_rows: tuple[DraftRow, ...] = ()
+    follow: Follow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ class TokenLogprobs:
 class SequenceResult:
     """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
 
-    pick_probs: float32 [wanted rows], when asked for.
+    pick_probs: float32 [wanted rows], when asked for. With `follow`, both go on with the picks that followed.
     With a verdict, logprobs has one row per token of path + emitted, in order; without, one per wanted row (of its pick).
     """
 
