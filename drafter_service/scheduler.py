@@ -206,7 +206,8 @@ class Scheduler:
         for hosted in self._wanting.values():
             reach = hosted.session.wants()
             assert reach is not None
-            requests.append(ProposeRequest(hosted.key, hosted.session.tree.tree_id, reach, hosted.session.hedge_nodes))
+            session = hosted.session
+            requests.append(ProposeRequest(hosted.key, session.tree.tree_id, reach, session.hedge_nodes, session.flush_nodes))
         begin_ns = self._clock_ns()
         try:
             proposals = self._source.propose(requests)

@@ -27,6 +27,7 @@ class ChainDrafter:
         self._guesser = Guesser(text)
         self._said = TailEnd.MORE
         self._limits = DraftLimits(0)
+        self._flush_nodes = 0
         self._incarnation = self._tree_id = 0
         self._known = self._credit = self._base = self._tip = self._sent = 0
         self._armed = self._opened = False
@@ -55,6 +56,7 @@ class ChainDrafter:
                 return self._on_commit(frame)
             case Open():
                 self._incarnation, self._limits = frame.incarnation, frame.limits
+                self._flush_nodes = frame.limits.flush_nodes
                 self._known, self._credit = frame.prefix_len, frame.draft_until
                 self._plant(0)
                 return self._arm()
@@ -75,7 +77,7 @@ class ChainDrafter:
         if end is not TailEnd.MORE:
             self._armed = False
             return frames if self._is_known_pause(end) else [*frames, self._tail(end)]
-        if 0 < self._limits.flush_nodes <= self._tip - self._sent:
+        if 0 < self._flush_nodes <= self._tip - self._sent:
             frames.append(self._tail(TailEnd.MORE))
         return frames
 
@@ -94,6 +96,8 @@ class ChainDrafter:
         num_fresh = newest - self._known
         grew = commit.draft_until > self._credit
         self._credit = max(self._credit, commit.draft_until)
+        if commit.flush_nodes is not None:
+            self._flush_nodes = commit.flush_nodes
         frames: list[DrafterFrame] = []
         if num_fresh > 0:
             followed = self._follows(newest)

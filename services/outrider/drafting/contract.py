@@ -48,12 +48,14 @@ class SourceSession:
 @dataclass(frozen=True, slots=True)
 class ProposeRequest:
     """Grow this session's current tree; it may reach absolute position draft_until (exclusive). hedge_nodes: live nodes of side branches
-    it may hold besides, 0 = none (a source that knows no side branches need not have any)."""
+    it may hold besides, 0 = none (a source that knows no side branches need not have any). flush_nodes: of new nodes, that somebody waits
+    for: more at once would come later than they could, 0 = as many as the source likes."""
 
     session: int
     tree_id: int
     draft_until: int
     hedge_nodes: int = 0
+    flush_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

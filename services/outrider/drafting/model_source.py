@@ -123,7 +123,7 @@ class ModelSource:
         grown: dict[int, Proposal] = {}
         if parts:
             if len(parts) == 1:
-                parts = [self._going_on(parts[0])]
+                parts = [self._going_on(parts[0], next(one for one in requests if one.session == parts[0].tree.session).flush_nodes)]
             result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
             for part, outcome in zip(parts, result.results, strict=True):
                 grown[part.tree.session] = self._apply(part, outcome)
@@ -242,14 +242,14 @@ class ModelSource:
         rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
-    def _going_on(self, part: _Part) -> _Part:
-        """A lone chain's part, with the guesses that may follow the first in the same step."""
+    def _going_on(self, part: _Part, flush_nodes: int) -> _Part:
+        """A lone chain's part, with the guesses that may follow the first in the same step. flush_nodes: as in ProposeRequest."""
         tree, limits = part.tree, part.tree.limits
         if len(part.parents) != 1 or tree.with_rows or tree.wants_choices or tree.hedge_budget:
             return part
         first = len(tree.truth) if part.parents[0] == tree.root else tree.positions[part.parents[0]] + 1
         last = min(part.draft_until, len(tree.truth) + self._max_depth) - 1
-        num_more = min(last - first, tree.room - 1, (limits.flush_nodes or MAX_FOLLOWED + 1) - 1, MAX_FOLLOWED)
+        num_more = min(last - first, tree.room - 1, (flush_nodes or MAX_FOLLOWED + 1) - 1, MAX_FOLLOWED)
         if num_more <= 0:
             return part
         return replace(part, rows=replace(part.rows, follow=Follow(num_more, limits.stop_below)))

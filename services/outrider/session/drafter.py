@@ -54,6 +54,7 @@ class DrafterSession:
         self._paused = False  # the chain, and the verifier knows
         self._credit = 0
         self._hedge_nodes = 0
+        self._flush_nodes = 0
 
     @property
     def tree(self) -> GuessTree:
@@ -73,6 +74,11 @@ class DrafterSession:
     def hedge_nodes(self) -> int:
         """Live nodes of side branches that the source may hold now."""
         return self._hedge_nodes
+
+    @property
+    def flush_nodes(self) -> int:
+        """New nodes after which a tail is sent although the source goes on; 0: only when it pauses."""
+        return self._flush_nodes
 
     def step(self, event: DrafterEvent) -> list[DrafterEffect]:
         """Take one event; an illegal one ends this session only."""
@@ -107,7 +113,7 @@ class DrafterSession:
         self._text = CommittedText(self._bounds.vocab_size, frame.limits.max_len)
         self._text.extend(0, frame.tokens.tolist(), None)
         self._credit = frame.draft_until
-        self._hedge_nodes = 0
+        self._hedge_nodes, self._flush_nodes = 0, frame.limits.flush_nodes
         return effects + self._begin_when_complete(frame)
 
     def _on_frame(self, frame: Commit | Feedback | Close | Open) -> list[DrafterEffect]:
@@ -135,6 +141,8 @@ class DrafterSession:
         grew = frame.draft_until > self._credit
         self._credit = max(self._credit, frame.draft_until)
         self._hedge_nodes = min(frame.hedge_nodes, opening.limits.hedge_nodes)
+        if frame.flush_nodes is not None:
+            self._flush_nodes = frame.flush_nodes
         if not self._begun:
             return self._begin_when_complete(opening)
         effects: list[DrafterEffect] = self._move(fresh) if fresh else []
@@ -243,9 +251,7 @@ class DrafterSession:
         return self._flush_if_due() if self._armed else self._flush()
 
     def _flush_if_due(self) -> list[DrafterEffect]:
-        assert self.opening is not None
-        flush_nodes = self.opening.limits.flush_nodes
-        return self._flush() if 0 < flush_nodes <= len(self._unsent.tokens) else []
+        return self._flush() if 0 < self._flush_nodes <= len(self._unsent.tokens) else []
 
     def _flush(self) -> list[DrafterEffect]:
         """What is unsent, if anything; it ends as the chain was last said to."""

@@ -32,6 +32,15 @@ MAX_REOPENS = 4
 MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DraftLeave:
+    """What drafters may do from a commit on, as in Commit."""
+
+    draft_until: int
+    hedge_nodes: int
+    flush_nodes: int
+
+
 class SessionDrafters:
     """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened."""
 
@@ -90,20 +99,21 @@ class SessionDrafters:
             self._count_hedges(link)
         return bool(links)
 
-    def commit_frames(self, num_accepted: int, verify_us: int, draft_until: int, hedge_nodes: int) -> list[VerifierEffect]:
+    def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen."""
         known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
         for link in self.open():
-            link.credit = max(link.credit, draft_until)
+            link.credit = max(link.credit, leave.draft_until)
             if link.credit <= known_len and known_len - link.told_len < MAX_UNTOLD_TOKENS:
                 continue
             if link.told_len < self._prefix.newest_begin and not link.num_live:
                 link.starts_over_at = known_len  # it was left behind, and guesses again only when it has heard
             tokens = self._prefix.slice(link.told_len, known_len)
-            link.hedge_nodes = min(hedge_nodes, link.max_hedge_nodes)
+            link.hedge_nodes = min(leave.hedge_nodes, link.max_hedge_nodes)
             truth = self._spec.session, link.incarnation, link.told_len, tokens, self._prefix.hash
-            effects.append(SendToDrafter(link.name, Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes)))
+            commit = Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes, leave.flush_nodes)
+            effects.append(SendToDrafter(link.name, commit))
             link.told_len = known_len
         return effects
 

@@ -31,7 +31,7 @@ from outrider.session.merged_tree import tree_depth
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
-from outrider.session.session_drafters import SessionDrafters
+from outrider.session.session_drafters import DraftLeave, SessionDrafters
 from outrider.session.statistics import SessionStatistics
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
@@ -265,7 +265,8 @@ class VerifierSession:
         if not self._drafters.observe_commit(judged_len):
             return []
         view = self.view(now_us)
-        return self._drafters.commit_frames(num_accepted, verify_us, self._grant_credit(view, now_us), self._pacing.hedge_nodes(view))
+        leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
+        return self._drafters.commit_frames(num_accepted, verify_us, leave)
 
     def _grant_credit(self, view: SessionView, now_us: int) -> int:
         """draft_until for this commit, and the deadline that follows from it."""

@@ -132,6 +132,7 @@ class Commit:
     prefix_hash: rolling hash of all committed tokens after this commit. num_accepted: drafted tokens among them.
     draft_until: absolute credit, idempotent (the largest seen counts). verify_us: duration of the round's step.
     hedge_nodes: live nodes of side branches the drafter may hold from now on, at most DraftLimits.hedge_nodes; the newest frame counts.
+    flush_nodes: in place of DraftLimits.flush_nodes from now on; None leaves it as it is.
     """
 
     session: int
@@ -143,6 +144,7 @@ class Commit:
     verify_us: int
     draft_until: int
     hedge_nodes: int = 0
+    flush_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Open(_message.Message):
     def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_len: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., limits: _Optional[_Union[DraftLimits, _Mapping]] = ..., draft_until: _Optional[int] = ..., with_rows: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("session", "incarnation", "begin", "token_ids", "prefix_hash", "num_accepted", "verify_us", "draft_until", "hedge_nodes")
+    __slots__ = ("session", "incarnation", "begin", "token_ids", "prefix_hash", "num_accepted", "verify_us", "draft_until", "hedge_nodes", "flush_nodes")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class Commit(_message.Message):
     VERIFY_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
     HEDGE_NODES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_NODES_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     begin: int
@@ -143,7 +144,8 @@ class Commit(_message.Message):
     verify_us: int
     draft_until: int
     hedge_nodes: int
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_hash: _Optional[int] = ..., num_accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., draft_until: _Optional[int] = ..., hedge_nodes: _Optional[int] = ...) -> None: ...
+    flush_nodes: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prefix_hash: _Optional[int] = ..., num_accepted: _Optional[int] = ..., verify_us: _Optional[int] = ..., draft_until: _Optional[int] = ..., hedge_nodes: _Optional[int] = ..., flush_nodes: _Optional[int] = ...) -> None: ...
 
 class Feedback(_message.Message):
     __slots__ = ("session", "incarnation", "positions", "k", "top_token_ids", "top_logprobs", "hidden")

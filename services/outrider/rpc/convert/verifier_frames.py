@@ -99,12 +99,14 @@ def _commit_to_proto(frame: Commit) -> pb.Commit:
         verify_us=frame.verify_us,
         draft_until=frame.draft_until,
         hedge_nodes=frame.hedge_nodes,
+        flush_nodes=frame.flush_nodes,
     )
 
 
 def _commit(message: pb.Commit) -> Commit:
     tokens = token_ids("token_ids", message.token_ids)
     bounded("begin + len(token_ids)", message.begin + len(tokens), 0)
+    flush_nodes = bounded("flush_nodes", message.flush_nodes, 0, MAX_TREE_NODES) if message.HasField("flush_nodes") else None
     return Commit(
         session=message.session,
         incarnation=message.incarnation,
@@ -115,6 +117,7 @@ def _commit(message: pb.Commit) -> Commit:
         verify_us=message.verify_us,
         draft_until=bounded("draft_until", message.draft_until, 0),
         hedge_nodes=bounded("hedge_nodes", message.hedge_nodes, 0, MAX_TREE_NODES),
+        flush_nodes=flush_nodes,
     )
 
 

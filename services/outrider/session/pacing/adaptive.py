@@ -32,8 +32,8 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
-FIRST_FLUSH_LEN = 2
-FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
+FLUSHES_A_STEP = 2  # tails that a drafter running ahead sends in the time of one step of the target
+MAX_FLUSH_LEN = 8  # in turns, too: guesses of a drafter that does not get to the end in time are there all the same
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
@@ -76,7 +76,6 @@ class AdaptivePacing:
         self._pace = Pace.SERIAL
         self._usual = FIRST_COURSE  # where new sessions begin
         self._taught = False
-        self._flush_len = FIRST_FLUSH_LEN
         self._rates = PaceRates()
         self._now_us = 0
         self._num_sessions = 1
@@ -131,8 +130,12 @@ class AdaptivePacing:
         return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
 
     def flush_len(self, session: SessionView) -> int:
-        """Small tails: a round may begin at any length."""
-        return self._flush_len
+        """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
+        draft_us = self._rates.draft_us(Pace.SERIAL)
+        if self._remember(session).course.pace is not Pace.AHEAD or not draft_us:
+            return MAX_FLUSH_LEN
+        # Drafting undisturbed: sent off one by one, guesses cost so much that they would stay so.
+        return min(MAX_FLUSH_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * draft_us))))
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 
@@ -259,7 +262,6 @@ class AdaptivePacing:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US
         rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
-        self._flush_len = min(MAX_DRAFT_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * self._rates.draft_us(Pace.AHEAD)))))
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []

@@ -163,5 +163,5 @@ class Pacing(Protocol):
         ...
 
     def flush_len(self, session: SessionView) -> int:
-        """New nodes after which a drafter sends a tail although it goes on (0 = it sends only when it pauses)."""
+        """New nodes after which a drafter sends a tail although it goes on (0 = it sends only when it pauses), from this commit on."""
         ...
