@@ -120,4 +120,5 @@ def merged(first: Tail, second: Tail) -> Tail:
         scores=scores,
         rows=first.rows + second.rows,
         hedge_us=first.hedge_us + second.hedge_us,
+        first_us=drafted[0].first_us,
     )

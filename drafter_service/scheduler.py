@@ -235,7 +235,7 @@ class Scheduler:
         for proposal in proposals:
             hosted = self._hosted[proposal.session]
             nodes = (proposal.tokens, proposal.parents, proposal.scores)
-            how = (proposal.rows, proposal.is_hedge, proposal.may_hedge)
-            if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, *how)):
+            how = (proposal.is_hedge, proposal.may_hedge, proposal.follow_us)
+            if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, proposal.rows, *how)):
                 self._touched[hosted.stream] = hosted.outbox
             self._settle(hosted)

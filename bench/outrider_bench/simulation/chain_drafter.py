@@ -31,7 +31,7 @@ class ChainDrafter:
         self._incarnation = self._tree_id = 0
         self._known = self._credit = self._base = self._tip = self._sent = 0
         self._armed = self._opened = False
-        self._draft_us = self._begin_us = self._end_us = 0
+        self._draft_us = self._begin_us = self._end_us = self._first_us = 0
 
     def wants(self) -> bool:
         """See DrafterSide."""
@@ -83,7 +83,7 @@ class ChainDrafter:
 
     def _add(self, begin_us: int, end_us: int) -> None:
         if self._sent == self._tip:
-            self._begin_us, self._draft_us = begin_us, 0
+            self._begin_us, self._draft_us, self._first_us = begin_us, 0, end_us - begin_us
         self._tip += 1
         self._draft_us += end_us - begin_us
         self._end_us = end_us
@@ -141,8 +141,8 @@ class ChainDrafter:
 
     def _tail(self, end: TailEnd) -> Tail:
         first, last = self._sent - self._base, self._tip - self._base
-        times = (self._draft_us, self._begin_us * 1000, self._end_us * 1000) if first < last else (0, 0, 0)
+        times, first_us = ((self._draft_us, self._begin_us * 1000, self._end_us * 1000), self._first_us) if first < last else ((0, 0, 0), 0)
         tokens = self._text.guesses[self._sent : self._tip]
         self._sent, self._said = self._tip, end
         identity = (self._handle, self._incarnation, self._tree_id, first, self._base, self._text.hashes[self._base])
-        return Tail(*identity, tokens, _CHAIN[first:last], end, SOURCE, *times)
+        return Tail(*identity, tokens, _CHAIN[first:last], end, SOURCE, *times, first_us=first_us)

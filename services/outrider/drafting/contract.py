@@ -64,7 +64,7 @@ class Proposal:
 
     scores: float32 [num_nodes] log-probability of each node under the draft. rows: only with rejection acceptance.
     is_hedge: all nodes are of side branches: below another than the first child of a node. end is the chain's, whatever the nodes are.
-    may_hedge: side branches can go on although the chain paused.
+    may_hedge: side branches can go on although the chain paused. follow_us: of the call, what went into nodes that followed the first.
     """
 
     session: int
@@ -76,6 +76,7 @@ class Proposal:
     rows: tuple[DraftRow, ...] = ()
     is_hedge: bool = False
     may_hedge: bool = False
+    follow_us: int = 0
 
 
 class DraftSource(Protocol):

@@ -283,4 +283,5 @@ class ModelSource:
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
         end, may_hedge = self._end(tree, part.draft_until), bool(tree.branches(part.draft_until))
         is_hedge = bool(part.branches)
-        return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, is_hedge=is_hedge, may_hedge=may_hedge)
+        how = (is_hedge, may_hedge, outcome.follow_us)
+        return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, *how)

@@ -7,6 +7,7 @@ row; a row's bits and its pick are those that a step for it would give. Must not
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,7 @@ class PickFollower:
         is_chain = not len(tree) or int(tree.depths[-1]) == len(tree) - 1
         if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias:
             return result
+        begin_ns = time.perf_counter_ns()
         picks = [int(result.picks[0])]
         probs = [1.0 if result.pick_probs is None else float(result.pick_probs[0])]
         room = min(wish.num_more, tree.room, self._max_depth - len(tree), self._max_context - segment.base - len(tree))
@@ -48,7 +50,9 @@ class PickFollower:
             pick, prob = self._picker.pick_after(logits, state.spec, position, with_prob=with_prob)
             picks.append(pick)
             probs.append(1.0 if math.isnan(prob) else float(np.float32(prob)))  # as the result says it
-        return replace(result, picks=np.array(picks, np.int32), pick_probs=np.array(probs, np.float32) if with_prob else None)
+        found_probs = np.array(probs, np.float32) if with_prob else None
+        follow_us = (time.perf_counter_ns() - begin_ns) // 1000
+        return replace(result, picks=np.array(picks, np.int32), pick_probs=found_probs, follow_us=follow_us)
 
 
 def _parent(num_nodes: int) -> IntArray:

@@ -25,7 +25,7 @@ class TailBuffer:
         self._parents: list[int] = []
         self._scores: list[FloatArray] = []
         self._rows: list[DraftRow] = []
-        self._draft_us = self._hedge_us = 0
+        self._draft_us = self._hedge_us = self._first_us = 0
         self._is_hedge = False
         self._begin_ns = 0
         self._end_ns = 0
@@ -41,6 +41,7 @@ class TailBuffer:
             return
         if not self.tokens:
             self._begin_ns = grown.begin_ns
+            self._first_us = 0 if grown.is_hedge else max(0, grown.draft_us - grown.follow_us)
         self._end_ns = grown.end_ns
         self._is_hedge = grown.is_hedge
         if grown.is_hedge:
@@ -75,6 +76,7 @@ class TailBuffer:
             scores=scores,
             rows=tuple(self._rows),
             hedge_us=self._hedge_us,
+            first_us=self._first_us,
         )
         self.reset()
         return tail

@@ -169,6 +169,7 @@ class Grown:
     """The source added nodes to the live tree (parents: indices in the session's current GuessTree) or paused (end is not MORE).
 
     is_hedge: the nodes are of side branches; end is the chain's all the same. may_hedge: side branches can go on though the chain paused.
+    follow_us: of draft_us, what went into nodes that followed the first in one step of the source.
     """
 
     tree_id: int
@@ -182,6 +183,7 @@ class Grown:
     rows: tuple[DraftRow, ...] = ()
     is_hedge: bool = False
     may_hedge: bool = False
+    follow_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class SessionDrafters:
             return []
         interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us + tail.hedge_us)
         num_levels = link.newest_levels if fate is TailFate.JOINED else 0
-        stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us)
+        stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us, first_us=tail.first_us)
         if fate is TailFate.JOINED and interval.draft_us:
             stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE and num_levels > 0)
         if fate is TailFate.FOREIGN:

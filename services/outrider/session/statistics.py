@@ -20,6 +20,7 @@ LINK_RATE = 1 / 8
 HEDGE_PRIOR = 0.5
 PRIOR_HEDGES = 4  # mismatches that the prior counts for
 DRAFT_TIME_RATE = 1 / 8
+MIN_LEVEL_SHARE = 0.25  # of what a draft took that no longer one tells the start of: its levels cost at least this
 OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
@@ -47,8 +48,9 @@ class DraftInterval:
 class SessionStatistics:
     """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted.
 
-    draft_us_per_token: per level of a tree, which is a token of the answer. num_tested: guesses found right or wrong. continue_prob: chance
-    that a drafter that guessed one more token goes on without a pause for confidence. link_us: from the end of drafting to the arrival.
+    draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
+    num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
+    confidence. link_us: from the end of drafting to the arrival.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
@@ -76,6 +78,7 @@ class SessionStatistics:
     num_tails_gapped: int = 0
     acceptance: float = ACCEPTANCE_PRIOR
     draft_us_per_token: float = 0.0
+    draft_start_us: float = 0.0
     overhead_us: float = 0.0
     num_tested: int = 0
     continue_prob: float = 1.0
@@ -122,25 +125,34 @@ class SessionStatistics:
         """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
         return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
 
-    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool, hedge_us: int = 0) -> None:
+    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool, hedge_us: int = 0, first_us: int = 0) -> None:
         """Add a tail's work. num_levels: of the tree that it added to (a chain's tokens); siblings come in one pass.
 
         verifying: a round is in flight, so that the tail may still overlap with it when it ends. hedge_us: of the interval's work, what
-        went into side branches: it costs, but says nothing of how fast guesses come.
+        went into side branches: it costs, but says nothing of how fast guesses come. first_us: to the first level; 0: not known.
         """
         self.draft_us += interval.draft_us
         if num_levels and (interval.draft_us > hedge_us or not hedge_us):
-            measured = (interval.draft_us - hedge_us) / num_levels
-            # The first tail holds the reading of the prompt too: it serves until there is a second, and no longer.
-            known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
-            self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
-            self._num_draft_times += 1
+            self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us)
         for begin, end in reversed(self._verify_intervals):  # one after another, so that what ended before is followed by no other
             if end <= interval.begin_us:
                 break
             self._overlapped_us += interval.share_within(begin, end)
         if verifying:
             self._pending_tails.append(interval)
+
+    def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int) -> None:
+        """What the first level takes beyond one of the others is the start of a draft."""
+        if num_levels > 1 and first_us:
+            measured = (draft_us - first_us) / (num_levels - 1)
+            if self._num_draft_times:
+                self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
+        else:
+            measured = max(draft_us - self.draft_start_us, MIN_LEVEL_SHARE * draft_us) / num_levels
+        # The first tail holds the reading of the prompt too: it serves until there is a second, and no longer.
+        known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
+        self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
+        self._num_draft_times += 1
 
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""

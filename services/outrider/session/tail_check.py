@@ -29,6 +29,8 @@ def check_tail(tail: Tail, vocab_size: int) -> None:
         raise ProtocolViolation("source name or end of the tail is malformed")
     if not 0 <= tail.draft_us + tail.hedge_us <= MAX_TAIL_DRAFT_US or min(tail.draft_us, tail.hedge_us) < 0 or tail.end_ns < tail.begin_ns:
         raise ProtocolViolation(f"drafting time of {tail.draft_us} and {tail.hedge_us} us in [{tail.begin_ns}, {tail.end_ns}] ns cannot be")
+    if not 0 <= tail.first_us <= tail.draft_us:
+        raise ProtocolViolation(f"the first node took {tail.first_us} us of {tail.draft_us}")
     _check_ids("token", tail.tokens, vocab_size)
     if len(tail.tokens) > MAX_TREE_NODES:
         raise ProtocolViolation(f"tail has {len(tail.tokens)} nodes, at most {MAX_TREE_NODES}")

@@ -124,6 +124,7 @@ class VerifierSession:
             max_draft_len=self.spec.max_draft_len,
             remaining=self.spec.max_len - self.committed_len,
             draft_us_per_token=stats.draft_us_per_token,
+            draft_start_us=stats.draft_start_us,
             acceptance=stats.acceptance,
             overhead_us=stats.overhead_us,
             num_tested=stats.num_tested,
@@ -272,7 +273,7 @@ class VerifierSession:
         """draft_until for this commit, and the deadline that follows from it."""
         # The last position of an answer is the target's own: a guess there could save nothing.
         until = min(self.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
-        drafting_us = view.draft_us_per_token * max(1, until - self.committed_len - view.depth)
+        drafting_us = view.draft_start_us + view.draft_us_per_token * max(1, until - self.committed_len - view.depth)
         there_and_back_us = 2.0 * min(view.link_us, MAX_LINK_US)
         expected = DEADLINE_FACTOR * drafting_us + LINK_FACTOR * there_and_back_us if drafting_us else 0.0
         wait_us = round(min(DEADLINE_CEILING_US, max(DEADLINE_FLOOR_US, expected))) if expected else UNMEASURED_DEADLINE_US

@@ -103,7 +103,8 @@ class Tail:
     base: position of the tree's depth-0 nodes, fixed for the tree's life. prefix_hash: rolling hash of the tokens before base.
     first_node: index in the tree of tokens[0]; parents index into the whole tree (-1 = root). A commit that follows the tree
     keeps tree_id and indices; a contradiction starts a new tree_id. scores: optional log-probability per node.
-    draft_us: drafting time spent on these nodes, side branches left out; hedge_us: on those. begin_ns, end_ns: the drafter's monotonic
+    draft_us: drafting time spent on these nodes, side branches left out; hedge_us: on those. first_us: of draft_us, to the first
+    node, 0 when not known. begin_ns, end_ns: the drafter's monotonic
     clock around all that work.
     """
 
@@ -123,6 +124,7 @@ class Tail:
     scores: FloatArray | None = None
     rows: tuple[DraftRow, ...] = ()
     hedge_us: int = 0
+    first_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,8 @@ class TokenLogprobs:
 class SequenceResult:
     """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
 
-    pick_probs: float32 [wanted rows], when asked for. With `follow`, both go on with the picks that followed.
+    pick_probs: float32 [wanted rows], when asked for. With `follow`, both go on with the picks that followed, in
+    follow_us.
     With a verdict, logprobs has one row per token of path + emitted, in order; without, one per wanted row (of its pick).
     """
 
@@ -116,6 +117,7 @@ class SequenceResult:
     logprobs: TokenLogprobs | None = None
     verdict: Verdict | None = None
     pick_probs: FloatArray | None = None
+    follow_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Refused(_message.Message):
     def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Tail(_message.Message):
-    __slots__ = ("session", "incarnation", "tree_id", "first_node", "base", "prefix_hash", "token_ids", "parents", "scores", "end", "source", "draft_us", "begin_ns", "end_ns", "rows", "hedge_us")
+    __slots__ = ("session", "incarnation", "tree_id", "first_node", "base", "prefix_hash", "token_ids", "parents", "scores", "end", "source", "draft_us", "begin_ns", "end_ns", "rows", "hedge_us", "first_us")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TREE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class Tail(_message.Message):
     END_NS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HEDGE_US_FIELD_NUMBER: _ClassVar[int]
+    FIRST_US_FIELD_NUMBER: _ClassVar[int]
     session: int
     incarnation: int
     tree_id: int
@@ -243,7 +244,8 @@ class Tail(_message.Message):
     end_ns: int
     rows: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.DraftRow]
     hedge_us: int
-    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., tree_id: _Optional[int] = ..., first_node: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[TailEnd, str]] = ..., source: _Optional[str] = ..., draft_us: _Optional[int] = ..., begin_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[_sampling_pb2.DraftRow, _Mapping]]] = ..., hedge_us: _Optional[int] = ...) -> None: ...
+    first_us: int
+    def __init__(self, session: _Optional[int] = ..., incarnation: _Optional[int] = ..., tree_id: _Optional[int] = ..., first_node: _Optional[int] = ..., base: _Optional[int] = ..., prefix_hash: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., end: _Optional[_Union[TailEnd, str]] = ..., source: _Optional[str] = ..., draft_us: _Optional[int] = ..., begin_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[_sampling_pb2.DraftRow, _Mapping]]] = ..., hedge_us: _Optional[int] = ..., first_us: _Optional[int] = ...) -> None: ...
 
 class DraftRequestFrame(_message.Message):
     __slots__ = ("hello", "open", "commit", "feedback", "close", "ping")

@@ -127,6 +127,7 @@ def _tail_to_proto(frame: Tail) -> pb.Tail:
         end_ns=frame.end_ns,
         rows=[draft_row_to_proto(row) for row in frame.rows],
         hedge_us=frame.hedge_us,
+        first_us=frame.first_us,
     )
 
 
@@ -157,6 +158,7 @@ def _tail(message: pb.Tail) -> Tail:
         scores=numbers("scores", message.scores) if message.scores else None,
         rows=tuple(draft_row_from_proto(row, f"rows[{index}]") for index, row in enumerate(message.rows)),
         hedge_us=message.hedge_us,
+        first_us=message.first_us,
     )
 
 

@@ -185,17 +185,18 @@ class AdaptivePacing:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
         if not session.has_drafter or not session.max_draft_len:
             return None
-        wait_us = 2.0 * self._rates.link_us + wanted * draft_us
+        wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
 
     def _next_guess_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float:
         """A drafter that goes on sends at any time; one that starts over once it has heard, and has guessed what was decoded meanwhile.
         One that is late may be late as long again."""
-        heard_us = session.waiting_since_us + 2.0 * self._rates.link_us
+        away_us = 2.0 * self._rates.link_us + self._rates.start_us
+        heard_us = session.waiting_since_us + away_us
         if session.following:
             num_behind = session.committed_len - own.restart_len
-            heard_us = max(session.waiting_since_us, own.restart_us + 2.0 * self._rates.link_us + num_behind * draft_us)
+            heard_us = max(session.waiting_since_us, own.restart_us + away_us + num_behind * draft_us)
         expected_us = self._now_us + draft_us if session.following and session.depth else heard_us + (session.depth + 1) * draft_us
         late_us = max(0.0, self._now_us - (heard_us + wanted * draft_us))
         return max(expected_us, float(self._now_us)) + late_us

@@ -54,7 +54,8 @@ class SessionView:
     follow; True also while it is not known yet whether the newest commit was guessed. waiting_since_us: when the session last became
     ready (its commit, or its prefill's end). draft_deadline_us: past this the session must not wait for drafts any longer.
     max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit.
-    draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown.
+    draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown. draft_start_us: measured, what a draft that
+    begins anew takes beside its tokens, 0 when unknown or nothing.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
@@ -87,6 +88,7 @@ class SessionView:
     lookup_rights: tuple[float, ...] = ()
     num_hedge_tests: int = 0
     hedge_hit_share: float = 0.0
+    draft_start_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _ALMOST_ONE = 0.999
 class Rates:
     """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token, what else a round takes (us).
 
+    draft_start_us: of a draft, beside its tokens.
     num_sessions: that share a step and a draft step; the drafting time is theirs together.
     """
 
@@ -32,6 +33,7 @@ class Rates:
     acceptance: float
     overhead_us: float = 0.0
     num_sessions: int = 1
+    draft_start_us: float = 0.0
 
     def verify_us(self, rows_each: int) -> float:
         """Time of a step in which every session has this many rows."""
@@ -46,7 +48,7 @@ def tokens_per_serial_round(acceptance: float, draft_len: int) -> float:
 
 def serial_tokens_per_us(rates: Rates, draft_len: int) -> float:
     """Throughput of drafting draft_len tokens, then verifying them; what a round costs anyway makes longer drafts pay."""
-    round_us = draft_len * rates.draft_us_per_token + rates.verify_us(draft_len + 1) + rates.overhead_us
+    round_us = rates.draft_start_us + draft_len * rates.draft_us_per_token + rates.verify_us(draft_len + 1) + rates.overhead_us
     return tokens_per_serial_round(rates.acceptance, draft_len) / round_us
 
 
@@ -56,7 +58,7 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
     whole: float = alpha**draft_len
     post_share = alpha / (alpha + 1.0 - whole)
     emitted = (1.0 - whole) / (1.0 - alpha)  # A.1's sum of (n + 1) alpha^n (1 - alpha), and gamma * alpha^gamma
-    draft_us = draft_len * rates.draft_us_per_token
+    draft_us = rates.draft_start_us + draft_len * rates.draft_us_per_token
     post_us = max(draft_us, rates.verify_us(draft_len))
     pre_us = max(draft_us, rates.verify_us(1))
     round_us = (1.0 - post_share) * pre_us + post_share * post_us + rates.overhead_us
@@ -94,7 +96,8 @@ class DraftLength:
         # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
         self._draft_us += (DRAFT_TIME_RATE if self._draft_us else 1.0) * (draft_us - self._draft_us)
         cost = view.overlapped_cost if self._overlaps else view.cost
-        rates = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions))
+        start_us = sum(session.draft_start_us for session in known) / len(known)
+        rates = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions), start_us)
         best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best

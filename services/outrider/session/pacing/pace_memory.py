@@ -13,7 +13,7 @@ from outrider.session.pacing.round_model import Pace
 
 TRUST_ROUNDS = 12.0  # a pace never tried counts as having kept its promise in so many rounds
 KEEP_OWN = 0.985  # of what is remembered of a pace, with each of its rounds
-KEEP_OTHERS = 0.998  # and with each round of another pace: one given up is tried again some day
+KEEP_OTHERS = 0.99  # and with each round of another pace: one given up is tried again some day
 MAX_SLOWNESS = 4.0  # of one round: a machine that stalled for once is no property of a pace
 
 

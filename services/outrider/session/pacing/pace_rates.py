@@ -11,40 +11,59 @@ from collections.abc import Mapping, Sequence
 from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.round_model import Pace, RoundRates, measured_rates
 
-MEASURE_RATE = 1 / 2  # sessions smooth what they measure; this is between them
+# Between looks; sessions smooth what they measure. Whatever disturbs a measurement makes it longer (a process that was just started,
+# another that wants the same core). So a shorter one is believed at once, a longer one slowly; what always disturbs shows in the time of
+# rounds.
+DOWN_RATE, UP_RATE = 1.0, 1 / 8
 
 
 class PaceRates:
-    """Running estimates in microseconds. link_us: one way. overhead_us: of a round, beside the target's step."""
+    """Running estimates in microseconds. link_us: one way. overhead_us: of a round, beside the target's step. start_us: of a draft, before
+    its first token.
+
+    Drafting beside the target is kept as how many times longer it takes than in turns: what makes the drafter quicker or slower, its first
+    rounds above all, does so at either pace, and only the one in use is measured.
+    """
 
     def __init__(self) -> None:
-        self.link_us = self.overhead_us = 0.0
-        self._draft_us: dict[Pace, float] = {}  # of a token; SERIAL: while the target rests, AHEAD: while it may be at work
+        self.link_us = self.overhead_us = self.start_us = 0.0
+        self._alone_us = 0.0  # of a token, while the target rests
+        self._ahead_ratio = 1.0  # of a token while the target may be at work, to that
 
     @property
     def is_known(self) -> bool:
         """Whether anything was measured."""
-        return bool(self._draft_us)
+        return self._alone_us > 0.0
 
     def draft_us(self, pace: Pace) -> float:
         """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
-        return self._draft_us.get(pace) or max(self._draft_us.values(), default=0.0)
+        return self._alone_us * self._ahead_ratio if pace is Pace.AHEAD else self._alone_us
 
     def observe(self, fresh: Mapping[Pace, Sequence[SessionView]]) -> None:
         """Sessions that drafted lately, by the pace they did it at."""
         for pace, sessions in fresh.items():
-            self._draft_us[pace] = _followed(self._draft_us.get(pace), [session.draft_us_per_token for session in sessions])
+            measured = [session.draft_us_per_token for session in sessions]
+            if pace is not Pace.AHEAD or not self._alone_us:
+                self._alone_us = _followed(self._alone_us, measured)
+                continue
+            self._ahead_ratio = _followed(self._ahead_ratio, [token_us / self._alone_us for token_us in measured])
+            if self._ahead_ratio < 1.0:  # never quicker than undisturbed: it is that estimate which has grown old
+                self._alone_us, self._ahead_ratio = self._alone_us * self._ahead_ratio, 1.0
         known = [session for sessions in fresh.values() for session in sessions]
         if known:
-            self.link_us = _followed(self.link_us, [session.link_us for session in known])
+            self.link_us = _followed(self.link_us, [session.link_us for session in known if session.link_us])
             self.overhead_us = _followed(self.overhead_us, [session.step_overhead_us for session in known])
+            self.start_us = _followed(self.start_us, [session.draft_start_us for session in known if session.draft_start_us])
 
     def of_rounds(self, view: StepView, pace: Pace) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
         cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
-        return measured_rates(cost, len(view.sessions), self.draft_us(pace), self.link_us, self.overhead_us)
+        return measured_rates(cost, len(view.sessions), self.draft_us(pace), self.link_us, self.overhead_us, self.start_us)
 
 
-def _followed(estimate: float | None, measured: list[float]) -> float:
+def _followed(estimate: float, measured: Sequence[float]) -> float:
+    """measured: without what is not known, and possibly nothing."""
+    if not measured:
+        return estimate
     mean = sum(measured) / len(measured)
-    return estimate + MEASURE_RATE * (mean - estimate) if estimate else mean
+    return estimate + (UP_RATE if mean > estimate else DOWN_RATE) * (mean - estimate) if estimate else mean

@@ -57,7 +57,7 @@ class RoundRates:
     """Measured. step_us: of a step in which each session has so many rows, [0] for none, [n] for n. draft_us: per token, all sessions'.
 
     num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
-    round on the verifier's side.
+    round on the verifier's side. start_us: of a draft that begins anew, beside its tokens.
     """
 
     num_sessions: int
@@ -65,16 +65,19 @@ class RoundRates:
     draft_us: float
     link_us: float
     overhead_us: float
+    start_us: float = 0.0
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
         return np.interp(mean_rows, np.arange(len(self.step_us)), self.step_us) + self.overhead_us
 
 
-def measured_rates(cost: CostCurve, num_sessions: int, draft_us: float, link_us: float, overhead_us: float) -> RoundRates:
+def measured_rates(
+    cost: CostCurve, num_sessions: int, draft_us: float, link_us: float, overhead_us: float, start_us: float = 0.0
+) -> RoundRates:
     """Rates of num_sessions that share every step."""
     step_us = cost.verify_us_of(np.maximum(1, num_sessions * np.arange(MAX_SERIAL_LEN + 2)))
-    return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us)
+    return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us, start_us)
 
 
 def plain_course(rates: RoundRates) -> Course:
@@ -86,9 +89,8 @@ def plain_course(rates: RoundRates) -> Course:
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_SERIAL_LEN)
-    round_us = (
-        _longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
-    )
+    drafts_us = rates.start_us + _longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
+    round_us = drafts_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
     lengths = range(1, MAX_SERIAL_LEN + 1)
     return [Course(Pace.SERIAL, at, at, at, float(emitted[at] / round_us[at]), float(round_us[at])) for at in lengths]
 
@@ -102,7 +104,7 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     step_us = rates.round_us(1.0 + sent)
     longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
-    miss_wait_us = 2.0 * rates.link_us + longest * rates.draft_us
+    miss_wait_us = 2.0 * rates.link_us + rates.start_us + longest * rates.draft_us
     # Without guesses rounds begin at once, one after another, until the drafter is heard of; it follows if all their tokens were guessed.
     miss_wait_us[0] = 0.0
     branch_share = HEDGE_WORTH * hedge_share  # a mismatch that finds a branch goes on, if not as far
@@ -126,7 +128,7 @@ def _num_unheard(rates: RoundRates, step_us: float) -> int:
     gained_us = step_us - rates.draft_us  # on the truth, in each round
     if gained_us <= 0.0:
         return MAX_UNHEARD
-    return max(1, min(MAX_UNHEARD, math.ceil((2.0 * rates.link_us + rates.draft_us) / gained_us)))
+    return max(1, min(MAX_UNHEARD, math.ceil((2.0 * rates.link_us + rates.start_us + rates.draft_us) / gained_us)))
 
 
 def _heard_share(right: float, num_unheard: int) -> float:
