@@ -1,4 +1,4 @@
-"""How long a message takes from a verifier to a drafter's thread and back: a micro-benchmark over the drafter's own stream.
+"""How long a message takes from a verifier to a drafter's thread and back: a micro-benchmark over the drafter's own stream, or its lane.
 
 Sessions whose text the replaying drafter does not know are opened, answered at once (it has nothing to guess) and closed: what is timed is
 encoding, transport, the network's delay where there is one, and the threads in between. Must not know what is made of it.
@@ -6,17 +6,22 @@ encoding, transport, the network's delay where there is one, and the threads in 
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import grpc
 import numpy as np
 
+from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.convert.drafter_frames import drafter_frames
 from outrider.rpc.convert.identity import identity_from_proto
-from outrider.rpc.convert.link import FromDrafter, Hello, ToDrafter
+from outrider.rpc.convert.link import FromDrafter, Hello, ToDrafter, Welcome
 from outrider.rpc.convert.verifier_frames import draft_request
+from outrider.rpc.doorbell import Doorbell
+from outrider.rpc.lane import Lane, open_lane
 from outrider.types.frames import Close, CloseReason, DraftLimits, Open, Tail
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import drafter_pb2, identity_pb2
@@ -24,32 +29,56 @@ from outrider.v1.drafter_pb2_grpc import DrafterServiceStub
 
 NUM_TRIPS = 8
 DEADLINE_S = 60.0
+_Way = Lane | tuple["queue.Queue[drafter_pb2.DraftRequest | None]", Iterator[FromDrafter]]
 _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
 def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips: int = NUM_TRIPS) -> list[float]:
     """drafter: its address. verifier: who its target says it is, as the handshake wants to know. Raises grpc.RpcError."""
     requests: queue.Queue[drafter_pb2.DraftRequest | None] = queue.Queue()
-
-    def send(*frames: ToDrafter) -> None:
-        requests.put(draft_request(list(frames)))
-
     with grpc.insecure_channel(drafter, options=_OPTIONS) as channel:
         stub = DrafterServiceStub(channel)  # type: ignore[no-untyped-call]
-        received = _frames(stub.Draft(iter(requests.get, None), timeout=DEADLINE_S))
-        send(Hello(identity_from_proto(verifier), "bench"))
-        next(received)
-        trips_us = []
-        for handle in range(1, num_trips + 1):
-            begun_s = time.perf_counter()
-            send(_unknown(handle))
-            _await_tail(received, handle)
-            trips_us.append(1e6 * (time.perf_counter() - begun_s))
-            send(Close(handle, 1, CloseReason.FINISHED, ""))
+        responses = _frames(stub.Draft(iter(requests.get, None), timeout=DEADLINE_S))
+        requests.put(draft_request([Hello(identity_from_proto(verifier), "bench")]))
+        welcome = next(responses)
+        assert isinstance(welcome, Welcome)
+        lane = asyncio.run(open_lane(drafter, welcome.lane_token, MAX_MESSAGE_BYTES))
+        trips_us = _trips_us(lane, num_trips) if lane else _trips_us((requests, responses), num_trips)
         requests.put(None)
-        for _ in received:  # until the drafter has ended the stream too
-            continue
+        if lane:
+            lane.close()
+        with suppress(grpc.RpcError):  # a stream ends with its lane, as broken: nothing else ends it from the lane's side
+            for _ in responses:  # until the drafter has ended the stream too
+                continue
     return trips_us
+
+
+def _trips_us(way: _Way, num_trips: int) -> list[float]:
+    send, received = (_lane_send(way), _lane_frames(way)) if isinstance(way, Lane) else (_stream_send(way[0]), way[1])
+    trips_us = []
+    for handle in range(1, num_trips + 1):
+        begun_s = time.perf_counter()
+        send(_unknown(handle))
+        _await_tail(received, handle)
+        trips_us.append(1e6 * (time.perf_counter() - begun_s))
+        send(Close(handle, 1, CloseReason.FINISHED, ""))
+    return trips_us
+
+
+def _stream_send(requests: queue.Queue[drafter_pb2.DraftRequest | None]) -> Callable[[ToDrafter], None]:
+    return lambda frame: requests.put(draft_request([frame]))
+
+
+def _lane_send(lane: Lane) -> Callable[[ToDrafter], None]:
+    return lambda frame: lane.send(draft_request([frame]).SerializeToString())
+
+
+def _lane_frames(lane: Lane) -> Iterator[FromDrafter]:
+    doorbell = Doorbell()
+    while True:
+        doorbell.wait(DEADLINE_S, [lane])
+        for message in lane.receive():
+            yield from drafter_frames(drafter_pb2.DraftResponse.FromString(message))
 
 
 def _frames(responses: Iterator[drafter_pb2.DraftResponse]) -> Iterator[FromDrafter]:
