@@ -14,7 +14,7 @@ import numpy as np
 from outrider.engine.decoder_forward import RowForward
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.step_batch import Segment
-from outrider.types.step import Follow, SequenceResult
+from outrider.types.step import Follow, SequenceResult, SequenceRows
 from outrider.types.tree import ROOT, IntArray
 
 
@@ -36,7 +36,7 @@ class PickFollower:
         state, with_prob = segment.state, segment.rows.pick_probs
         tree, params = state.tree, state.spec.sampling
         is_chain = not len(tree) or int(tree.depths[-1]) == len(tree) - 1
-        if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias:
+        if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias or _says_more(segment.rows):
             return result
         picks = [int(result.picks[0])]
         probs = [1.0 if result.pick_probs is None else float(result.pick_probs[0])]
@@ -49,6 +49,11 @@ class PickFollower:
             picks.append(pick)
             probs.append(1.0 if math.isnan(prob) else float(np.float32(prob)))  # as the result says it
         return replace(result, picks=np.array(picks, np.int32), pick_probs=np.array(probs, np.float32) if with_prob else None)
+
+
+def _says_more(rows: SequenceRows) -> bool:
+    """Whether the result says of each row what a followed pick would not have."""
+    return bool(rows.num_choices or rows.acceptance) or rows.top_logprobs is not None
 
 
 def _parent(num_nodes: int) -> IntArray:
