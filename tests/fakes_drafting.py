@@ -149,22 +149,23 @@ class TableEngine:
             return first
         assert rows.follow.num_more > 0
         assert len(first.picks) == 1
-        assert first.choices is first.logprobs is None, "they say nothing of what follows"
+        assert first.choices is None, "they say nothing of what follows"
+        assert first.logprobs is None
         is_chain = sequence.parents == list(range(-1, len(sequence.parents) - 1))
         room = min(rows.follow.num_more, sequence.spec.max_nodes - len(sequence.tokens))
         most = self._follow_lens.randint(0, room) if self._follow_lens is not None and is_chain and room > 0 else 0
         results = [first]
         while len(results) <= most:
-            pick, prob = int(results[-1].picks[0]), 1.0 if first.pick_probs is None else float(results[-1].pick_probs[0])
-            if pick in self.identity.eos_token_ids or prob < rows.follow.stop_below:
+            pick, probs = int(results[-1].picks[0]), results[-1].pick_probs
+            if pick in self.identity.eos_token_ids or (probs is not None and float(probs[0]) < rows.follow.stop_below):
                 break
             sequence.parents.append(len(sequence.tokens) - 1)
             sequence.tokens.append(pick)
             self.num_followed += 1
             results.append(self._answer(rows, [sequence.context(len(sequence.tokens) - 1)], sequence.spec.noise.seed))
-        probs = [result.pick_probs for result in results if result.pick_probs is not None]
+        all_probs = [result.pick_probs for result in results if result.pick_probs is not None]
         picks = np.concatenate([result.picks for result in results])
-        return replace(first, picks=picks, pick_probs=np.concatenate(probs) if probs else None)
+        return replace(first, picks=picks, pick_probs=np.concatenate(all_probs) if all_probs else None)
 
     def _answer(self, rows: SequenceRows, contexts: list[list[int]], seed: int) -> SequenceResult:
         vocab_size = self.identity.vocab_size
