@@ -4,8 +4,8 @@ Chains (tree_width 1) follow the draft model's own pick under the target's noise
 Gumbel-top-k of the perturbed logits as siblings, in draw order (RSD, 2402.14160; STAND, 2506.04708), expanding the leaves of the best
 cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). Where a chain may have side branches
 (hedges.py), they are drafted in steps that no chain wants. After a commit it keeps what still matches and rolls back the rest. Every
-`propose` is one engine step, so that fresh commits come in between. It loses when a draft step costs nearly what a verify step does, or
-when the pair agrees on little. Must not know frames or streams.
+`propose` is one engine step, so that fresh commits come in between; a lone session's chain may make a few guesses in it. It loses when a
+draft step costs nearly what a verify step does, or when the pair agrees on little. Must not know frames or streams.
 """
 
 from __future__ import annotations
