@@ -7,8 +7,9 @@ It enforces the Engine contract by assertions, so that a caller that breaks it f
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,11 +67,22 @@ class _Sequence:
 
 
 class TableEngine:
-    """An Engine over `table_scores`. num_steps and num_rows count the work done."""
+    """An Engine over `table_scores`. num_steps and num_rows count the work done, num_followed the rows that no plan named.
+
+    follow_seed: it makes a random number of the picks that a plan lets follow; None: none, as most engines.
+    """
 
     def __init__(
-        self, *, max_rows: int = 64, num_blocks: int = 4096, eos_token_ids: tuple[int, ...] = (), prefix_cache: bool = False
+        self,
+        *,
+        max_rows: int = 64,
+        num_blocks: int = 4096,
+        eos_token_ids: tuple[int, ...] = (),
+        prefix_cache: bool = False,
+        follow_seed: int | None = None,
     ) -> None:
+        self._follow_lens = None if follow_seed is None else random.Random(follow_seed)
+        self.num_followed = 0
         self.identity = fake_identity(eos_token_ids=eos_token_ids)
         self.limits = EngineLimits(max_rows, BLOCK_LEN, num_blocks, 4096, prefix_cache)
         self._known: set[tuple[str, tuple[int, ...]]] = set()
@@ -129,7 +141,31 @@ class TableEngine:
         if not rows.wanted:
             assert not len(rows.tokens)
             return SequenceResult(rows.sequence, np.empty(0, np.int32))
-        return self._answer(rows, contexts, spec.noise.seed)
+        return self._followed(sequence, rows, self._answer(rows, contexts, spec.noise.seed))
+
+    def _followed(self, sequence: _Sequence, rows: SequenceRows, first: SequenceResult) -> SequenceResult:
+        """The first pick and those that follow it, as far as the plan, the text, the tree and the seed let them."""
+        if rows.follow is None:
+            return first
+        assert rows.follow.num_more > 0
+        assert len(first.picks) == 1
+        assert first.choices is None, "they say nothing of what follows"
+        assert first.logprobs is None
+        is_chain = sequence.parents == list(range(-1, len(sequence.parents) - 1))
+        room = min(rows.follow.num_more, sequence.spec.max_nodes - len(sequence.tokens))
+        most = self._follow_lens.randint(0, room) if self._follow_lens is not None and is_chain and room > 0 else 0
+        results = [first]
+        while len(results) <= most:
+            pick, probs = int(results[-1].picks[0]), results[-1].pick_probs
+            if pick in self.identity.eos_token_ids or (probs is not None and float(probs[0]) < rows.follow.stop_below):
+                break
+            sequence.parents.append(len(sequence.tokens) - 1)
+            sequence.tokens.append(pick)
+            self.num_followed += 1
+            results.append(self._answer(rows, [sequence.context(len(sequence.tokens) - 1)], sequence.spec.noise.seed))
+        all_probs = [result.pick_probs for result in results if result.pick_probs is not None]
+        picks = np.concatenate([result.picks for result in results])
+        return replace(first, picks=picks, pick_probs=np.concatenate(all_probs) if all_probs else None)
 
     def _answer(self, rows: SequenceRows, contexts: list[list[int]], seed: int) -> SequenceResult:
         vocab_size = self.identity.vocab_size

@@ -97,7 +97,8 @@ def drive(seed: int, limits: DraftLimits, engine: TableEngine) -> None:
     driven = Driven(ModelSource(engine), SESSION, prefix, limits)
     while len(driven.truth) < 180:
         for _ in range(choose.randint(0, 12)):
-            driven.propose(len(driven.truth) + choose.randint(1, 10), choose.randint(0, limits.hedge_nodes))
+            hedge_nodes = choose.choice([0, choose.randint(0, limits.hedge_nodes)])
+            driven.propose(len(driven.truth) + choose.randint(1, 10), hedge_nodes)
         assert len(driven.tree.live_nodes()) <= limits.max_nodes + limits.hedge_nodes
         driven.commit(next_commit(choose, driven))
     driven.source.close(SESSION)

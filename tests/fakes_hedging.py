@@ -75,7 +75,9 @@ class SourceDrafter:
         for hosted in self.sessions.values():
             reach = hosted.session.wants()
             if reach is not None:
-                requests.append(ProposeRequest(hosted.key, hosted.session.tree.tree_id, reach, hosted.session.hedge_nodes))
+                requests.append(
+                    ProposeRequest(hosted.key, hosted.session.tree.tree_id, reach, hosted.session.hedge_nodes, hosted.session.flush_nodes)
+                )
         if requests:
             self._proposals = self._source.propose(requests)
             self._begin_us, self.busy_until = now_us, now_us + self.token_us

@@ -140,6 +140,6 @@ class ThinAttention:
         self.address = ctypes.addressof(self._layer)
         self._function, self._team = team.library.thin_attention, team.handle
 
-    def run(self, step: ThinStep) -> None:
+    def run(self, step: ThinStep | OneRowStep) -> None:
         """Turn, store, attend."""
         self._function(self._team, self.address, step.address)

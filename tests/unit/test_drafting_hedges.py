@@ -45,18 +45,22 @@ def side_nodes(driven: Driven) -> list[int]:
         chain.add(node)
 
 
+@pytest.mark.parametrize("follow_seed", [None, 5])
 @pytest.mark.parametrize(("max_nodes", "hedge_nodes"), [(64, 32), (8, 16), (3, 5), (16, 2), (4, 1)])
-def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(max_nodes: int, hedge_nodes: int) -> None:
+def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(
+    max_nodes: int, hedge_nodes: int, follow_seed: int | None
+) -> None:
     """Commits walk any child, side branches too; a child's rank among its siblings is its rank in the table."""
     limits = DraftLimits(max_len=200, max_nodes=max_nodes, hedge_nodes=hedge_nodes)
     for seed in range(12):
-        drive(seed, limits, TableEngine(max_rows=16))
+        drive(seed, limits, TableEngine(max_rows=16, follow_seed=follow_seed))
 
 
+@pytest.mark.parametrize("follow_seed", [None, 5])
 @pytest.mark.parametrize("stop", [DraftLimits(200, 24, 1, 0.2, hedge_nodes=16), DraftLimits(200, 24, 1, 0.0, 0.6, hedge_nodes=16)])
-def test_stop_rules_hold_on_side_branches_too(stop: DraftLimits) -> None:
+def test_stop_rules_hold_on_side_branches_too(stop: DraftLimits, follow_seed: int | None) -> None:
     for seed in range(8):
-        drive(seed, stop, TableEngine(max_rows=16))
+        drive(seed, stop, TableEngine(max_rows=16, follow_seed=follow_seed))
 
 
 def test_side_branches_keep_to_their_budget_and_to_the_credit_and_leave_the_chain_whole() -> None:

@@ -20,14 +20,21 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import StepPlan, StepResult
 
 
+@pytest.fixture(params=[None, 5], ids=["one pick a step", "picks followed"])
+def follow_seed(request: pytest.FixtureRequest) -> int | None:
+    """Of the engine: None makes a step for each row."""
+    seed: int | None = request.param
+    return seed
+
+
 @pytest.mark.parametrize(("width", "max_nodes"), [(1, 64), (1, 3), (2, 24), (3, 10), (4, 4)])
-def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(width: int, max_nodes: int) -> None:
+def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(width: int, max_nodes: int, follow_seed: int | None) -> None:
     for seed in range(12):
-        drive(seed, DraftLimits(max_len=200, max_nodes=max_nodes, tree_width=width), TableEngine(max_rows=16))
+        drive(seed, DraftLimits(max_len=200, max_nodes=max_nodes, tree_width=width), TableEngine(max_rows=16, follow_seed=follow_seed))
 
 
-def test_a_chain_that_agrees_with_the_target_is_accepted_whole_for_ever() -> None:
-    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2, 3], DraftLimits(max_len=300))
+def test_a_chain_that_agrees_with_the_target_is_accepted_whole_for_ever(follow_seed: int | None) -> None:
+    driven = Driven(ModelSource(TableEngine(follow_seed=follow_seed)), SESSION, [1, 2, 3], DraftLimits(max_len=300))
     while len(driven.truth) < 250:
         assert driven.draft(len(driven.truth) + 5) is TailEnd.CREDIT
         accepted = [driven.tree.tokens[node] for node in driven.tree.live_nodes()]
@@ -36,15 +43,15 @@ def test_a_chain_that_agrees_with_the_target_is_accepted_whole_for_ever() -> Non
         assert not driven.commit([*accepted, bonus])
 
 
-def test_a_free_running_chain_keeps_its_tree_through_commits_that_follow_it() -> None:
-    engine = TableEngine()
+def test_a_free_running_chain_keeps_its_tree_through_commits_that_follow_it(follow_seed: int | None) -> None:
+    engine = TableEngine(follow_seed=follow_seed)
     driven = Driven(ModelSource(engine), SESSION, [1, 2, 3], DraftLimits(max_len=300, max_nodes=20))
     driven.draft(15)
-    steps = engine.num_steps
+    before = engine.num_steps + engine.num_followed
     assert driven.commit(driven.path(4))
     assert driven.tree.tree_id == 0
     assert driven.draft(17) is TailEnd.CREDIT
-    assert engine.num_steps == steps + 2
+    assert engine.num_steps + engine.num_followed == before + 2
 
 
 def test_one_call_is_one_engine_step_for_all_sessions() -> None:
@@ -86,16 +93,16 @@ def test_more_sessions_than_rows_take_turns() -> None:
     assert [driven.tree.num_nodes for driven in all_driven] == [10] * 8
 
 
-def test_nothing_is_drafted_below_an_end_token_or_beyond_the_longest_text() -> None:
+def test_nothing_is_drafted_below_an_end_token_or_beyond_the_longest_text(follow_seed: int | None) -> None:
     truth = [1, 2, 3]
     for _ in range(4):
         truth.append(table_ranking(truth)[0])
-    engine = TableEngine(eos_token_ids=(truth[-1],))
+    engine = TableEngine(eos_token_ids=(truth[-1],), follow_seed=follow_seed)
     first = truth.index(truth[-1], 3) - 3
     driven = Driven(ModelSource(engine), SESSION, truth[:3], DraftLimits(max_len=100))
     assert driven.draft(90) is TailEnd.EOS
     assert driven.tree.tokens == truth[3 : 4 + first]
-    short = Driven(ModelSource(TableEngine()), SESSION, [1, 2, 3], DraftLimits(max_len=6))
+    short = Driven(ModelSource(TableEngine(follow_seed=follow_seed)), SESSION, [1, 2, 3], DraftLimits(max_len=6))
     assert short.draft(6) is TailEnd.LIMIT
     assert short.tree.num_nodes == 3
 
@@ -113,8 +120,8 @@ def test_a_trees_best_leaf_is_expanded_first() -> None:
     assert driven.tree.parents[3:6] == [0, 0, 0], "the pick's own children come first"
 
 
-def test_an_unsure_guess_is_held_back_unless_it_is_the_only_one() -> None:
-    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, stop_below=0.999))
+def test_an_unsure_guess_is_held_back_unless_it_is_the_only_one(follow_seed: int | None) -> None:
+    driven = Driven(ModelSource(TableEngine(follow_seed=follow_seed)), SESSION, [1, 2], DraftLimits(max_len=100, stop_below=0.999))
     assert driven.draft(90) is TailEnd.CONFIDENCE
     assert driven.tree.num_nodes == 1
     assert driven.commit([driven.tree.tokens[0]])
@@ -122,7 +129,7 @@ def test_an_unsure_guess_is_held_back_unless_it_is_the_only_one() -> None:
     assert driven.tree.num_nodes == 2
 
 
-def test_a_held_back_guess_is_made_again_when_the_truth_arrives_there() -> None:
+def test_a_held_back_guess_is_made_again_when_the_truth_arrives_there(follow_seed: int | None) -> None:
     def best(context: list[int]) -> float:
         engine = TableEngine()
         driven = Driven(ModelSource(engine), SESSION, context, DraftLimits(max_len=100, tree_width=2))
@@ -136,7 +143,8 @@ def test_a_held_back_guess_is_made_again_when_the_truth_arrives_there() -> None:
         prefix = [*prefix, table_ranking(prefix)[0]]
         bars.append(best(prefix))
     bar = (bars[-1] + min(bars[:-1])) / 2
-    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100, stop_below=bar))
+    source = ModelSource(TableEngine(follow_seed=follow_seed))
+    driven = Driven(source, SESSION, [1, 2], DraftLimits(max_len=100, stop_below=bar))
     assert driven.draft(90) is TailEnd.CONFIDENCE
     num_sure = driven.tree.num_nodes
     assert num_sure == len(bars) - 1
@@ -210,8 +218,8 @@ def test_a_chain_stops_and_scores_by_the_same_probabilities_as_a_tree() -> None:
     assert first_scores(2)[0] == pytest.approx(along_the_picks(1)[0], rel=1e-4)
 
 
-def test_a_full_tree_is_rooted_anew_without_losing_a_row() -> None:
-    driven = Driven(ModelSource(TableEngine()), SESSION, [1, 2], DraftLimits(max_len=100))
+def test_a_full_tree_is_rooted_anew_without_losing_a_row(follow_seed: int | None) -> None:
+    driven = Driven(ModelSource(TableEngine(follow_seed=follow_seed)), SESSION, [1, 2], DraftLimits(max_len=100))
     driven.draft(12)
     node = driven.tree.live_nodes()[3]
     tokens = driven.path(node)
@@ -296,9 +304,9 @@ def test_a_session_that_waits_takes_commits_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_many_sessions_over_shared_prefixes_guess_as_if_alone(seed: int) -> None:
+def test_many_sessions_over_shared_prefixes_guess_as_if_alone(seed: int, follow_seed: int | None) -> None:
     choose = random.Random(seed)
-    engine = TableEngine(prefix_cache=True)
+    engine = TableEngine(prefix_cache=True, follow_seed=follow_seed)
     source = ModelSource(engine)
     limits = DraftLimits(max_len=200, max_nodes=12, tree_width=1 + seed % 3)
     live: list[Driven] = []

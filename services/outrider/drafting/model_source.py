@@ -4,8 +4,8 @@ Chains (tree_width 1) follow the draft model's own pick under the target's noise
 Gumbel-top-k of the perturbed logits as siblings, in draw order (RSD, 2402.14160; STAND, 2506.04708), expanding the leaves of the best
 cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). Where a chain may have side branches
 (hedges.py), they are drafted in steps that no chain wants. After a commit it keeps what still matches and rolls back the rest. Every
-`propose` is one engine step, so that fresh commits come in between. It loses when a draft step costs nearly what a verify step does, or
-when the pair agrees on little. Must not know frames or streams.
+`propose` is one engine step, so that fresh commits come in between; a lone session's chain may make a few guesses in it. It loses when a
+draft step costs nearly what a verify step does, or when the pair agrees on little. Must not know frames or streams.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class ModelSource:
         parts = self._plan(requests)
         grown: dict[int, Proposal] = {}
         if parts:
-            if len(parts) == 1:
-                parts = [self._going_on(parts[0], next(one for one in requests if one.session == parts[0].tree.session).flush_nodes)]
+            if len(parts) == len(requests) == 1:  # nobody else waits for this step to end
+                parts = [self._going_on(parts[0], requests[0].flush_nodes)]
             result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
             for part, outcome in zip(parts, result.results, strict=True):
                 grown[part.tree.session] = self._apply(part, outcome)
@@ -264,11 +264,12 @@ class ModelSource:
         first = len(tree.tokens)
         scores: list[float] | None = None
         rows: tuple[DraftRow, ...] = ()
+        is_followed = 0 < len(part.parents) < len(outcome.picks)
         if part.branches:
             grow_branches(tree, part.branches, outcome)
         elif tree.with_rows:
             rows = grow_drawn(tree, part.parents, part.shares, outcome, self._drawers[tree.session]) if part.parents else ()
-        elif part.parents and len(outcome.picks) > len(part.parents):
+        elif is_followed:
             scores = grow_followed(tree, part.parents[0], outcome)
         elif part.rows.pick_probs:
             scores = grow_picked(tree, part.parents, outcome)
@@ -277,7 +278,7 @@ class ModelSource:
         else:
             for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
                 tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
-        if tree.hedges is not None and not part.branches and len(tree.tokens) > first:
+        if tree.hedges is not None and not part.branches and not is_followed and len(tree.tokens) > first:
             tree.note_row(part.parents[0], *two_best(outcome, 0))
         tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)

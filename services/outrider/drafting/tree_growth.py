@@ -35,6 +35,7 @@ def grow_followed(tree: ModelTree, parent: int, outcome: SequenceResult) -> list
         prob = 1.0 if probs is None else probs[place]
         if tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
             logprobs.append(math.log(max(prob, 1e-30)))
+            tree.note_row(parent, (), ())
         parent = len(tree.tokens) - 1
     return None if probs is None else logprobs
 

@@ -34,24 +34,24 @@ class LeanThin:
     def __init__(self, weights: LeanWeights, cache: PagedCache, team: ThinTeam, most_rows: int) -> None:
         sizes = self._sizes = weights.sizes
         assert weights.thin_head is not None
-        self.embedding = cast(FloatArray, weights.embedding.numpy())
-        self.buffers = _Buffers(weights, most_rows)
+        self._embedding = cast(FloatArray, weights.embedding.numpy())
+        self._buffers = _Buffers(weights, most_rows)
         rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
         pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
-        self.windows = tuple(dict.fromkeys(sizes.windows))
+        self._windows = tuple(dict.fromkeys(sizes.windows))
         operations: list[ThinOperation] = []
         for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
-            attention = ThinAttention(team, head_sizes(weights, layer), self.buffers.heads, self.buffers.attended, pool, rotations)
-            operations += layer_operations(team, layer, self.buffers, (attention, self.windows.index(window)))
-        self.program = ThinProgram(team, operations)
+            attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
+            operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
+        self._program = ThinProgram(team, operations)
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
-        self._head = ThinProduct(team, weights.thin_head, self.buffers.last, self.buffers.logits, norm=final_norm)
-        self.row_forward: RowForward = _OneRow(self)
+        self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
+        self.row_forward: RowForward = _OneRow(self._embedding, self._buffers, self._windows, self._program, self._head)
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
-        most, num_rows = len(self.buffers.states), batch.num_rows
-        found = np.empty((len(wanted), self.buffers.logits.shape[1]), np.float32)
+        most, num_rows = len(self._buffers.states), batch.num_rows
+        found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
             self._run_layers(batch, begin, end)
@@ -63,18 +63,12 @@ class LeanThin:
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
         """Rows [begin, end) of the step, into `states`."""
         num_rows = end - begin
-        np.take(self.embedding, batch.tokens[begin:end], axis=0, out=self.buffers.states[:num_rows])
-        self.program.run(num_rows, [thin_step(batch, begin, end, window) for window in self.windows])
-
-    def logits_of_first(self) -> FloatArray:
-        """Of the first row in `states`; a view that the next step overwrites."""
-        self.buffers.last[0] = self.buffers.states[0]
-        self._head.run(1)
-        return cast(FloatArray, self.buffers.logits[0])
+        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
+        self._program.run(num_rows, [thin_step(batch, begin, end, window) for window in self._windows])
 
     def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
         """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
-        buffers, num_wanted = self.buffers, len(rows)
+        buffers, num_wanted = self._buffers, len(rows)
         buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
@@ -83,18 +77,23 @@ class LeanThin:
 class _OneRow:
     """A row at a time through the same operations, whose step is moved on instead of being made anew."""
 
-    def __init__(self, whole: LeanThin) -> None:
-        self._whole = whole
-        self._steps = [OneRowStep() for _ in whole.windows]
+    def __init__(
+        self, embedding: FloatArray, buffers: _Buffers, windows: tuple[int | None, ...], program: ThinProgram, head: ThinProduct
+    ) -> None:
+        self._embedding, self._buffers, self._windows = embedding, buffers, windows
+        self._program, self._head = program, head
+        self._steps = [OneRowStep() for _ in windows]
 
     def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
         """See RowForward."""
-        whole, slot, num_keys = self._whole, int(table.slots[position]), position + 1
-        for step, window in zip(self._steps, whole.windows, strict=True):
+        buffers, slot, num_keys = self._buffers, int(table.slots[position]), position + 1
+        for step, window in zip(self._steps, self._windows, strict=True):
             step.place(position, slot, table.runs(0 if window is None else max(0, num_keys - window), num_keys))
-        whole.buffers.states[0] = whole.embedding[token]
-        whole.program.run(1, self._steps)
-        return whole.logits_of_first()
+        buffers.states[0] = self._embedding[token]
+        self._program.run(1, self._steps)
+        buffers.last[0] = buffers.states[0]
+        self._head.run(1)
+        return cast(FloatArray, buffers.logits[0])
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:

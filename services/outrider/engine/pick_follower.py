@@ -15,7 +15,7 @@ import numpy as np
 from outrider.engine.decoder_forward import RowForward
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.step_batch import Segment
-from outrider.types.step import Follow, SequenceResult
+from outrider.types.step import Follow, SequenceResult, SequenceRows
 from outrider.types.tree import ROOT, IntArray
 
 
@@ -37,7 +37,7 @@ class PickFollower:
         state, with_prob = segment.state, segment.rows.pick_probs
         tree, params = state.tree, state.spec.sampling
         is_chain = not len(tree) or int(tree.depths[-1]) == len(tree) - 1
-        if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias:
+        if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias or _says_more(segment.rows):
             return result
         begin_ns = time.perf_counter_ns()
         picks = [int(result.picks[0])]
@@ -53,6 +53,11 @@ class PickFollower:
         found_probs = np.array(probs, np.float32) if with_prob else None
         follow_us = (time.perf_counter_ns() - begin_ns) // 1000
         return replace(result, picks=np.array(picks, np.int32), pick_probs=found_probs, follow_us=follow_us)
+
+
+def _says_more(rows: SequenceRows) -> bool:
+    """Whether the result says of each row what a followed pick would not have."""
+    return bool(rows.num_choices or rows.acceptance) or rows.top_logprobs is not None
 
 
 def _parent(num_nodes: int) -> IntArray:

@@ -55,7 +55,8 @@ class SequenceRows:
     num_choices: Gumbel-top-k candidates per wanted row (0: none). top_logprobs: None = no logprobs, n = the chosen token's and n best.
     pick_probs: whether the picks' probabilities are wanted (under softmax(logits / T) without filters; at T = 0 at temperature 1).
     acceptance: registered acceptance rule to judge the new nodes with, empty for none (drafting). draft_rows: for that rule.
-    follow: for a sequence with one wanted row, below which nothing lives, and whose live nodes are a chain: what else to draft at once.
+    follow: for a sequence with one wanted row, below which nothing lives, and whose live nodes are a chain: what else to draft at once. Not
+    beside penalties, a logit bias, choices, logprobs or a verdict: there one pick is made, as by an engine that follows none.
     """
 
     sequence: int
@@ -122,7 +123,10 @@ class SequenceResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """results in plan order. forward_us: model forward alone. step_us: the whole step. num_rows: rows fed, without padding."""
+    """results in plan order. forward_us: model forward alone. step_us: the whole step. num_rows: rows fed, without padding.
+
+    Of the plan's rows: what `follow` fed counts in step_us only.
+    """
 
     results: tuple[SequenceResult, ...]
     forward_us: int

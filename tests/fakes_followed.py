@@ -1,0 +1,130 @@
+"""Small thin engines whose chains may be followed, sequences in many runs of their caches, and a chain by one step or by one a row.
+
+Engines come from FollowingEngines, which loads each model once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fakes_models
+from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.load import load_engine
+from outrider.engine.paged_engine import PagedEngine
+from outrider.errors import InvalidRequest
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import Follow, SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import IntArray
+
+NONE: IntArray = np.empty(0, np.int32)
+NUM_IDS = fakes_models.VOCAB - 3  # the last columns of the logits are padding
+BLOCK_LEN = 4  # a sequence lies in many runs
+MAX_LEN, MAX_NODES, MAX_CONTEXT = 70, 9, 74
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_size": 64},
+    "mistral": {},  # every layer has a window of 12
+    "qwen3": {},  # a norm of queries and keys
+    "qwen2": {"sliding_window": 9, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"], "hidden_size": 64},
+}
+SAMPLINGS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "warm": SamplingParams(temperature=0.8),
+    "top p": SamplingParams(temperature=0.8, top_p=0.7),
+    "top k": SamplingParams(temperature=0.8, top_k=5),
+    "all filters": SamplingParams(temperature=1.3, top_k=12, top_p=0.9, min_p=0.05),
+}
+
+
+NUM_HOLDERS = 40
+
+
+class FollowingEngines:
+    """Engines over one loaded model a name, each with a cache of its own that begins with holes."""
+
+    def __init__(self, new_folder: Callable[[str], Path]) -> None:
+        self._new_folder = new_folder
+        self._loaded: dict[str, PagedEngine] = {}
+
+    def forward(self, name: str) -> Any:
+        """The model itself, which its engines share."""
+        return self._load(name)._forward
+
+    def make(self, name: str = "llama", missing_ids: tuple[int, ...] = (), end_ids: tuple[int, ...] = (), **changes: Any) -> PagedEngine:
+        """changes: of the configuration."""
+        loaded = self._load(name)
+        settings: dict[str, Any] = {"num_blocks": 80, "block_len": BLOCK_LEN, "max_rows": 64, "num_threads": 1, **changes}
+        identity = replace(loaded.identity, eos_token_ids=end_ids, max_context=MAX_CONTEXT, vocab_size=NUM_IDS)
+        engine = PagedEngine(loaded._forward, identity, EngineConfig(name, **settings), torch.float32, missing_ids)
+        for index in range(NUM_HOLDERS):
+            engine.open(index, SequenceSpec(SAMPLINGS["greedy"], NoiseAddress(0), 0, BLOCK_LEN * (1 + index % 2), 0))
+        for index in (*range(0, NUM_HOLDERS, 3), *(index for index in range(NUM_HOLDERS) if index % 3 and index % 9 != 1)):
+            engine.close(index)
+        return engine
+
+    def _load(self, name: str) -> PagedEngine:
+        if name not in self._loaded:
+            folder = self._new_folder(name)
+            fakes_models.make_model(name, folder, **MODELS[name])
+            engine = load_engine(EngineConfig(str(folder), EngineKind.LEAN, num_blocks=1, num_threads=1, probe=False))
+            assert isinstance(engine, PagedEngine)
+            self._loaded[name] = engine
+        return self._loaded[name]
+
+
+def spec(sampling: SamplingParams, seed: int = 3) -> SequenceSpec:
+    return SequenceSpec(sampling, NoiseAddress(seed), 4, MAX_LEN, MAX_NODES)
+
+
+def ints(*tokens: int) -> IntArray:
+    return np.array(tokens, np.int32)
+
+
+def step(engine: PagedEngine, *parts: SequenceRows) -> SequenceResult:
+    return engine.step(StepPlan(parts)).results[0]
+
+
+def followed(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: SequenceRows) -> tuple[list[int], list[float]]:
+    """Picks and probabilities of one step."""
+    result = step(engine, replace(first, follow=wish), *others)
+    return result.picks.tolist(), [] if result.pick_probs is None else result.pick_probs.tolist()
+
+
+def one_by_one(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: SequenceRows) -> tuple[list[int], list[float]]:
+    """The same by a step for each row, for as long as the engine takes one."""
+    result = step(engine, first, *others)
+    picks, probs = result.picks.tolist(), [] if result.pick_probs is None else result.pick_probs.tolist()
+    while len(picks) <= wish.num_more and picks[-1] not in engine.identity.eos_token_ids:
+        if probs and probs[-1] < wish.stop_below:
+            break
+        above = len(engine._sequences.state(first.sequence).tree) - 1
+        try:
+            result = step(engine, SequenceRows(first.sequence, NONE, ints(picks[-1]), ints(above), pick_probs=first.pick_probs))
+        except InvalidRequest:  # no room, or no position
+            break
+        picks += result.picks.tolist()
+        probs += [] if result.pick_probs is None else result.pick_probs.tolist()
+    return picks, probs
+
+
+def held(engine: PagedEngine, sequence: int) -> list[object]:
+    """All that an engine knows of a sequence, its KV among it."""
+    state = engine._sequences.state(sequence)
+    tree, slots = state.tree, state.table.slots[: state.cached_len + len(state.tree)]
+    nodes = [tree.tokens.tolist(), tree.parents.tolist(), tree.depths.tolist(), tree.ancestry.tolist()]
+    return [state.committed.tolist(), *nodes, len(state.keys), *(pool.numpy()[:, :, slots].tobytes() for pool in engine._cache.pools)]
+
+
+def read_by_another(engine: PagedEngine, sampling: SamplingParams) -> tuple[int, list[int]]:
+    """How much of the sequence's text another finds cached, and what it makes of the rest."""
+    text = engine._sequences.state(51).committed.copy()
+    engine.open(53, spec(sampling), text)
+    cached_len = engine.cached_len(53)
+    picks = step(engine, SequenceRows(53, text[cached_len:], NONE, NONE)).picks.tolist()
+    engine.close(53)
+    return cached_len, picks

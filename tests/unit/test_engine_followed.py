@@ -1,0 +1,155 @@
+"""A followed chain against a step for each of its rows: picks, probabilities, trees, committed tokens and KV, bit for bit, whatever comes
+after: more rows, keeps of any part of it, truncations, other readers of the prefix.
+
+Broken twins (a window forgotten, noise of the next position, nodes below the root) show that the comparisons would notice.
+Run: pytest tests/unit/test_engine_followed.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fakes_followed import (
+    MAX_CONTEXT,
+    MAX_LEN,
+    MAX_NODES,
+    MODELS,
+    NONE,
+    NUM_IDS,
+    SAMPLINGS,
+    FollowingEngines,
+    followed,
+    held,
+    ints,
+    one_by_one,
+    read_by_another,
+    spec,
+    step,
+)
+from outrider.engine import pick_follower
+from outrider.engine.paged_engine import PagedEngine
+from outrider.types.sampling import SamplingParams
+from outrider.types.step import Follow, SequenceRows, SequenceSpec
+from outrider.types.tree import FloatArray, IntArray
+
+NUM_TURNS = 16
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
+    return FollowingEngines(tmp_path_factory.mktemp)
+
+
+class Twins:
+    """One random life of a sequence in two engines, of which the first follows. lengths: of its chains."""
+
+    def __init__(self, ours: PagedEngine, theirs: PagedEngine, sampling: SamplingParams, seed: int) -> None:
+        self.ways = ours, theirs
+        self.choose = np.random.default_rng(seed)
+        self.sampling = sampling
+        self.lengths: set[int] = set()
+        self.committed = self.tokens(int(self.choose.integers(2, 40)))
+        self.newest = self.num_live = 0
+        for engine in self.ways:
+            for sequence in (51, 52):
+                engine.open(sequence, spec(sampling, seed))
+            step(engine, SequenceRows(52, self.committed[::-1].copy(), NONE, NONE, wanted=False))
+
+    def tokens(self, num_tokens: int) -> IntArray:
+        return self.choose.integers(0, NUM_IDS, num_tokens).astype(np.int32)
+
+    def chance(self, share: float) -> bool:
+        return bool(self.choose.random() < share)
+
+    @property
+    def cached_len(self) -> int:
+        return self.ways[0].cached_len(51)
+
+    def both(self, do: Callable[[PagedEngine], object]) -> object:
+        """What both engines answer, and everything they hold afterwards, is the same."""
+        answers = [do(engine) for engine in self.ways]
+        assert answers[0] == answers[1]
+        assert held(self.ways[0], 51) == held(self.ways[1], 51)
+        return answers[0]
+
+    def draft(self) -> None:
+        """A chain below the newest tokens, sometimes beside another sequence's row."""
+        fed = (self.committed, NONE, NONE) if len(self.committed) else (NONE, ints(self.newest), ints(self.num_live - 1))
+        rows = SequenceRows(51, *fed, pick_probs=self.chance(0.6))
+        wish = Follow(int(self.choose.integers(0, 9)), float(self.choose.choice([0.0, 0.02, 0.1])))
+        others = [SequenceRows(52, NONE, ints(5), ints(-1), pick_probs=rows.pick_probs)] if self.chance(0.3) else []
+        ours, theirs = followed(self.ways[0], rows, wish, *others), one_by_one(self.ways[1], rows, wish, *others)
+        assert ours == theirs
+        if others:
+            self.both(lambda engine: engine.keep(52, ()).tolist())
+        self.lengths.add(len(ours[0]))
+        self.committed, self.newest, self.num_live = NONE, ours[0][-1], len(self.ways[0]._sequences.state(51).tree)
+        self.both(lambda engine: None)
+
+    def keep(self) -> None:
+        """Some of the chain is true, and the rest stays or goes."""
+        most = min(self.num_live, MAX_LEN - self.cached_len)
+        path, subtree = tuple(range(int(self.choose.integers(0, most + 1)))), self.chance(0.5)
+        self.both(lambda engine: engine.keep(51, path, subtree=subtree).tolist())
+        self.num_live = self.num_live - len(path) if subtree else 0
+        if self.num_live >= MAX_NODES or self.cached_len + self.num_live >= MAX_LEN - 2:
+            self.both(lambda engine: engine.truncate(51, min(30, engine.cached_len(51))))
+            self.num_live = 0
+        if not self.num_live:
+            self.committed = self.tokens(int(self.choose.integers(1, 3)))
+
+    def live(self) -> set[int]:
+        for _ in range(NUM_TURNS):
+            self.draft()
+            if self.num_live == MAX_NODES or self.cached_len + self.num_live == MAX_CONTEXT or self.chance(0.75):
+                self.keep()
+                self.both(lambda engine: read_by_another(engine, self.sampling))
+        return self.lengths
+
+
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+@pytest.mark.parametrize("model", list(MODELS))
+def test_a_followed_chain_is_the_chain_of_single_steps(engines: FollowingEngines, model: str, sampling: str) -> None:
+    lengths: set[int] = set()
+    for seed in range(3):
+        missing = (7, 30) if seed else ()
+        lengths |= Twins(engines.make(model, missing), engines.make(model, missing), SAMPLINGS[sampling], seed).live()
+    assert len(lengths) > 3
+
+
+def break_window(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
+    assert engine._follower is not None
+    patch.setattr(engine._follower._rows, "_windows", (None, None))
+
+
+def break_noise(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
+    original = engine._picker.pick_after
+
+    def later(logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
+        return original(logits, spec, position + 1, with_prob=with_prob)
+
+    patch.setattr(engine._picker, "pick_after", later)
+
+
+def break_parent(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pick_follower, "_parent", lambda num_nodes: ints(-1))
+
+
+@pytest.mark.parametrize("broken", [break_window, break_noise, break_parent])
+def test_a_chain_that_differs_would_be_noticed(
+    engines: FollowingEngines, broken: Callable[[PagedEngine, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engines.forward("qwen2")._sizes.windows == (None, 9)
+    ours, theirs = engines.make("qwen2"), engines.make("qwen2")
+    broken(ours, monkeypatch)
+    with pytest.raises(AssertionError):
+        Twins(ours, theirs, SAMPLINGS["warm"], 1).live()

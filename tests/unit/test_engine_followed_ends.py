@@ -1,0 +1,204 @@
+"""What ends a followed chain, what keeps it from beginning, and what a failure in its midst leaves behind: nothing.
+
+A broken twin (a step that is not reverted) shows that the comparison would notice. Run: pytest tests/unit/test_engine_followed_ends.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes_followed import (
+    MAX_CONTEXT,
+    MAX_LEN,
+    MAX_NODES,
+    NONE,
+    NUM_IDS,
+    SAMPLINGS,
+    FollowingEngines,
+    followed,
+    held,
+    ints,
+    one_by_one,
+    read_by_another,
+    spec,
+    step,
+)
+from outrider.engine.block_table import BlockTable
+from outrider.engine.lean_thin import LeanThin
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.pick_follower import PickFollower
+from outrider.engine.step_batch import StepBatch
+from outrider.errors import ModelRefused, OutriderError
+from outrider.types.sampling import SamplingParams
+from outrider.types.step import Follow, SequenceRows
+from outrider.types.tree import FloatArray
+
+PROMPT = np.random.default_rng(8).integers(0, NUM_IDS, 30).astype(np.int32)
+OPENING = SequenceRows(51, PROMPT, NONE, NONE, pick_probs=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
+    return FollowingEngines(tmp_path_factory.mktemp)
+
+
+# --- what ends a chain ----------------------------------------------------------------------------------------------------
+
+
+def opened(engine: PagedEngine, sampling: SamplingParams = SAMPLINGS["warm"]) -> PagedEngine:
+    engine.open(51, spec(sampling))
+    return engine
+
+
+def test_an_end_token_is_the_last_pick(engines: FollowingEngines) -> None:
+    picks, _ = followed(opened(engines.make()), OPENING, Follow(8))
+    for place, token in enumerate(picks):
+        engine = opened(engines.make(end_ids=(NUM_IDS - 1, token)))
+        assert followed(engine, OPENING, Follow(8))[0] == picks[: picks.index(token) + 1]
+        assert len(engine._sequences.state(51).tree) == picks.index(token) <= place
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "top k"])
+def test_a_pick_less_probable_than_the_bar_is_the_last_and_one_at_the_bar_is_not(engines: FollowingEngines, sampling: str) -> None:
+    params = SAMPLINGS[sampling]
+    picks, probs = followed(opened(engines.make(), params), OPENING, Follow(8))
+    for place, prob in enumerate(probs[:-1]):
+        if prob > min(probs[:place], default=1.0):
+            continue
+        assert len(followed(opened(engines.make(), params), OPENING, Follow(8, prob))[0]) > place + 1
+        above = float(np.nextafter(np.float64(prob), 1.0))
+        assert followed(opened(engines.make(), params), OPENING, Follow(8, above)) == (picks[: place + 1], probs[: place + 1])
+        assert followed(opened(engines.make(), params), replace(OPENING, pick_probs=False), Follow(8, above))[0] == picks, (
+            "no bar without them"
+        )
+
+
+def test_a_chain_ends_where_its_tree_may_not_go_on(engines: FollowingEngines) -> None:
+    engine = opened(engines.make())
+    assert len(followed(engine, OPENING, Follow(50))[0]) == MAX_NODES + 1
+    shallow = opened(engines.make())
+    shallow._max_tree_depth = 4
+    shallow._follower = shallow._follower_of(shallow._arrays)
+    assert followed(shallow, OPENING, Follow(50)) == one_by_one(opened(engines.make()), OPENING, Follow(4))
+    assert len(shallow._sequences.state(51).tree) == 4
+    late = opened(engines.make())
+    text = np.resize(PROMPT, MAX_LEN)
+    assert len(followed(late, replace(OPENING, committed=text[:60]), Follow(0))[0]) == 1
+    assert len(followed(late, replace(OPENING, committed=text[60:]), Follow(50))[0]) == MAX_CONTEXT - MAX_LEN + 1
+
+
+# --- where none begins ----------------------------------------------------------------------------------------------------
+
+BARS: dict[str, tuple[SamplingParams, dict[str, Any]]] = {
+    "a repetition penalty": (SamplingParams(temperature=0.8, repetition_penalty=1.2), {}),
+    "a frequency penalty": (SamplingParams(temperature=0.8, frequency_penalty=0.2), {}),
+    "a bias": (SamplingParams(temperature=0.8, logit_bias=((4, 1.0),)), {}),
+    "choices": (SAMPLINGS["warm"], {"num_choices": 2}),
+    "logprobs": (SAMPLINGS["warm"], {"top_logprobs": 0}),
+    "a verdict": (SAMPLINGS["warm"], {"acceptance": "coupled"}),
+    "two rows": (SAMPLINGS["warm"], {"tokens": ints(5), "parents": ints(-1)}),
+    "nothing wanted": (SAMPLINGS["warm"], {"wanted": False}),
+}
+
+
+@pytest.mark.parametrize("bar", list(BARS))
+def test_a_row_that_asks_for_more_is_not_followed(engines: FollowingEngines, bar: str) -> None:
+    sampling, changes = BARS[bar]
+    rows = replace(OPENING, **changes)
+    engine, other = opened(engines.make(), sampling), opened(engines.make(), sampling)
+    result, expected = step(engine, replace(rows, follow=Follow(5))), step(other, rows)
+    assert result.picks.tolist() == expected.picks.tolist()
+    assert held(engine, 51) == held(other, 51)
+
+
+def test_below_siblings_nothing_is_followed(engines: FollowingEngines) -> None:
+    engine = opened(engines.make())
+    step(engine, replace(OPENING, tokens=ints(5, 6), parents=ints(-1, -1)))
+    assert len(followed(engine, SequenceRows(51, NONE, ints(7), ints(1)), Follow(5))[0]) == 1
+    assert len(engine._sequences.state(51).tree) == 3
+
+
+@pytest.mark.parametrize("array_rows", [0, 64])
+def test_an_engine_without_a_row_forward_picks_once(engines: FollowingEngines, array_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch, and numpy where no compiler is."""
+    with monkeypatch.context() as patch:
+        patch.setattr(engines.forward("llama"), "_team", None)
+        engine = opened(engines.make(array_rows=array_rows))
+    assert not isinstance(engine._arrays, LeanThin)
+    assert engine._follower is None
+    picks, probs = followed(engine, OPENING, Follow(5))
+    assert len(picks) == len(probs) == 1
+    assert len(engine._sequences.state(51).tree) == 0
+
+
+# --- a failure midway -----------------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A row forward that raises, or gives no numbers, in one of its calls, when the row is stored."""
+
+    def __init__(self, engine: PagedEngine, good_calls: int, raises: bool) -> None:
+        assert isinstance(engine._arrays, LeanThin)
+        self._rows, self._good_calls, self._raises = engine._arrays.row_forward, good_calls, raises
+
+    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
+        found = self._rows.logits(token, position, table)
+        self._good_calls -= 1
+        if self._good_calls < 0:
+            if self._raises:
+                raise ModelRefused("spoilt")
+            found[:] = np.nan
+        return found
+
+
+def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_calls: int, raises: bool) -> None:
+    """A step that fails changes nothing, and the same step later gives what it gives an engine that never failed."""
+    engine, other = opened(engines.make()), opened(engines.make())
+    for each in (engine, other):
+        step(each, replace(OPENING, committed=PROMPT[:20]))
+        each.open(52, spec(SAMPLINGS["greedy"]))
+        if not len(rows.committed):
+            followed(each, SequenceRows(51, PROMPT[20:], NONE, NONE), Follow(2))
+    before, good = [held(engine, 51), held(engine, 52), engine.num_free_blocks], engine._follower
+    assert good is not None
+    engine._follower = PickFollower(Failing(engine, good_calls, raises), engine._picker, (), MAX_NODES, MAX_CONTEXT)
+    neighbour = SequenceRows(52, PROMPT[:9], NONE, NONE)
+    with pytest.raises(ModelRefused, match="spoilt" if raises else "logit"):
+        followed(engine, rows, Follow(5), neighbour)
+    assert [held(engine, 51), held(engine, 52), engine.num_free_blocks] == before
+    engine._follower = good
+    assert followed(engine, rows, Follow(5), neighbour) == followed(other, rows, Follow(5), neighbour)
+    assert held(engine, 51) == held(other, 51)
+    assert read_by_another(engine, SAMPLINGS["warm"]) == read_by_another(other, SAMPLINGS["warm"])
+
+
+COMMITTED = replace(OPENING, committed=PROMPT[20:])
+NODE = SequenceRows(51, NONE, ints(8), ints(1), pick_probs=True)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+@pytest.mark.parametrize("good_calls", [0, 3])
+@pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])
+def test_a_chain_that_fails_midway_leaves_every_sequence_as_it_was(
+    engines: FollowingEngines, rows: SequenceRows, good_calls: int, raises: bool
+) -> None:
+    fail_midway(engines, rows, good_calls, raises)
+
+
+@pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])
+def test_a_chain_that_is_not_reverted_would_be_noticed(
+    engines: FollowingEngines, rows: SequenceRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepBatch, "revert", lambda batch: None)
+    with pytest.raises((AssertionError, OutriderError)):
+        fail_midway(engines, rows, 3, True)
