@@ -36,6 +36,11 @@ class DrafterLanes:
         """For the inbox, to wait at."""
         return self._set.lanes
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether `receive` has a loss to tell of that no byte and no ring will bring."""
+        return self._set.has_lost
+
     def add(self, drafter: str, connection: int, lane: Lane) -> None:
         """From now on the connection's frames go this way."""
         outbox = self._outboxes[drafter, connection] = Outbox()

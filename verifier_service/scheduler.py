@@ -165,7 +165,7 @@ class Scheduler:
         return [*arrived, *items]
 
     def _pause(self, plan: PacingPlan) -> float | None:
-        if plan.take:
+        if plan.take or self._lanes.has_lost:
             return 0.0
         return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
 
