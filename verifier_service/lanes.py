@@ -1,6 +1,6 @@
 """The engine thread's lanes to drafters of its own machine: frames out as they are made, messages in as they are looked for.
 
-Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread only.
+Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread, while there is one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DrafterLanes:
         self._outboxes.pop((drafter, connection), None)
 
     def drop_all(self) -> None:
-        """The thread ends."""
+        """The thread has ended."""
         self._set.drop_all()
         self._outboxes.clear()
 

@@ -118,6 +118,7 @@ class Pair:
                 _LOG.exception("the stream to drafter %s failed", self.endpoint)
                 self.problem = "the stream failed; the log has the details"
             backoff_s = next_backoff_s(backoff_s, self._down())
+            _end_if_cancelled()
             await asyncio.sleep(max(pause_s, backoff_s * random.uniform(0.5, 1.0)))
 
     def _log_loss(self, problem: str) -> None:
@@ -239,6 +240,13 @@ class Pair:
 def next_backoff_s(backoff_s: float, up_s: float) -> float:
     """The pause after a stream that was up for up_s seconds, when the one before it was backoff_s."""
     return MIN_BACKOFF_S if up_s >= STEADY_S else min(MAX_BACKOFF_S, backoff_s * 2)
+
+
+def _end_if_cancelled() -> None:
+    """A task group of which a task fails in the moment that it is cancelled raises the failure and swallows the cancellation."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _cause(call: Any, failure: BaseException) -> Exception:

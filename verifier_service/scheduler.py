@@ -119,6 +119,11 @@ class Scheduler:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def close_lanes(self) -> None:
+        """Once thread and pairs have ended: earlier, a drafter would think its verifier lost, and end streams that are ending."""
+        self._lanes.drop_all()
+        self.inbox.close_lanes()
+
     # --- the thread -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -384,7 +389,6 @@ class Scheduler:
             self._fail(hosted, detail)
         self._publish()
         self._flush()
-        self._lanes.drop_all()
 
 
 def _is_close(effect: VerifierEffect) -> bool:

@@ -71,7 +71,7 @@ class VerifierServer:
         if self.pairs is not None:
             await self.pairs.stop()
         if ended:
-            self.scheduler.inbox.close_lanes()
+            self.scheduler.close_lanes()
 
     def _send(self, outgoing: Outgoing) -> None:
         """Engine thread: hand a turn's batch to the loop."""
