@@ -1,6 +1,7 @@
 """The engine thread's lanes to drafters of its own machine: frames out as they are made, messages in as they are looked for.
 
-Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread, while there is one.
+Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread, while there
+is one.
 """
 
 from __future__ import annotations

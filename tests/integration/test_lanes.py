@@ -127,7 +127,8 @@ async def decode(pair: Pair, message: pb.DecodeStart, hurt: Callable[[], None] |
     async for response in call:
         tokens += response.committed.token_ids
         if hurt is not None and sampling_pb2.TOKEN_ORIGIN_ACCEPTED in response.committed.origins:
-            hurt, _ = None, hurt()
+            hurt()
+            hurt = None
         if response.HasField("finished"):
             finished = response.finished
     assert tokens == truth(message.max_tokens)

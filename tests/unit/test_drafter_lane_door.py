@@ -17,7 +17,7 @@ import pytest
 
 from drafter_service import lane_door
 from drafter_service.lane_door import MAX_KNOCKING, LaneDoor
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, ProtocolViolation
 from outrider.rpc import lane as lane_module
 from outrider.rpc.lane import TOKEN_BYTES, Lane, open_lane
 
@@ -99,7 +99,7 @@ async def test_both_ends_know_the_bound_of_a_message(folder: Path) -> None:
         lane = await open_lane(address, TOKEN, MAX_BYTES)
         assert lane is not None
         lane.send(bytes(MAX_BYTES + 1))
-        with pytest.raises(lane_module.ProtocolViolation):
+        with pytest.raises(ProtocolViolation):
             streams.opened[TOKEN].receive()
         lane.close()
 
@@ -132,11 +132,12 @@ async def test_whoever_hangs_up_or_stops_in_the_middle_is_never_asked_for(folder
 
 async def test_silent_strangers_keep_nobody_out(folder: Path) -> None:
     streams = Streams(TOKEN)
-    async with standing(folder, streams) as address, asyncio.timeout(lane_door.OPEN_TIMEOUT_S / 2):
+    async with standing(folder, streams) as address, asyncio.timeout(lane_module.OPEN_TIMEOUT_S / 2):
         silent = [await stranger(folder) for _ in range(MAX_KNOCKING - 1)]
         lane = await open_lane(address, TOKEN, MAX_BYTES)
         assert lane is not None
-        for end in (lane, *silent):
+        lane.close()
+        for end in silent:
             end.close()
 
 
@@ -150,7 +151,8 @@ async def test_more_silent_strangers_than_are_heard_hold_a_caller_up_until_they_
         monkeypatch.setattr(lane_module, "OPEN_TIMEOUT_S", WITHIN_S)
         lane = await open_lane(address, TOKEN, MAX_BYTES)
         assert lane is not None
-        for end in (lane, *silent):
+        lane.close()
+        for end in silent:
             end.close()
 
 
