@@ -12,13 +12,14 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.lane_door import LaneDoor
+from drafter_service.lanes import VerifierLanes
 from drafter_service.scheduler import Scheduler, SchedulerLimits
 from drafter_service.servicer import DrafterServicer
 from fakes import TableEngine, TruthTable
@@ -29,6 +30,7 @@ from outrider.rpc.server import RpcServer
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.v1 import drafter_pb2 as pb
 from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
+from verifier_service.lanes import DrafterLanes
 
 WITHIN_S = 60.0
 WRONG_EVERY = 5
@@ -94,9 +96,9 @@ class LaneDrafter:
     failures: list[int] = field(default_factory=list)
 
     @property
-    def lanes(self) -> Collection[Lane]:
+    def lanes(self) -> list[Lane]:
         """Its open ends."""
-        return self.scheduler._lanes.all
+        return lanes_of(self.scheduler._lanes)
 
     async def until_free(self) -> None:
         """Return once no session is held any more."""
@@ -138,6 +140,11 @@ async def serving_lane_drafter(
     assert servicer.thread.failure is None
     assert not source.trees
     assert not list(folder.glob("*.lane"))
+
+
+def lanes_of(thread: VerifierLanes | DrafterLanes) -> list[Lane]:
+    """What a thread that goes on meanwhile has open."""
+    return [port.lane for port in list(thread._set._ports.values())]
 
 
 def taken_by_the_hand(lane: Lane) -> socket.socket:

@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from fakes import TableEngine, TruthTable
-from fakes_lanes import WITHIN_S, LaneDrafter, open_lanes, serving_lane_drafter, taken_by_the_hand
+from fakes_lanes import WITHIN_S, LaneDrafter, lanes_of, open_lanes, serving_lane_drafter, taken_by_the_hand
 from outrider.engine.config import EngineConfig
 from outrider.rpc.convert.drafter_frames import draft_response
 from outrider.rpc.convert.link import Ping, Pong, ToDrafter
@@ -57,7 +57,7 @@ class Pair:
     @property
     def lanes(self) -> list[Lane]:
         """The verifier's open ends."""
-        return list(self.server.scheduler._lanes.all)
+        return lanes_of(self.server.scheduler._lanes)
 
     async def info(self) -> pb.PairInfo:
         response: pb.VerifierServiceGetInfoResponse = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest())
@@ -97,6 +97,8 @@ async def paired(folder: Path, *, with_lanes: bool = True, pacing: str = "serial
         try:
             async with grpc.aio.insecure_channel(server.rpc.address) as channel:
                 pair = Pair(drafter, server, VerifierServiceStub(channel))  # type: ignore[no-untyped-call]
+                if with_lanes:
+                    await pair.until_paired(1)
                 yield pair
                 await pair.until_idle()
         finally:
@@ -200,7 +202,7 @@ async def broken_in_mid_answer(pair: Pair, ends: Callable[[], list[Lane]], how: 
 async def test_a_drafter_that_breaks_its_lane_costs_no_token(folder: Path, pacing: str, how: str) -> None:
     hurts = HURTS | {"pong": written(framed(draft_response([Pong(1, 2)]).SerializeToString()))}
     async with paired(folder, pacing=pacing) as pair:
-        await broken_in_mid_answer(pair, lambda: list(pair.drafter.lanes), hurts[how])
+        await broken_in_mid_answer(pair, lambda: pair.drafter.lanes, hurts[how])
 
 
 @pytest.mark.parametrize("how", [*HURTS, "ping"])
