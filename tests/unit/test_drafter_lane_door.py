@@ -161,6 +161,7 @@ async def test_a_file_number_that_select_cannot_take_is_turned_away(folder: Path
     async with standing(folder, streams):
         monkeypatch.setattr(lane_module, "_MAX_FD", 2)
         end = await stranger(folder)
+        await asyncio.get_running_loop().sock_sendall(end, TOKEN)
         assert await shown_the_door(end)
         end.close()
         assert streams.num_asked == 0
