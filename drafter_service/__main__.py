@@ -16,7 +16,7 @@ from drafter_service.lane_door import LaneDoor
 from drafter_service.loading import load_drafter
 from drafter_service.servicer import DrafterServicer
 from drafter_service.settings import DrafterSettings, parse_settings
-from outrider.errors import OutriderError
+from outrider.errors import InvalidRequest, OutriderError
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
 
 SERVICE_NAME = "outrider.v1.DrafterService"
@@ -47,8 +47,12 @@ async def serve(settings: DrafterSettings) -> None:
 
 @asynccontextmanager
 async def _lanes(settings: DrafterSettings, server: RpcServer, servicer: DrafterServicer) -> AsyncIterator[None]:
-    """Lanes beside the server's unix: addresses, once it has bound them."""
-    door = LaneDoor(server.addresses if settings.lanes else (), servicer.lane_for, settings.max_message_bytes)
+    """Lanes beside the server's unix: addresses, once it has bound them; stops the server when that fails."""
+    try:
+        door = LaneDoor(server.addresses if settings.lanes else (), servicer.lane_for, settings.max_message_bytes)
+    except InvalidRequest:
+        await server.stop()
+        raise
     door.start()
     try:
         yield

@@ -77,6 +77,7 @@ class DraftingThread:
         """Free everything and end the thread after the step under way."""
         self.inbox.control(StopAsked())
         await self.ended.wait()
+        self.inbox.close_lanes()
 
     def _main(self, load: Callable[[], LoadedDrafter]) -> None:
         try:

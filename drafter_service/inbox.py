@@ -107,6 +107,12 @@ class Inbox:
             self._on_room()
         return items
 
+    def close_lanes(self) -> None:
+        """Close what nobody will take any more; once the thread has ended."""
+        for item in self.take(wait=False):
+            if isinstance(item, LaneOpened):
+                item.lane.close()
+
     def _put(self, item: InboxItem) -> None:
         self._items.append(item)
         if len(self._items) == 1:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.errors import InvalidRequest
-from outrider.rpc.lane import ACK, OPEN_TIMEOUT_S, TOKEN_BYTES, Lane, lane_path
+from outrider.rpc.lane import ACK, OPEN_TIMEOUT_S, TOKEN_BYTES, Lane, check_selectable, lane_path
 
 _LOG = logging.getLogger(__name__)
 MAX_KNOCKING = 16
@@ -32,10 +32,14 @@ class LaneDoor:
         self._max_message_bytes = max_message_bytes
         self._listeners: dict[Path, socket.socket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        for address in addresses:
-            path = lane_path(address)
-            if path is not None:
-                self._listeners[Path(path)] = _bound(Path(path), address)
+        try:
+            for address in addresses:
+                path = lane_path(address)
+                if path is not None:
+                    self._listeners[Path(path)] = _bound(Path(path), address)
+        except InvalidRequest:
+            self._close()
+            raise
 
     def start(self) -> None:
         """Begin to accept, in the running event loop."""
@@ -47,6 +51,9 @@ class LaneDoor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._close()
+
+    def _close(self) -> None:
         for path, listener in self._listeners.items():
             listener.close()
             path.unlink(missing_ok=True)
@@ -73,16 +80,26 @@ class LaneDoor:
 
     async def _admit(self, end: socket.socket) -> None:
         """Whoever knows a token gets its stream's lane, anybody else is shown the door."""
+        is_open = False
+        try:
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    is_open = await self._open(end)
+        finally:
+            if not is_open:
+                end.close()
+
+    async def _open(self, end: socket.socket) -> bool:
+        """Whether it became a lane. Raises OSError when that failed."""
         loop = asyncio.get_running_loop()
         end.setblocking(False)
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                hand_on = self._open_for(await _exactly(end, TOKEN_BYTES))
-                if hand_on is not None:
-                    await loop.sock_sendall(end, ACK)
-                    hand_on(Lane(end, self._max_message_bytes))
-                    return
-        end.close()
+        check_selectable(end)
+        hand_on = self._open_for(await _exactly(end, TOKEN_BYTES))
+        if hand_on is None:
+            return False
+        await loop.sock_sendall(end, ACK)
+        hand_on(Lane(end, self._max_message_bytes))
+        return True
 
 
 async def _exactly(end: socket.socket, length: int) -> bytes:
@@ -107,5 +124,5 @@ def _bound(path: Path, address: str) -> socket.socket:
         listener.listen(MAX_KNOCKING)
     except OSError as error:
         listener.close()
-        raise InvalidRequest("listen", f"cannot bind the lanes of {address}: {error}") from error
+        raise InvalidRequest("listen", f"cannot bind the lanes of {address} (--no-lanes does without): {error}") from error
     return listener

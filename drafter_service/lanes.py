@@ -54,7 +54,7 @@ class VerifierLanes:
         self._outboxes.clear()
 
     def send(self, streams: Collection[int]) -> list[int]:
-        """Send what these streams' outboxes hold, and what waited; returns those that have no lane."""
+        """Send what these streams' outboxes hold, and what waited; returns those that never had a lane."""
         for stream in streams:
             if stream in self._set:
                 self._set.send(stream)

@@ -81,10 +81,12 @@ class Scheduler:
 
     def run(self) -> None:
         """Turn until asked to stop; everything is freed then."""
-        while not self._stopped:
-            self.turn()
-        self._free(list(self._hosted.values()))
-        self._lanes.drop_all()
+        try:
+            while not self._stopped:
+                self.turn()
+            self._free(list(self._hosted.values()))
+        finally:
+            self._lanes.drop_all()
 
     def turn(self) -> None:
         """Take what has arrived, draft once for whoever wants it, hand over what is to be sent."""
@@ -115,6 +117,7 @@ class Scheduler:
         if without_lane:
             self._flushed(without_lane)
         for stream, error in self._lanes.take_lost():
+            self._end_stream(stream)  # now, for the stream itself may be long in ending: whoever reads no lane may read no status
             self._lane_lost(stream, str(error))
 
     def _open_lane(self, stream: int, lane: Lane) -> None:
@@ -123,6 +126,7 @@ class Scheduler:
             lane.close()
         else:
             self._lanes.add(stream, lane, outbox)
+            self._touched[stream] = outbox  # what the stream has not taken goes this way too
 
     # --- arriving -------------------------------------------------------------------------------------------------------
 

@@ -282,12 +282,15 @@ class BookkeepingSource:
             while node != tree.root:
                 below.append(tree.tokens[node])
                 node = tree.parents[node]
-            guess = table_ranking(truth + below[::-1], self._vocab_size)[0]
+            guess = self._guess(truth + below[::-1])
             tree.append([guess], [leaf])
             tokens.append(guess)
             parents.append(leaf)
         scores = np.full(len(tokens), math.log(0.5), np.float32)
         return Proposal(request.session, tree.tree_id, tuple(tokens), tuple(parents), scores, end)
+
+    def _guess(self, context: list[int]) -> int:
+        return table_ranking(context, self._vocab_size)[0]
 
     def observe(self, session: int, tokens: IntArray, path: tuple[int, ...], *, reroot: bool, tree_id: int) -> None:
         tree = self.trees[session]

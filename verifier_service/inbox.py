@@ -130,6 +130,12 @@ class Inbox:
             self._on_room()
         return items
 
+    def close_lanes(self) -> None:
+        """Close what nobody will take any more; once thread and pairs have ended."""
+        for item in self.take(0.0):
+            if isinstance(item, PairUp) and item.lane is not None:
+                item.lane.close()
+
     def _put(self, item: InboxItem) -> None:
         self._items.append(item)
         if len(self._items) == 1:

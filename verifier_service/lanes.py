@@ -1,6 +1,7 @@
 """The engine thread's lanes to drafters of its own machine: frames out as they are made, messages in as they are looked for.
 
-Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread only.
+Knows which connection of which drafter a lane belongs to, and protobuf. Must not know sessions. Lives on the engine thread, while there
+is one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class DrafterLanes:
         """For the inbox, to wait at."""
         return self._set.lanes
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether `receive` has a loss to tell of that no byte and no ring will bring."""
+        return self._set.has_lost
+
     def add(self, drafter: str, connection: int, lane: Lane) -> None:
         """From now on the connection's frames go this way."""
         outbox = self._outboxes[drafter, connection] = Outbox()
@@ -52,7 +58,7 @@ class DrafterLanes:
         self._outboxes.pop((drafter, connection), None)
 
     def drop_all(self) -> None:
-        """The thread ends."""
+        """The thread has ended."""
         self._set.drop_all()
         self._outboxes.clear()
 

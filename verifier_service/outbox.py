@@ -105,4 +105,5 @@ def merged(first: Commit, second: Commit) -> Commit:
         num_accepted=first.num_accepted + second.num_accepted,
         verify_us=first.verify_us + second.verify_us,
         draft_until=max(first.draft_until, second.draft_until),
+        hedge_nodes=second.hedge_nodes,
     )

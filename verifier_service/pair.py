@@ -57,6 +57,7 @@ class Pair:
         self._inbox = inbox
         self._connection = 0
         self._up = False
+        self._is_last = False
         self._outbox = Outbox()
         self._last_heard_s = 0.0
         self._up_since_s = 0.0
@@ -100,8 +101,12 @@ class Pair:
         """The engine thread's inbox has room again."""
         self._room.set()
 
+    def connect_no_more(self) -> None:
+        """Before `run` is cancelled: a task group that fails in the same moment raises its failure and swallows the cancellation."""
+        self._is_last = True
+
     async def run(self) -> None:
-        """Connect, serve, and connect again for ever."""
+        """Connect, serve, and connect again, until cancelled."""
         backoff_s = MIN_BACKOFF_S
         while True:
             pause_s = 0.0
@@ -118,6 +123,8 @@ class Pair:
                 _LOG.exception("the stream to drafter %s failed", self.endpoint)
                 self.problem = "the stream failed; the log has the details"
             backoff_s = next_backoff_s(backoff_s, self._down())
+            if self._is_last:
+                return
             await asyncio.sleep(max(pause_s, backoff_s * random.uniform(0.5, 1.0)))
 
     def _log_loss(self, problem: str) -> None:

@@ -72,6 +72,8 @@ class Pairs:
 
     async def stop(self) -> None:
         """Close every stream."""
+        for pair in self._pairs.values():
+            pair.connect_no_more()
         await asyncio.gather(*(stop_task(task) for task in self._tasks.values()))
 
     def _add(self, endpoint: str) -> None:

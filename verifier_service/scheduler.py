@@ -119,6 +119,11 @@ class Scheduler:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def close_lanes(self) -> None:
+        """Once thread and pairs have ended: earlier, a drafter would think its verifier lost, and end streams that are ending."""
+        self._lanes.drop_all()
+        self.inbox.close_lanes()
+
     # --- the thread -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -165,7 +170,7 @@ class Scheduler:
         return [*arrived, *items]
 
     def _pause(self, plan: PacingPlan) -> float | None:
-        if plan.take:
+        if plan.take or self._lanes.has_lost:
             return 0.0
         return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
 
@@ -384,7 +389,6 @@ class Scheduler:
             self._fail(hosted, detail)
         self._publish()
         self._flush()
-        self._lanes.drop_all()
 
 
 def _is_close(effect: VerifierEffect) -> bool:

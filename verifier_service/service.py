@@ -70,6 +70,8 @@ class VerifierServer:
             _LOG.error("the engine thread did not end within %g s", STOP_TIMEOUT_S)
         if self.pairs is not None:
             await self.pairs.stop()
+        if ended:
+            self.scheduler.close_lanes()
 
     def _send(self, outgoing: Outgoing) -> None:
         """Engine thread: hand a turn's batch to the loop."""

@@ -111,6 +111,12 @@ def drafts_again(pair: Pair) -> bool:
     return answer.finished.statistics.num_accepted > 0
 
 
+def has_lane(pair: Pair) -> bool:
+    """Frames between verifier and drafter go past gRPC."""
+    (info,) = pair.verifier.verifier_info().pairs
+    return info.connected and info.has_lane
+
+
 def is_idle(live: identity_pb2.LiveCounts) -> bool:
     return not (live.sessions or live.kv_blocks_used or live.queued)
 
@@ -125,6 +131,7 @@ def test_an_undisturbed_answer_is_the_plain_one_and_used_drafts(pair: Pair) -> N
 
 
 def test_a_stopped_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
+    assert has_lane(pair)
     drafter = pair.deployment.processes["drafter"]
     try:
         answer = ask_and_hurt(pair, lambda: drafter.signal(signal.SIGSTOP))
@@ -134,6 +141,7 @@ def test_a_stopped_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     assert longest_stall_s(answer) < MAX_STALL_S
     assert answer.first.finished.statistics.num_drafter_losses >= 1
     until(lambda: drafts_again(pair), "drafting after the drafter was continued")
+    until(lambda: has_lane(pair), "a lane after the drafter was continued")
 
 
 def lose_in_mid_answer(pair: Pair, lose: Callable[[], None]) -> None:
@@ -151,6 +159,7 @@ def start_again(pair: Pair) -> None:
     pair.deployment.restart("drafter")
     await_pair(pair.deployment)
     until(lambda: drafts_again(pair), "drafting after the drafter was started again")
+    assert has_lane(pair)
 
 
 def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:

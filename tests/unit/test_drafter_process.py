@@ -105,6 +105,16 @@ def test_it_says_where_it_listens_drafts_and_drains(model: Path, tmp_path: Path)
     assert code == 0, process.log_tail()
 
 
+def test_lanes_that_cannot_be_bound_are_refused_by_name_and_nothing_is_left(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "drafter.sock.lane").touch()
+    process = ServiceProcess(command(model, tmp_path), tmp_path / "drafter.log")
+    with pytest.raises(StartFailed, match="listen: cannot bind the lanes of unix:"):
+        process.wait_ready(time.monotonic() + START_S)
+    assert process.stop(1.0) == 2
+    assert "Traceback" not in process.log_tail()
+    assert not (tmp_path / "drafter.sock").exists()
+
+
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [

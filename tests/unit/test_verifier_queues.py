@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from outrider.rpc.convert.link import Ping
@@ -47,6 +49,15 @@ async def test_adjacent_commits_merge_while_they_wait() -> None:
     assert other.session == 2
     assert isinstance(newer, Commit)
     assert newer.incarnation == 2
+
+
+async def test_merged_commits_say_what_the_newest_said_of_side_branches() -> None:
+    outbox = Outbox()
+    outbox.push(replace(commit(0, 2), hedge_nodes=9))
+    outbox.push(replace(commit(2, 1), hedge_nodes=4))
+    (merged,) = await outbox.take(9)
+    assert isinstance(merged, Commit)
+    assert (len(merged.tokens), merged.hedge_nodes) == (3, 4)
 
 
 async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> None:

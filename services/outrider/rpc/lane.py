@@ -23,6 +23,8 @@ SUFFIX = ".lane"
 _UNIX = "unix:"
 _LENGTH = struct.Struct("<I")
 _RECEIVE_BYTES = 1 << 18
+# A socket's buffer has room for some hundred messages that were sent one by one; only who packs crumbs to keep this thread busy gets here.
+MAX_MESSAGES_AT_ONCE = 4096
 _MAX_FD = 1000  # select's bound is 1,024
 
 
@@ -67,7 +69,7 @@ class Lane:
     def receive(self) -> list[bytes]:
         """The whole messages that are there, in order; what one call reads is bounded, so that no peer can keep a thread from its work.
 
-        Raises Unavailable when the other side has closed, ProtocolViolation when a message is longer than allowed.
+        Raises Unavailable when the other side has closed, ProtocolViolation when a message is longer or more come at once than allowed.
         """
         try:
             self._unread += self._read()
@@ -82,6 +84,8 @@ class Lane:
             end = begin + _LENGTH.size + length
             if len(self._unread) < end:
                 break
+            if len(messages) == MAX_MESSAGES_AT_ONCE:
+                raise ProtocolViolation(f"more than {MAX_MESSAGES_AT_ONCE} messages at once on a lane")
             messages.append(bytes(self._unread[begin + _LENGTH.size : end]))
             begin = end
         del self._unread[:begin]
@@ -113,23 +117,35 @@ async def open_lane(address: str, token: bytes, max_message_bytes: int) -> Lane 
     path = lane_path(address)
     if path is None or not token:
         return None
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    end.setblocking(False)
     try:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
-            await _knock(end, path, token)
+            return Lane(await _knock(path, token), max_message_bytes)
     except (OSError, TimeoutError) as error:
-        _LOG.info("no lane to %s, its stream is used alone: %s", address, error or "it did not answer")
-        end.close()
+        _LOG.info("no lane to %s, its stream is used alone: %s", address, str(error) or "it did not answer")
         return None
-    return Lane(end, max_message_bytes)
 
 
-async def _knock(end: socket.socket, path: str, token: bytes) -> None:
-    """Raises OSError when nobody opens."""
-    loop = asyncio.get_running_loop()
+def check_selectable(end: socket.socket) -> None:
+    """Raises OSError for a socket that select, and with it a whole engine thread, would fail on."""
     if end.fileno() > _MAX_FD:
         raise OSError("too many files are open")
+
+
+async def _knock(path: str, token: bytes) -> socket.socket:
+    """The socket that was opened; raises OSError when nobody opens."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end.setblocking(False)
+        check_selectable(end)
+        await _be_admitted(end, path, token)
+    except BaseException:
+        end.close()
+        raise
+    return end
+
+
+async def _be_admitted(end: socket.socket, path: str, token: bytes) -> None:
+    loop = asyncio.get_running_loop()
     await loop.sock_connect(end, path)
     await loop.sock_sendall(end, token)
     if await loop.sock_recv(end, len(ACK)) != ACK:

@@ -81,9 +81,15 @@ class LaneSet(Generic[Key]):
         return received
 
     def lose(self, key: Key, error: OutriderError) -> None:
-        """Give a lane up, for a reason."""
-        self.drop(key)
-        self._lost.append((key, error))
+        """Give a lane up, for a reason: the first one counts."""
+        if key in self._ports:
+            self.drop(key)
+            self._lost.append((key, error))
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether `take_lost` has something to tell."""
+        return bool(self._lost)
 
     def take_lost(self) -> list[tuple[Key, OutriderError]]:
         """Lanes that broke since the last call."""
