@@ -19,6 +19,7 @@ from outrider.rpc.lane import ACK, OPEN_TIMEOUT_S, TOKEN_BYTES, Lane, check_sele
 _LOG = logging.getLogger(__name__)
 MAX_KNOCKING = 16
 _RETRY_S = 0.1
+_MAX_PATH_LEN = 107  # of a unix socket's name, the closing zero left out
 
 
 class LaneDoor:
@@ -35,7 +36,11 @@ class LaneDoor:
         try:
             for address in addresses:
                 path = lane_path(address)
-                if path is not None:
+                if path is None:
+                    continue
+                if len(os.fsencode(path)) > _MAX_PATH_LEN:  # the address itself may just fit: lanes are no reason to refuse it
+                    _LOG.warning("no lanes beside %s: %s is longer than a socket's name may be", address, path)
+                else:
                     self._listeners[Path(path)] = _bound(Path(path), address)
         except InvalidRequest:
             self._close()

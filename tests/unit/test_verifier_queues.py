@@ -51,13 +51,14 @@ async def test_adjacent_commits_merge_while_they_wait() -> None:
     assert newer.incarnation == 2
 
 
-async def test_merged_commits_say_what_the_newest_said_of_side_branches() -> None:
+async def test_merged_commits_say_what_the_newest_said_of_side_branches_and_tails() -> None:
     outbox = Outbox()
-    outbox.push(replace(commit(0, 2), hedge_nodes=9))
-    outbox.push(replace(commit(2, 1), hedge_nodes=4))
+    outbox.push(replace(commit(0, 2), hedge_nodes=9, flush_nodes=7))
+    outbox.push(replace(commit(2, 1), hedge_nodes=4, flush_nodes=0))
+    outbox.push(commit(3, 1))
     (merged,) = await outbox.take(9)
     assert isinstance(merged, Commit)
-    assert (len(merged.tokens), merged.hedge_nodes) == (3, 4)
+    assert (len(merged.tokens), merged.hedge_nodes, merged.flush_nodes) == (4, 0, 0)
 
 
 async def test_a_taken_commit_is_not_merged_into_and_chunks_stay_bounded() -> None:
