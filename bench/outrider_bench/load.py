@@ -26,7 +26,7 @@ from outrider_bench.facts import measurement_facts
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import REPORTING_SEED, make_prompts
+from outrider_bench.prompts import make_prompts
 from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, first_difference
 from outrider_bench.schedule import turns
 
@@ -112,7 +112,7 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
             Stack(PLAIN, pair.gateway, DraftWishes("off"), threads.describe()),
             Stack(ADAPTIVE, pair.gateway, DraftWishes("adaptive"), threads.describe()),
         ]
-        prompts = make_prompts(pair.gateway, TASK, max(amount.sizes), REPORTING_SEED)
+        prompts = make_prompts(pair.gateway, TASK, max(amount.sizes), args.prompt_seed)
         texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
         pair.know([(*prompt.token_ids, *text) for prompt, text in zip(prompts, texts, strict=True)])
         for acceptance in ACCEPTANCES:

@@ -21,7 +21,7 @@ from outrider_bench.micro import MicroBenchmark
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
 from outrider_bench.predictions import Circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
+from outrider_bench.prompts import TUNING_SEED, make_prompts
 from outrider_bench.replay import REPLAY_SEED, ReplayRun, record
 from outrider_bench.results import ADAPTIVE, PLAIN, Cell, Recorder
 from outrider_bench.rows import rows_of
@@ -79,7 +79,7 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
     with ExitStack() as stack, make_progress() as progress:
         pair = stack.enter_context(DistantPair(args, two_machines()))
         contestants = contestants_of(pair, amount.fixed)
-        prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, REPORTING_SEED)
+        prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, args.prompt_seed)
         (apart,) = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
         pair.know(_texts(contestants[0], prompts, amount.max_tokens))
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)

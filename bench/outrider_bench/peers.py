@@ -27,7 +27,7 @@ from outrider_bench.openvino_folder import installed_versions
 from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdown, tables
 from outrider_bench.plot import draw
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import REPORTING_SEED, make_prompts
+from outrider_bench.prompts import make_prompts
 from outrider_bench.results import MAX_FLIPS_PER_1000, PLAIN, Cell, Flip, Recorder, Row
 from outrider_bench.sampling_check import Sampled, check_sampling
 from outrider_bench.speed import Amount, SpeedRun
@@ -128,7 +128,7 @@ def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args
     from outrider_bench.oracle import Oracle
 
     gateway = speed.stage.served[0].gateway
-    prompts = {task: make_prompts(gateway, task, speed.amount.num_prompts, REPORTING_SEED) for task in speed.tasks}
+    prompts = {task: make_prompts(gateway, task, speed.amount.num_prompts, speed.amount.prompt_seed) for task in speed.tasks}
     cells: dict[str, Cell] = {row.cell.name: row.cell for row in rows}
     return explain(flips, cells, speed.recorder, prompts, Oracle(model_path(args.target), args.dtype), PLAIN)
 
@@ -136,7 +136,7 @@ def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args
 def _sampled(speed: SpeedRun, contestants: Sequence[Contestant]) -> list[Sampled]:
     """On a prompt of the last task: in the usual order prose, whose answers are the most uncertain."""
     num_samples = QUICK_SAMPLES if speed.amount.quick else NUM_SAMPLES
-    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, REPORTING_SEED)
+    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, speed.amount.prompt_seed)
     bar = speed.progress.add_task("sampling", total=num_samples * len(contestants))
     return check_sampling(contestants, prompt, num_samples, lambda: speed.progress.advance(bar))
 

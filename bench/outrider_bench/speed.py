@@ -29,7 +29,7 @@ from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
 from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import REPORTING_SEED, TUNING_SEED, make_prompts
+from outrider_bench.prompts import TUNING_SEED, make_prompts
 from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
@@ -46,7 +46,7 @@ PACE_OF = "serial"
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is measured: prompts a cell, tokens an answer may have, repetitions."""
+    """How much is measured: prompts a cell, tokens an answer may have, repetitions; and on which prompts."""
 
     num_prompts: int
     num_tuning_prompts: int
@@ -54,13 +54,14 @@ class Amount:
     repeats: int
     replay_temperatures: tuple[float, ...]
     quick: bool
+    prompt_seed: int
 
     @staticmethod
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
         if args.quick:
-            return Amount(args.prompts or 2, 0, args.max_tokens or 128, args.repeats or 1, (0.0,), quick=True)
-        return Amount(args.prompts or 4, 1, args.max_tokens or 192, args.repeats or 5, TEMPERATURES, quick=False)
+            return Amount(args.prompts or 2, 0, args.max_tokens or 128, args.repeats or 1, (0.0,), True, args.prompt_seed)
+        return Amount(args.prompts or 4, 1, args.max_tokens or 192, args.repeats or 5, TEMPERATURES, False, args.prompt_seed)
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class SpeedRun:
     def measure(self, contestants: Sequence[Contestant]) -> list[Row]:
         """Every contestant in every cell, in rotated order; one unrecorded answer each to warm up."""
         gateway = self.stage.served[0].gateway
-        prompts = {task: make_prompts(gateway, task, self.amount.num_prompts, REPORTING_SEED) for task in self.tasks}
+        prompts = {task: make_prompts(gateway, task, self.amount.num_prompts, self.amount.prompt_seed) for task in self.tasks}
         grid = [Cell(task, temperature) for task in self.tasks for temperature in TEMPERATURES]
         for contestant in contestants:
             contestant.answer(prompts[self.tasks[0]][0], self.amount.max_tokens, 0.0, seed=0)
@@ -102,7 +103,7 @@ class SpeedRun:
     def replay(self) -> list[Row]:
         """Drafts of fixed acceptance, at the pace the draft model had in the cells before."""
         served = self.stage.served[0]
-        prompts = tuple(make_prompts(served.gateway, self.tasks[0], self.amount.num_prompts, REPORTING_SEED))
+        prompts = tuple(make_prompts(served.gateway, self.tasks[0], self.amount.num_prompts, self.amount.prompt_seed))
         contestants = replay_contestants(served.gateway, self.stage.policies, served.threads.describe())
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)

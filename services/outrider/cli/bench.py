@@ -68,6 +68,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
     parser.add_argument("--prompts", type=int, metavar="N", help="speed, peers: prompts of each task; identity: requests")
+    parser.add_argument(
+        "--prompt-seed", type=int, default=23, metavar="N", help="of the prompts that are reported; others tune (%(default)s)"
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repetitions, no tuning")
     parser.add_argument(
