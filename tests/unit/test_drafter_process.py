@@ -105,6 +105,7 @@ def test_it_says_where_it_listens_drafts_and_drains(model: Path, tmp_path: Path)
     assert code == 0, process.log_tail()
 
 
+@pytest.mark.slow
 def test_lanes_that_cannot_be_bound_are_refused_by_name_and_nothing_is_left(model: Path, tmp_path: Path) -> None:
     (tmp_path / "drafter.sock.lane").touch()
     process = ServiceProcess(command(model, tmp_path), tmp_path / "drafter.log")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import fakes_models
@@ -93,6 +94,7 @@ def main(directory: str) -> None:
     print(json.dumps({"threads": torch.get_num_threads(), "same": same}))
 
 
+@pytest.mark.slow
 def test_bits_with_two_threads_depend_on_the_batch_in_fast_numerics_only(tmp_path: Path) -> None:
     fakes_models.make_model("llama", tmp_path, **WIDE)
     environment = {
