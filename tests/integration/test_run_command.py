@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from outrider.cli.__main__ import INTERRUPTED, main
 
 TIMEOUT_S = 150.0
@@ -45,6 +47,7 @@ def test_run_streams_compares_and_ends_with_a_result_line() -> None:
     assert "accepted" in printed
 
 
+@pytest.mark.slow
 def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path) -> None:
     process = outrider("run", "--repeats", "50", TMPDIR=str(tmp_path))
     assert process.stdout is not None

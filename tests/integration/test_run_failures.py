@@ -168,6 +168,7 @@ def test_a_killed_drafter_costs_no_token_and_no_stall(pair: Pair) -> None:
     start_again(pair)
 
 
+@pytest.mark.slow
 def test_a_drafter_that_is_told_to_end_takes_leave_and_costs_no_token(pair: Pair) -> None:
     drafter = pair.deployment.processes["drafter"]
     lose_in_mid_answer(pair, lambda: drafter.signal(signal.SIGTERM))

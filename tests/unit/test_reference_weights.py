@@ -66,6 +66,7 @@ def test_folders_say_bf16_and_carry_their_training_record(name: str) -> None:
     assert record["tokens"] > 0
 
 
+@pytest.mark.slow
 def test_large_model_answers_as_often_as_its_card_says_and_a_damaged_twin_does_not() -> None:
     report = json.loads((MODELS_ROOT / "eval.json").read_text())
     share = report["ref-large"]["answers"]["new problems, known names and sentences"]["share"]
