@@ -213,3 +213,28 @@ def test_no_frame_makes_a_session_raise(
         live.step(VerifierFrameArrived(opening))
         live.step(VerifierFrameArrived(frame))
         assert live.ended or live.committed[:1] == [1] or frame.incarnation > 1
+
+
+def test_the_newest_commit_says_when_a_tail_is_due() -> None:
+    session = DrafterSession(1, BOUNDS)
+    limits = DraftLimits(MAX_LEN, 12, flush_nodes=1)
+    session.step(VerifierFrameArrived(Open(1, 1, "r", np.zeros(2, np.int32), 2, 2, SamplingParams(), NoiseAddress(0), limits, 9)))
+
+    def num_sent(first: int, num_tokens: int) -> int:
+        parents = tuple(range(first - 1, first + num_tokens - 1))
+        grown = Grown(session.tree.tree_id, (3,) * num_tokens, parents, None, TailEnd.MORE, 10, 0, 10)
+        return sum(isinstance(effect, SendToVerifier) and isinstance(effect.frame, Tail) for effect in session.step(grown))
+
+    def commit(begin: int, flush_nodes: int | None) -> None:
+        tokens = np.full(1, 4, np.int32)  # never guessed: the tree starts anew
+        truth = [0, 0, *[4] * (begin - 1)]
+        frame = Commit(1, 1, begin, tokens, extend_hash(0, truth), 0, 10, begin + 9, 0, flush_nodes)
+        session.step(VerifierFrameArrived(frame))
+
+    assert num_sent(0, 1) == 1
+    commit(2, 3)
+    assert [num_sent(0, 1), num_sent(1, 1), num_sent(2, 1)] == [0, 0, 1]
+    commit(3, None)
+    assert [num_sent(0, 2), num_sent(2, 1)] == [0, 1], "unset leaves it as it is"
+    commit(4, 0)
+    assert num_sent(0, 8) == 0

@@ -109,6 +109,7 @@ COMMIT = st.builds(
     verify_us=U64,
     draft_until=POSITIONS,
     hedge_nodes=st.integers(0, 1024),
+    flush_nodes=st.none() | st.integers(0, 1024),
 )
 CLOSE = st.builds(Close, session=U32, incarnation=U64, reason=st.sampled_from(CloseReason), detail=NAMES)
 
@@ -147,6 +148,7 @@ def tails(draw: st.DrawFn) -> Tail:
         scores=scores,
         rows=rows,
         hedge_us=draw(U64),
+        first_us=draw(U64),
     )
 
 
@@ -163,7 +165,9 @@ FROM_DRAFTER = st.one_of(
     CLOSE,
     st.builds(Opened, session=U32, incarnation=U64, prefilled_to=POSITIONS),
     st.builds(Refused, session=U32, incarnation=U64, reason=NAMES),
-    st.builds(convert.Welcome, drafter=IDENTITY, clock_ns=U64, max_sessions=U32),
+    st.builds(
+        convert.Welcome, drafter=IDENTITY, clock_ns=U64, max_sessions=U32, lane_token=st.just(b"") | st.binary(min_size=16, max_size=16)
+    ),
     st.builds(convert.Pong, sent_ns=U64, clock_ns=U64),
 )
 

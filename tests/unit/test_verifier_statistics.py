@@ -197,3 +197,15 @@ def test_time_with_a_slow_reader_is_no_wait_for_drafts() -> None:
     verify_at(session, 10_200)
     assert session.statistics.overhead_us == 200 + 300
     assert session.statistics.draft_wait_us == 200
+
+
+def test_what_a_draft_takes_to_begin_is_no_part_of_its_tokens() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 9000, 9000), 4, verifying=False, first_us=8700)  # the prompt was read in it
+    assert stats.draft_start_us == 0.0
+    for _ in range(40):
+        stats.count_drafting(DraftInterval(0, 1000, 1000), 8, verifying=False, first_us=300)
+    assert stats.draft_us_per_token == pytest.approx(100.0)
+    assert stats.draft_start_us == pytest.approx(200.0)
+    stats.count_drafting(DraftInterval(0, 300, 300), 1, verifying=False, first_us=300)
+    assert stats.draft_us_per_token == pytest.approx(100.0), "one guess is a start and a token"
