@@ -10,11 +10,12 @@ import asyncio
 import queue
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import grpc
 import numpy as np
 
+from outrider.errors import Unavailable
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.convert.drafter_frames import drafter_frames
 from outrider.rpc.convert.identity import identity_from_proto
@@ -34,7 +35,10 @@ _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 
 
 def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips: int = NUM_TRIPS) -> list[float]:
-    """drafter: its address. verifier: who its target says it is, as the handshake wants to know. Raises grpc.RpcError."""
+    """drafter: its address. verifier: who its target says it is, as the handshake wants to know.
+
+    Raises grpc.RpcError, and Unavailable for a lane that breaks or stays silent.
+    """
     requests: queue.Queue[drafter_pb2.DraftRequest | None] = queue.Queue()
     with grpc.insecure_channel(drafter, options=_OPTIONS) as channel:
         stub = DrafterServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -43,11 +47,13 @@ def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips
         welcome = next(responses)
         assert isinstance(welcome, Welcome)
         lane = asyncio.run(open_lane(drafter, welcome.lane_token, MAX_MESSAGE_BYTES))
-        trips_us = _trips_us(lane, num_trips) if lane else _trips_us((requests, responses), num_trips)
-        requests.put(None)
-        if lane:
-            lane.close()
-        with suppress(grpc.RpcError):  # a stream ends with its lane, as broken: nothing else ends it from the lane's side
+        try:
+            trips_us = _trips_us(lane, num_trips) if lane else _trips_us((requests, responses), num_trips)
+        finally:
+            requests.put(None)
+            if lane:
+                lane.close()
+        with suppress(grpc.RpcError) if lane else nullcontext():  # a stream whose lane is closed ends as broken
             for _ in responses:  # until the drafter has ended the stream too
                 continue
     return trips_us
@@ -77,7 +83,10 @@ def _lane_frames(lane: Lane) -> Iterator[FromDrafter]:
     doorbell = Doorbell()
     while True:
         doorbell.wait(DEADLINE_S, [lane])
-        for message in lane.receive():
+        messages = lane.receive()
+        if not messages:
+            raise Unavailable(f"nothing whole came over the lane within {DEADLINE_S:g} s")
+        for message in messages:
             yield from drafter_frames(drafter_pb2.DraftResponse.FromString(message))
 
 

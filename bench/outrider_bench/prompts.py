@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from outrider.cli.connection import Connection
 from outrider.cli.generate import chat_messages
+from outrider.errors import InvalidRequest
 from outrider_bench.measurement import Prompt
 from outrider_models.tasks import make_tasks
 
 TUNING_SEED = 11  # the command line's --prompt-seed is that of the reported ones
+
+
+def check_prompt_seed(seed: int) -> None:
+    """Raise InvalidRequest for the prompts that settings are chosen on: nothing is reported on them."""
+    if seed == TUNING_SEED:
+        raise InvalidRequest("--prompt-seed", f"{TUNING_SEED} makes the prompts that settings are chosen on; take another")
 
 
 def make_prompts(gateway: Connection, task: str, num: int, seed: int) -> list[Prompt]:

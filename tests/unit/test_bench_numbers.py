@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from outrider.errors import InvalidRequest
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench.contestants import DraftWishes, draft_numbers, verify_ms
 from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_ratio, worst_cell
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt, Summary, median_summary, summarise
+from outrider_bench.prompts import TUNING_SEED, check_prompt_seed
 from outrider_bench.report import markdown
 from outrider_bench.results import ADAPTIVE, ASSISTED, GENERATE, PLAIN, Cell, Flip, Recorder, Row, first_difference
 from outrider_bench.schedule import turns
@@ -210,3 +212,9 @@ def test_statistics_come_over_in_milliseconds() -> None:
         num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000
     )
     assert draft_numbers(message) == DRAFT
+
+
+def test_nothing_is_reported_on_the_prompts_that_settings_are_chosen_on() -> None:
+    with pytest.raises(InvalidRequest, match="--prompt-seed"):
+        check_prompt_seed(TUNING_SEED)
+    check_prompt_seed(TUNING_SEED + 1)

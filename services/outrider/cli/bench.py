@@ -141,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         if not BENCH_ROOT.is_dir():
             raise InvalidRequest("bench", "the drivers are not installed; run it from a checkout of the repository")
         sys.path.insert(0, str(BENCH_ROOT))
+    importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
     driver = importlib.import_module(f"outrider_bench.{args.what}")
     with tempfile.TemporaryDirectory(prefix="outrider-made-") as folder:
         if args.made is not None:
