@@ -46,7 +46,7 @@ class RowKeys:
 
 
 class ThinStep:
-    """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/attention.c."""
+    """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/thin.h."""
 
     def __init__(self, positions: _LongArray, slots: _LongArray, sequences: Sequence[RowKeys]) -> None:
         """positions, slots: int64 [rows], C order."""
@@ -64,29 +64,6 @@ class ThinStep:
         step = np.array((positions.ctypes.data, slots.ctypes.data, table.ctypes.data, len(positions), len(sequences)), np.int64)
         self._kept = (positions, slots, runs, masks, table, step)  # the structures hold addresses only
         self.address = step.ctypes.data
-
-
-class OneRowStep:
-    """A step of one row that sees every key of its runs, to be moved on without being made anew. address: as of ThinStep."""
-
-    def __init__(self) -> None:
-        self._position, self._slot = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self._runs = np.zeros((1, 2), np.int64)
-        self._segment = np.array((0, 1, self._runs.ctypes.data, 0, 0, 0, 0), np.int64)
-        self._step = np.array((self._position.ctypes.data, self._slot.ctypes.data, self._segment.ctypes.data, 1, 1), np.int64)
-        self.address = self._step.ctypes.data
-
-    def place(self, position: int, slot: int, runs: Sequence[tuple[int, int]]) -> None:
-        """Where the row stands, where its key and value go, and the pool ranges it reads, in logical order."""
-        if len(runs) > len(self._runs):
-            self._runs = np.zeros((2 * len(runs), 2), np.int64)
-            self._segment[2] = self._runs.ctypes.data
-        self._position[0], self._slot[0] = position, slot
-        num_keys = 0
-        for place, (begin, end) in enumerate(runs):
-            self._runs[place, 0], self._runs[place, 1] = begin, end
-            num_keys += end - begin
-        self._segment[3], self._segment[4] = len(runs), num_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +117,6 @@ class ThinAttention:
         self.address = ctypes.addressof(self._layer)
         self._function, self._team = team.library.thin_attention, team.handle
 
-    def run(self, step: ThinStep | OneRowStep) -> None:
+    def run(self, step: ThinStep) -> None:
         """Turn, store, attend."""
         self._function(self._team, self.address, step.address)

@@ -25,16 +25,18 @@ from fakes_followed import (
     followed,
     held,
     ints,
+    later_noise,
     one_by_one,
     read_by_another,
     spec,
     step,
 )
 from outrider.engine import pick_follower
+from outrider.engine.lean_thin import LeanThin
 from outrider.engine.paged_engine import PagedEngine
 from outrider.types.sampling import SamplingParams
-from outrider.types.step import Follow, SequenceRows, SequenceSpec
-from outrider.types.tree import FloatArray, IntArray
+from outrider.types.step import Follow, SequenceRows
+from outrider.types.tree import IntArray
 
 NUM_TURNS = 16
 
@@ -127,21 +129,18 @@ def test_a_followed_chain_is_the_chain_of_single_steps(engines: FollowingEngines
 
 
 def break_window(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    assert engine._follower is not None
-    patch.setattr(engine._follower._rows, "_windows", (None, None))
+    assert isinstance(engine._arrays, LeanThin)
+    with patch.context() as briefly:
+        briefly.setattr(engine._arrays, "_windows", (None, None))
+        engine._follower = engine._follower_of(engine._arrays)
 
 
 def break_noise(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    original = engine._picker.pick_after
-
-    def later(logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
-        return original(logits, spec, position + 1, with_prob=with_prob)
-
-    patch.setattr(engine._picker, "pick_after", later)
+    patch.setattr(engine._picker, "rule", later_noise(engine))
 
 
 def break_parent(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pick_follower, "_parent", lambda num_nodes: ints(-1))
+    patch.setattr(pick_follower, "_parents", lambda num_nodes, num_more: np.full(num_more, -1, np.int32))
 
 
 @pytest.mark.parametrize("broken", [break_window, break_noise, break_parent])

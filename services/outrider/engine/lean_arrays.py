@@ -15,12 +15,14 @@ import numpy.typing as npt
 import torch
 
 from outrider.engine.array_attention import ArrayAttention
-from outrider.engine.decoder_forward import RowForward
+from outrider.engine.decoder_forward import RowChain
 from outrider.engine.lean_projection import Projection
 from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
+from outrider_kernels.thin_chain import ChainIds
+from outrider_kernels.thin_pick import ThinPick
 
 # OpenBLAS works on this many rows at a time: 5 to 7 rows cost more than 8.
 ROW_MULTIPLE = 4
@@ -32,7 +34,7 @@ class LeanArrays:
     """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
     is_invariant = False
-    row_forward: RowForward | None = None
+    picker: ThinPick | None = None
 
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes
@@ -49,6 +51,10 @@ class LeanArrays:
         """float32 [wanted rows, num_logits] of a step."""
         with np.errstate(over="ignore"):  # in the gates: see _gated
             return self._logits(batch, wanted)
+
+    def row_chain(self, ids: ChainIds) -> RowChain | None:
+        """None: a single row costs what a step of one does."""
+        return None
 
     def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         attention = ArrayAttention(self._pools, batch)

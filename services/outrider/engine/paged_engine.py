@@ -26,6 +26,7 @@ from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.step import SequenceResult, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import MAX_TREE_NODES, IntArray
 from outrider_kernels.invariant_attention import InvariantShape
+from outrider_kernels.thin_chain import ChainIds
 
 
 class PagedEngine:
@@ -55,7 +56,8 @@ class PagedEngine:
         self._max_tree_depth = sizes.max_tree_depth if self._invariant and self._arrays is None else MAX_TREE_NODES
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
         self._sequences = SequenceTable(identity, self._limits)
-        self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
+        self._missing_ids = missing_ids
+        self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
         self._follower = self._follower_of(self._arrays)
 
     @property
@@ -136,9 +138,10 @@ class PagedEngine:
         self._sequences.close(sequence)
 
     def _follower_of(self, arrays: ArrayForward | None) -> PickFollower | None:
-        if arrays is None or arrays.row_forward is None or not arrays.is_invariant:
+        if arrays is None or not arrays.is_invariant:
             return None  # a chain would have other bits than a step for each of its rows
-        return PickFollower(arrays.row_forward, self._picker, self._identity.eos_token_ids, self._max_tree_depth, self._limits.max_context)
+        chain = arrays.row_chain(ChainIds(self._identity.vocab_size, self._missing_ids, self._identity.eos_token_ids))
+        return None if chain is None else PickFollower(chain, self._picker, self._max_tree_depth, self._limits.max_context)
 
     def _followed(self, batch: StepBatch, results: tuple[SequenceResult, ...]) -> tuple[SequenceResult, ...]:
         follower = self._follower
