@@ -1,8 +1,8 @@
-"""Thin products against numpy's for all matrices of a model, by number of rows: what a step's products cost, and what bfloat16 and int8 save.
+"""Thin products against numpy's for all matrices of a model, by number of rows: what products cost, and what bfloat16 and int8 save.
 
 Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1]
-Prints a table and one JSON line: milliseconds, the quickest of interleaved repetitions, and multiply-adds per second. `half` keeps weights as
-bfloat16, `float` as float32: the same bits come out. `int8` has other weights: rounded ones. numpy multiplies by the layout that suits it.
+Prints a table and one JSON line: milliseconds, the quickest of interleaved repetitions, and multiply-adds per second. `half` keeps weights
+as bfloat16, `float` as float32: the same bits come out. `int8` has other weights: rounded ones. numpy has the layout that suits it best.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class Int8Weight:
 
     @staticmethod
     def of(weight: Tensor) -> Int8Weight:
-        """The nearest to weight, [outputs, inputs] of any floating-point type: off by half a scale at most. Raises ValueError for no numbers."""
+        """The nearest to weight: off by half a scale at most. weight: [outputs, inputs] of any floating-point type. Raises ValueError when
+        something in it is no number."""
         wide = weight.float()
         largest = wide.abs().amax(dim=1)
         if not bool(torch.isfinite(largest).all()):

@@ -11,8 +11,11 @@ from enum import Enum
 from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
-
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
+WEIGHTS_HELP = (
+    "what is kept of the layers' matrices: full, in the dtype; int8, a quarter of float32's memory, rounded, so that it is another model "
+    "with answers and a fingerprint of its own (lean engine only) (%(default)s)"
+)
 
 
 class EngineKind(Enum):
@@ -32,7 +35,7 @@ class DType(Enum):
 
 
 class WeightFormat(Enum):
-    """What is kept of the matrices of linear layers. FULL: their numbers in the dtype. INT8: rounded to int8, a scale per output channel."""
+    """What is kept of the layers' matrices. FULL: their numbers, in the dtype. INT8: rounded to int8, with a scale per output channel."""
 
     FULL = "full"
     INT8 = "int8"
@@ -67,7 +70,6 @@ class EngineConfig:
     model: str
     kind: EngineKind = EngineKind.AUTO
     dtype: DType = DType.FLOAT32
-    weights: WeightFormat = WeightFormat.FULL
     numerics: Numerics = Numerics.FAST
     num_threads: int = 0
     num_blocks: int = 0
@@ -82,6 +84,7 @@ class EngineConfig:
     revision: str = ""
     probe: bool = True
     prefix_cache: bool = True
+    weights: WeightFormat = WeightFormat.FULL
     invariant: InvariantSizes = field(default_factory=InvariantSizes)
 
     def check(self) -> None:

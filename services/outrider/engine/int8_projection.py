@@ -1,8 +1,8 @@
 """One matrix of the lean forward that is kept as int8: widened for each product, and gone again after it.
 
 In thin mode it reads the panels that the thin product packed, so that a matrix is in memory once. Definition: a product with
-`Int8Weight.dequantised`. Must not know layers. torch's own product for this (torch.ops.aten._weight_int8pack_mm, not public) was eleven times
-slower on a CPU without units for it and crashes on odd sizes in bfloat16 (torch 2.13), so it is not used.
+`Int8Weight.dequantised`. Must not know layers. torch's own product for this (_weight_int8pack_mm, which is not public) took 4 to 26 times
+as long for 1 to 16 rows on a processor without units for it, and crashes on odd sizes in bfloat16 (torch 2.13): it is not used.
 """
 
 from __future__ import annotations

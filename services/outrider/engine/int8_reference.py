@@ -14,9 +14,10 @@ from outrider_kernels.int8_weight import Int8Weight
 
 
 def round_to_int8(model: PreTrainedModel) -> None:
-    """Every linear layer in place; an embedding that shares its numbers with the head keeps them."""
+    """Every linear layer but the head, in place."""
+    head = model.get_output_embeddings()
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module is not head:
                 dequantised = Int8Weight.of(module.weight).dequantised()
                 module.weight = nn.Parameter(dequantised.to(module.weight.dtype), requires_grad=False)

@@ -16,6 +16,7 @@ import torch
 
 from outrider.engine.array_attention import ArrayAttention
 from outrider.engine.decoder_forward import RowForward
+from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
 from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
 from outrider.engine.matrix_layout import AnyProjection
@@ -107,7 +108,8 @@ class _ArrayLayer:
 def suits_arrays(weights: LeanWeights) -> bool:
     """Whether LeanArrays can run these weights: float32 in the processor's own memory."""
     tensor = weights.embedding
-    return isinstance(weights.head, Projection) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+    is_int8 = any(isinstance(layer.qkv, Int8Projection) for layer in weights.layers)
+    return not is_int8 and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def _padded(rows: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from outrider.engine.config import WeightFormat
-from outrider.engine.lean_projection import can_pack
+from outrider.engine.lean_projection import Projection, can_pack
 from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix
 from outrider.engine.model_files import ModelFiles
 from outrider.errors import ModelRefused
@@ -81,7 +81,7 @@ class LeanWeights:
     embedding: Tensor
     layers: tuple[LeanLayer, ...]
     final_norm: Tensor
-    head: AnyProjection
+    head: Projection
     rotations: Tensor
     thin_head: ThinMatrix | None = None
 
@@ -128,8 +128,8 @@ def read_lean_weights(
     *,
     thin: bool = False,
 ) -> LeanWeights:
-    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over, ValueError
-    when int8 cannot be made of them."""
+    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over, and
+    ValueError when int8 cannot be made of them."""
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     layout = MatrixLayout(weights, numerics is Numerics.FAST and not thin and can_pack(dtype, device, weight_bytes), thin)
     sizes = lean_sizes(model_config)
@@ -146,7 +146,7 @@ def read_lean_weights(
         raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
-    placed = layout.place(head.float())
+    placed = layout.whole(head.float())
     return LeanWeights(sizes, embedding, layers, final_norm, placed.projection, rotations, placed.thin)
 
 

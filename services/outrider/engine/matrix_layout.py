@@ -26,7 +26,15 @@ class PlacedMatrix:
 
     projection: AnyProjection
     thin: ThinMatrix | None
-    norm: Tensor | None = None
+    norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedHead:
+    """The same of the head, which is never int8 and has no norm folded into it."""
+
+    projection: Projection
+    thin: ThinMatrix | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +49,17 @@ class MatrixLayout:
         """weight: [outputs, inputs]. norm: [inputs], of the RMSNorm in front. Raises ValueError where int8 cannot be made of it."""
         if self.weights is WeightFormat.INT8:
             return self._place_int8(weight, bias, norm)
-        thin = ThinMatrix.pack(weight.float().numpy()) if self.thin else None
+        thin = self._thin(weight)
         if norm is not None:
             norm, weight = _folded(norm, weight)
         return PlacedMatrix(Projection(weight, bias, self.packed), thin, norm)
+
+    def whole(self, weight: Tensor) -> PlacedHead:
+        """The head, [num_logits, hidden], in full: of the picks that int8 changed, most were the head's (see docs/architecture.md)."""
+        return PlacedHead(Projection(weight, None, self.packed), self._thin(weight))
+
+    def _thin(self, weight: Tensor) -> ThinMatrix | None:
+        return ThinMatrix.pack(weight.float().numpy()) if self.thin else None
 
     def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
         """Nothing is folded: what a norm does to a channel would be in its scale."""
