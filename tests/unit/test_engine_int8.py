@@ -140,6 +140,14 @@ def test_a_matrix_is_in_memory_once_and_a_byte_a_weight(tmp_path: Path) -> None:
             assert (layer.thin is not None) == thin_products
 
 
+def test_where_it_costs_time_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fakes_models.make_model("llama", tmp_path, hidden_size=64)
+    load(replace(config(tmp_path), probe=False))
+    assert "cost time" not in caplog.text
+    load(replace(config(tmp_path), probe=False, dtype=DType.BFLOAT16))
+    assert "cost time" in caplog.text
+
+
 def test_it_is_another_model_that_pairs_with_the_same_ones(tmp_path: Path) -> None:
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
     asked = replace(config(tmp_path), probe=False)

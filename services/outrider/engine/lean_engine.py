@@ -50,6 +50,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     is_affordable = weight_bytes <= MAX_THIN_BYTES or config.weights is WeightFormat.INT8  # which has no other copy
     team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and is_affordable else None
+    if team is None and config.weights is WeightFormat.INT8:
+        _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
         thin = team is not None
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin=thin)
