@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fakes_models import worn
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import Deployment, DeploymentSpec
@@ -23,11 +24,13 @@ from outrider_bench.oracle import Oracle
 from outrider_models.paths import model_dir
 
 NUM_CASES = 8
-NUM_TOKENS = 40
+NUM_TOKENS = 64
 CONCURRENCY = 4
 PACINGS = ("serial", "pearl")
+MAX_ASKS = 10  # which drafts come in time is the clock's: a policy under which they showed nothing is asked again
 MAX_NEAR_TIES = 2
-TARGET = model_dir("ref-medium")
+TARGET = model_dir("ref-large")
+WEAR = 0.3  # of the draft, which is right too often otherwise for anything to be rejected
 
 
 def rounded(model: Path, directory: Path) -> Path:
@@ -45,7 +48,7 @@ def rounded(model: Path, directory: Path) -> Path:
 
 @pytest.mark.parametrize("target_weights", ["int8", "full"])
 def test_drafts_of_an_int8_drafter_change_no_token(target_weights: str, tmp_path: Path) -> None:
-    models = str(TARGET), str(model_dir("ref-small"))
+    models = str(TARGET), str(worn(model_dir("ref-small"), tmp_path / "worn", WEAR))
     spec = DeploymentSpec(*models, "serial", ThreadPlan(1, 1), numerics="invariant", target_weights=target_weights, draft_weights="int8")
     with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway:
         info = await_pair(deployment)
@@ -54,11 +57,16 @@ def test_drafts_of_an_int8_drafter_change_no_token(target_weights: str, tmp_path
         cases = make_cases(gateway, NUM_CASES, NUM_TOKENS, len(PACINGS))
         plain = ask_all(gateway, cases, PLAIN_WISHES, CONCURRENCY)
         for pacing in PACINGS:
-            drafted = ask_all(gateway, cases, DraftWishes(pacing), CONCURRENCY)
-            assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], pacing
-            assert drafted.num_accepted > 0, f"{pacing}: nothing was accepted, so nothing was shown"
-            assert drafted.num_rejected > 0, f"{pacing}: nothing was rejected, so nothing was shown"
-    oracle = Oracle(str(rounded(TARGET, tmp_path) if target_weights == "int8" else TARGET), "float32")
+            num_accepted = num_rejected = 0
+            for _ in range(MAX_ASKS):
+                drafted = ask_all(gateway, cases, DraftWishes(pacing), CONCURRENCY)
+                assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], pacing
+                num_accepted, num_rejected = num_accepted + drafted.num_accepted, num_rejected + drafted.num_rejected
+                if num_accepted and num_rejected:
+                    break
+            assert num_accepted > 0, f"{pacing}: nothing was accepted, so nothing was shown"
+            assert num_rejected > 0, f"{pacing}: nothing was rejected, so nothing was shown"
+    oracle = Oracle(str(rounded(TARGET, tmp_path / "rounded") if target_weights == "int8" else TARGET), "float32")
     found = [
         disagreement
         for case, answer in zip(cases, plain.answers, strict=True)
