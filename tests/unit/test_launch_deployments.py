@@ -51,6 +51,13 @@ def test_each_service_is_told_its_model_threads_and_peers() -> None:
     assert "--model-dir" not in lines["gateway"], "a hub name is no folder: the gateway asks the verifier where its tokenizer is"
 
 
+def test_each_model_keeps_its_weights_as_it_was_told() -> None:
+    lines = arguments(replace(SPEC, draft_weights="int8"))
+    assert "--weights int8" in lines["drafter"]
+    assert "--weights full" in lines["verifier"]
+    assert "--weights int8" in arguments(replace(SPEC, target_weights="int8"))["verifier"]
+
+
 def test_the_gateway_reads_the_tokenizer_of_a_local_model(tmp_path: Path) -> None:
     assert f"--model-dir {tmp_path}" in arguments(replace(SPEC, target=str(tmp_path)))["gateway"]
 

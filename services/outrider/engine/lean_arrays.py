@@ -16,8 +16,10 @@ import torch
 
 from outrider.engine.array_attention import ArrayAttention
 from outrider.engine.decoder_forward import RowChain
+from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
 from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
+from outrider.engine.matrix_layout import AnyProjection
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
@@ -88,7 +90,8 @@ class LeanArrays:
 class _ArrayProjection:
     """A Projection seen from numpy: [rows, inputs] -> [rows, outputs]."""
 
-    def __init__(self, projection: Projection) -> None:
+    def __init__(self, projection: AnyProjection) -> None:
+        assert isinstance(projection, Projection)  # see suits_arrays
         self._matrix = cast(FloatArray, projection.matrix.numpy())
         self._bias = None if projection.bias is None else cast(FloatArray, projection.bias.numpy())
 
@@ -109,9 +112,10 @@ class _ArrayLayer:
 
 
 def suits_arrays(weights: LeanWeights) -> bool:
-    """Whether LeanArrays can run these weights."""
-    tensors = [weights.embedding, weights.head.matrix]
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    """Whether LeanArrays can run these weights: float32 in the processor's own memory."""
+    tensor = weights.embedding
+    is_int8 = any(isinstance(layer.qkv, Int8Projection) for layer in weights.layers)
+    return not is_int8 and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def _padded(rows: FloatArray) -> FloatArray:
