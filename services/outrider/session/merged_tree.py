@@ -19,8 +19,10 @@ from outrider.types.tree import ROOT, DraftRow, DraftTree
 
 def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
     """One trie of at most max_nodes nodes and max_depth levels, and the place in it of each verified node of the first tree."""
+    if not trees:
+        return DraftTree.empty(), {}
     starts = [tree.root_len - tree.base for tree in trees]
-    candidates = sorted((tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes())
+    candidates = sorted([(tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes()])
     places: list[dict[int, int]] = [{tree.root: ROOT} for tree in trees]
     known: dict[tuple[int, int], int] = {}
     tokens: list[int] = []
@@ -42,16 +44,17 @@ def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop
             tokens.append(token)
             parents.append(parent)
         places[at][node] = place
-    first = places[0] if places else {}
-    return DraftTree(np.asarray(tokens, np.int32), np.asarray(parents, np.int32)), first
+    return DraftTree(np.asarray(tokens, np.int32), np.asarray(parents, np.int32)), places[0]
 
 
 def tree_depth(tree: DraftTree) -> int:
     """Levels of a tree; 0 when it is empty."""
+    if not tree.num_nodes:
+        return 0
     depths: list[int] = []
     for parent in tree.parents.tolist():
         depths.append(1 if parent == ROOT else depths[parent] + 1)
-    return max(depths, default=0)
+    return max(depths)
 
 
 def placed_rows(rows: dict[int, DraftRow], places: dict[int, int], tree: DraftTree) -> tuple[DraftRow, ...]:
