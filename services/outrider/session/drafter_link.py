@@ -87,7 +87,7 @@ class DrafterLink:
     @property
     def is_open(self) -> bool:
         """Whether frames go to it."""
-        return self.state in (LinkState.OPENING, LinkState.LIVE)
+        return self.state is LinkState.LIVE or self.state is LinkState.OPENING
 
     @property
     def is_stalled(self) -> bool:
@@ -97,7 +97,7 @@ class DrafterLink:
     @property
     def is_worth_waiting(self) -> bool:
         """It is live, answers in time, and is not between trees because of a gap."""
-        return self.state is LinkState.LIVE and not self.is_stalled and not self._discarding
+        return self.state is LinkState.LIVE and not self._discarding and not self.is_stalled
 
     def is_following(self, prefix: CommittedPrefix) -> bool:
         """False when it is known to start over at the newest commit, so that nothing can be waited for yet."""
@@ -109,9 +109,9 @@ class DrafterLink:
 
     def may_be_at_work(self, prefix: CommittedPrefix) -> bool:
         """It is reading the prompt, or has leave to guess on and has not said that it paused, whether or not anybody waits for it."""
-        if self.state is LinkState.OPENING:
-            return True
-        return self.is_open and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+        if self.state is not LinkState.LIVE:
+            return self.state is LinkState.OPENING
+        return self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
     def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
         """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""
