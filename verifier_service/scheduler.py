@@ -26,11 +26,15 @@ from verifier_service.step_planner import StepPlanner
 from verifier_service.target_steps import TargetSteps
 
 _LOG = logging.getLogger(__name__)
+PUBLISH_EVERY_US = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
-    """What the engine thread holds, as of its last turn. num_drafter_sessions: opened at drafters by live sessions."""
+    """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
+
+    num_drafter_sessions: opened at drafters by live sessions.
+    """
 
     num_sessions: int = 0
     num_drafter_sessions: int = 0
@@ -69,6 +73,7 @@ class Scheduler:
         self._planner = StepPlanner(draft_len)
         self._lanes = DrafterLanes()
         self._stopping = False
+        self._publish_at_us = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._engine: Engine
 
@@ -129,9 +134,10 @@ class Scheduler:
             self._flush()  # not before: the loop then has the interpreter while the step computes, not while it is planned
             if plan.take:
                 self.steps.take(plan.take)
-            self._publish()
             self._send_frames()
             timeout_s = self._pause(plan)
+            if timeout_s != 0.0 or monotonic_us() >= self._publish_at_us:
+                self._publish()
         self._end_all("the verifier is shutting down")
 
     def _arrivals(self, timeout_s: float | None) -> list[InboxItem]:
@@ -179,6 +185,7 @@ class Scheduler:
             self._send(self.sessions.take_outgoing())
 
     def _publish(self) -> None:
+        self._publish_at_us = monotonic_us() + PUBLISH_EVERY_US
         self.snapshot = SchedulerSnapshot(
             num_sessions=len(self.sessions),
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self.sessions),

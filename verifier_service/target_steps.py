@@ -42,18 +42,19 @@ class TargetSteps:
         now_us = monotonic_us()
         ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]
         ready = self._without_waiting(ready, now_us)
-        views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
-        if not views:
+        if not ready:
             return PacingPlan((), None, "idle")
-        self._drafting = any(view.is_drafting for _, view in views)
+        views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
+        self._drafting = any([view.is_drafting for _, view in views])
         return self._planner.plan(views, self.cost, self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve())
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
+        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
         limits = self._engine.limits
-        if not limits.prefix_cache:
+        if not reading or not limits.prefix_cache:
             return ready
-        late = waiting({hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}, limits.block_len)
+        late = waiting(reading, limits.block_len)
         taken: list[HostedSession] = []
         for hosted in ready:
             if hosted.handle in late:
@@ -96,7 +97,7 @@ class TargetSteps:
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 
     def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
-        if all(len(one.committed) == 1 for one in rows):
+        if all([len(one.committed) == 1 for one in rows]):
             self._cost.observe(result.num_rows, result.step_us, drafting=self._drafting)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
