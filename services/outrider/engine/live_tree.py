@@ -61,15 +61,13 @@ class LiveTree:
         begin, count = self._num, len(tokens)
         self._tokens[begin : begin + count] = tokens
         self._parents[begin : begin + count] = parents
+        depths = self._depths[:begin].tolist()
         for index, parent in enumerate(parents.tolist(), begin):
             row = self._ancestry[index]
-            if parent == ROOT:
-                row[:] = False
-                self._depths[index] = 0
-            else:
-                row[:] = self._ancestry[parent]
-                self._depths[index] = self._depths[parent] + 1
+            row[:] = False if parent == ROOT else self._ancestry[parent]
             row[index] = True
+            depths.append(0 if parent == ROOT else depths[parent] + 1)
+        self._depths[begin : begin + count] = depths[begin:]
         self._num += count
 
     def path_to(self, node: int) -> list[int]:
@@ -78,9 +76,9 @@ class LiveTree:
 
     def is_path(self, path: tuple[int, ...]) -> bool:
         """Whether the nodes run from a child of the root downwards, each the child of the one before."""
-        above = ROOT
+        above, parents = ROOT, self.parents.tolist()
         for node in path:
-            if not 0 <= node < self._num or self._parents[node] != above:
+            if not 0 <= node < self._num or parents[node] != above:
                 return False
             above = node
         return True
