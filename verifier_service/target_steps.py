@@ -45,7 +45,7 @@ class TargetSteps:
         if not ready:
             return PacingPlan((), None, "idle")
         views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
-        self._drafting = any([view.is_drafting for _, view in views])
+        self._drafting = any(view.is_drafting for _, view in views)
         return self._planner.plan(views, self.cost, self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve())
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
@@ -97,7 +97,7 @@ class TargetSteps:
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 
     def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
-        if all([len(one.committed) == 1 for one in rows]):
+        if all(len(one.committed) == 1 for one in rows):
             self._cost.observe(result.num_rows, result.step_us, drafting=self._drafting)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:

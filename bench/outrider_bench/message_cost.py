@@ -31,7 +31,6 @@ from verifier_service.answer import AnswerMessage, SessionEnded, SessionStarted,
 from verifier_service.answer_messages import answer_to_proto
 
 PROMPT_IDS = (5, 6, 7)
-STOP = "\x00 never said"
 
 
 class MessageLoop:
@@ -59,7 +58,7 @@ class MessageLoop:
     async def _answer(self) -> None:
         served, limits = ServedModel("target", self._identity), GatewayLimits()
         ids = generation_pb2.TokenIds(ids=PROMPT_IDS)
-        message = generation_pb2.GenerateRequest(token_ids=ids, stop=[STOP], max_tokens=self._num_messages * self._num_tokens + 1)
+        message = generation_pb2.GenerateRequest(token_ids=ids, max_tokens=self._num_messages * self._num_tokens + 1)
         resolved = resolve(check_request(message, served, limits), "it", "token_ids", PROMPT_IDS, served, limits)
         run = RequestRun(resolved, "gw", "target", limits.max_queued_events, 0.0)
         stream = ClientStream(cast(Context, _Client(self)))

@@ -27,6 +27,7 @@ class LiveTree:
         self._parents = np.empty(max_nodes, np.int32)
         self._depths = np.empty(max_nodes, np.int32)
         self._ancestry = np.zeros((max_nodes, max_nodes), np.bool_)
+        self._places = np.arange(max_nodes, dtype=np.int32)
 
     def __len__(self) -> int:
         return self._num
@@ -61,14 +62,27 @@ class LiveTree:
         begin, count = self._num, len(tokens)
         self._tokens[begin : begin + count] = tokens
         self._parents[begin : begin + count] = parents
-        depths = self._depths[:begin].tolist()
-        for index, parent in enumerate(parents.tolist(), begin):
-            row = self._ancestry[index]
-            row[:] = False if parent == ROOT else self._ancestry[parent]
-            row[index] = True
-            depths.append(0 if parent == ROOT else depths[parent] + 1)
-        self._depths[begin : begin + count] = depths[begin:]
+        above = parents.tolist()
         self._num += count
+        if begin == 0 and above == list(range(ROOT, count - 1)):
+            self._descend(count)
+            return
+        for index, parent in enumerate(above, begin):
+            row = self._ancestry[index]
+            if parent == ROOT:
+                row[:] = False
+                self._depths[index] = 0
+            else:
+                row[:] = self._ancestry[parent]
+                self._depths[index] = self._depths[parent] + 1
+            row[index] = True
+
+    def _descend(self, count: int) -> None:
+        """The first `count` nodes are a chain: what most trees are, in a few array operations."""
+        places = self._places[:count]
+        self._depths[:count] = places
+        self._ancestry[:count] = False
+        np.greater_equal.outer(places, places, out=self._ancestry[:count, :count])
 
     def path_to(self, node: int) -> list[int]:
         """Indices from a child of the root down to the node; empty for ROOT."""

@@ -84,22 +84,24 @@ class SessionDrafters:
     @property
     def any_worth_waiting(self) -> bool:
         """Whether one is live and answers in time."""
-        return any([link.is_worth_waiting for link in self._links.values()])
+        return any(link.is_worth_waiting for link in self._links.values())
 
     def view(self) -> DraftersView:
         """All of them as one."""
         if not self._links:
             return NO_DRAFTERS
-        prefix, links = self._prefix, self._links.values()
-        worthy, guessing = [link for link in links if link.is_worth_waiting], self._guessing()
-        return DraftersView(
-            num_nodes=sum([link.num_live for link in guessing]),
-            depth=max([link.depth for link in guessing], default=0),
-            tail_ended=not any([link.is_pending(prefix) for link in worthy]),
-            has_drafter=bool(worthy),
-            following=any([link.is_following(prefix) for link in worthy]),
-            is_drafting=any([link.may_be_at_work(prefix) for link in links]),
-        )
+        num_nodes = depth = 0
+        for link in self._guessing():
+            num_nodes += link.num_live
+            depth = max(depth, link.depth)
+        is_pending = has_drafter = is_following = is_drafting = False
+        for link in self._links.values():
+            is_drafting = is_drafting or link.may_be_at_work(self._prefix)
+            if link.is_worth_waiting:
+                has_drafter = True
+                is_pending = is_pending or link.is_pending(self._prefix)
+                is_following = is_following or link.is_following(self._prefix)
+        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting)
 
     def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
