@@ -90,6 +90,7 @@ class RoundLoop:
         if not scheduler.join(WAIT_S) or not ended or len(self._tokens) != task.max_tokens:
             raise RuntimeError(f"{len(self._tokens)} tokens of {task.max_tokens} came")
         scheduler.close_lanes()
+        self._lane.close()
         self._drafter.lane.close()
         self._clock.release()
         return tuple(self._tokens)

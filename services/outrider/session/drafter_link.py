@@ -229,12 +229,13 @@ class DrafterLink:
         tree = self.tree
         assert tree is not None
         position, prefix_len = tree.root_len, len(prefix)
-        while position < prefix_len:
+        for token in prefix.tokens_from(position):
             above = tree.root
-            if not tree.advance(prefix.token(position)):
+            if not tree.advance(token):
                 break
-            took_side = tree.is_side_of(tree.root, above)
-            self._judge(position, right=not took_side)
+            took_side = not tree.is_chain and tree.is_side_of(tree.root, above)
+            if position >= self._judged_len:
+                self._judge(position, right=not took_side)
             if took_side:
                 self._take_side(position, prefix)
             position += 1

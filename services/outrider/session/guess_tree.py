@@ -17,7 +17,8 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftTree
 class GuessTree:
     """A growing trie over the tokens from position `base` on, and where the truth stands in it.
 
-    root: the node the truth has reached, ROOT when it still stands before base. Bounded by MAX_TREE_NODES nodes. width: children of a
+    root: the node the truth has reached, ROOT when it still stands before base. is_chain: each node is the child of the one before it, as
+    in most trees; then there are no side branches, and node i is at depth i. Bounded by MAX_TREE_NODES nodes. width: children of a
     node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
 
@@ -28,7 +29,7 @@ class GuessTree:
         self.root = ROOT
         self.tokens: list[int] = []
         self.parents: list[int] = []
-        self._is_chain = True
+        self.is_chain = True
         self._depths: list[int] = []
         self._sides: list[int] = []  # side branches entered on the way to each node
         self._num_children: dict[int, int] = {}
@@ -77,7 +78,7 @@ class GuessTree:
         depth, num_sides = (0, 0) if parent == ROOT else (self._depths[parent] + 1, self._sides[parent])
         self._depths.append(depth)
         self._sides.append(num_sides + (rank >= self.width))
-        self._is_chain = self._is_chain and parent == node - 1
+        self.is_chain = self.is_chain and parent == node - 1
         self._children[parent, token] = node
 
     def advance(self, token: int) -> bool:
@@ -90,7 +91,7 @@ class GuessTree:
 
     def live_nodes(self) -> list[int]:
         """Descendants of the root, in index order."""
-        if self._is_chain:
+        if self.is_chain:
             return list(range(self.root + 1, len(self.tokens)))
         live: set[int] = set()
         nodes: list[int] = []
@@ -112,7 +113,7 @@ class GuessTree:
 
     def main_nodes(self) -> list[int]:
         """Live nodes outside side branches, in index order."""
-        if self._is_chain:
+        if self.is_chain:
             return self.live_nodes()
         if self.width > 1:
             return [node for node in self.live_nodes() if not self.is_side(node)]
@@ -125,7 +126,7 @@ class GuessTree:
 
     def num_levels(self, first: int) -> int:
         """Levels that nodes from index `first` on lie on, side branches left out."""
-        if self._is_chain:
+        if self.is_chain:
             return len(self.tokens) - first
         return len({self._depths[node] for node in range(first, len(self.tokens)) if not self.is_side(node)})
 

@@ -33,9 +33,9 @@ class CommittedPrefix:
         """Hash of everything committed."""
         return self._hashes[-1]
 
-    def token(self, position: int) -> int:
-        """The committed token at an absolute position."""
-        return self._tokens[position]
+    def tokens_from(self, position: int) -> list[int]:
+        """The committed tokens from an absolute position on."""
+        return self._tokens[position:]
 
     def slice(self, begin: int, end: int) -> IntArray:
         """int32 tokens of [begin, end)."""

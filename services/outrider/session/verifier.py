@@ -211,7 +211,7 @@ class VerifierSession:
         verdict = event.verdict
         assert verdict is not None, "the round picked"
         guessed = verified.tree.tokens.tolist()
-        tokens = [*(guessed[node] for node in verdict.path), int(verdict.emitted)]
+        tokens = [guessed[node] for node in verdict.path] + [int(verdict.emitted)]
         num_kept = self._num_within_answer(tokens)
         tokens = tokens[:num_kept]
         path = verdict.path[: num_kept - 1]  # all but the newest committed token stay cached
