@@ -1,8 +1,8 @@
 """Time and function calls of one thread by part of its work, each counted for the innermost part alone.
 
 Two ways that are never used at once: the clock reads times, whose minima are the work and whose rest is the machine's other business; the
-counter counts function calls under the interpreter's profiling hook, which nothing but the program itself can change. Must not know what
-the parts do.
+counter counts function calls under the interpreter's profiling hook, which other work cannot change but through what the program itself
+does by the clock. Must not know what the parts do.
 """
 
 from __future__ import annotations

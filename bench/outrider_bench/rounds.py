@@ -1,7 +1,8 @@
 """What a round costs beside the model: microseconds and function calls by part, of plain and serial rounds, with and without a model.
 
 The replay engine's forward costs nothing, so its rounds are our Python alone; the target's show what of it the model hides. Times are the
-least of each part over all rounds, which other work on the machine lengthens least; calls are exact. Must not know how rounds are run.
+least of each part over all rounds, which other work on the machine lengthens least. Calls are the middle of each part: other work
+bears on them only where something falls due by the clock (a snapshot in `rest`, a deadline in `session`). Must not know how rounds are run.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class PartCost:
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """By part, in the order they first come; TOTAL is of those that are ours."""
+    """By part, in the order they first come; TOTAL is of those that are ours: the least whole round, and the sum of their calls."""
 
     engine: str
     pacing: str
@@ -118,13 +119,19 @@ def _parts(run: Callable[[PartClock], None], repeats: int) -> dict[str, PartCost
         clock = PartClock(counts_calls=counts_calls)
         run(clock)
         clock.rounds[:] = clock.rounds[WARM_ROUNDS:-1]
-        for found in clock.rounds:
-            found[TOTAL] = sum(spent for part, spent in found.items() if not part.startswith("("))
+        if not counts_calls:
+            for found in clock.rounds:
+                found[TOTAL] = _ours(found)
         return read(clock)
 
     timed = [measured(PartClock.least, counts_calls=False) for _ in range(repeats)]
     calls = measured(PartClock.median, counts_calls=True)
+    calls[TOTAL] = _ours(calls)
     return {part: PartCost(min(one.get(part, 0.0) for one in timed), calls.get(part, 0.0)) for part in timed[0]}
+
+
+def _ours(found: dict[str, float]) -> float:
+    return sum(spent for part, spent in found.items() if not part.startswith("("))
 
 
 def result(costs: list[RoundCost], messages: dict[str, dict[str, PartCost]]) -> dict[str, object]:
