@@ -6,6 +6,10 @@ flattened, because policies divide by differences of it.
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
+
 import numpy as np
 
 from outrider.engine.contract import Engine
@@ -31,6 +35,9 @@ class CostModel:
     def __init__(self, points: dict[int, float]) -> None:
         assert points
         self._points = dict(sorted(points.items()))
+        rows = self._rows = list(self._points)
+        # Below the geometric mean of two points the smaller is nearer, by ratio.
+        self._edges = [math.isqrt(fewer * more) for fewer, more in itertools.pairwise(rows)]
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
@@ -38,7 +45,7 @@ class CostModel:
 
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
-        nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
+        nearest = self._rows[bisect.bisect_left(self._edges, num_rows)]
         expected = max(1.0, self._curve.verify_us(num_rows))
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
@@ -55,12 +62,7 @@ class CostModel:
         return CostModel(dict(self._curve.points))
 
     def _flattened(self) -> CostCurve:
-        highest = 0.0
-        points: list[tuple[int, float]] = []
-        for rows, us in self._points.items():
-            highest = max(highest, us)
-            points.append((rows, highest))
-        return CostCurve(tuple(points))
+        return CostCurve(tuple(zip(self._points, itertools.accumulate(self._points.values(), max), strict=True)))
 
 
 class StepCosts:

@@ -9,6 +9,7 @@ models, sequences or positions' meaning.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,20 +51,20 @@ class ThinStep:
 
     def __init__(self, positions: _LongArray, slots: _LongArray, sequences: Sequence[RowKeys]) -> None:
         """positions, slots: int64 [rows], C order."""
-        runs = np.array([run for keys in sequences for run in keys.runs], np.int64)
+        # all structures are 64-bit fields all through, addresses among them
+        runs = array("q", [edge for keys in sequences for run in keys.runs for edge in run])
         masks = [None if keys.tail_mask is None else np.ascontiguousarray(keys.tail_mask, np.float32) for keys in sequences]
-        # both structures are 64-bit fields all through, addresses among them
-        next_run = runs.ctypes.data
-        segments: list[tuple[int, int, int, int, int, int, int]] = []
+        next_run, _ = runs.buffer_info()
+        table = array("q")
         for keys, mask in zip(sequences, masks, strict=True):
-            num_keys = sum(end - begin for begin, end in keys.runs)
+            num_keys = sum([end - begin for begin, end in keys.runs])
             tail = (0, 0) if mask is None else (mask.ctypes.data, mask.shape[1])
-            segments.append((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
+            table.extend((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
             next_run += len(keys.runs) * 2 * runs.itemsize
-        table = np.array(segments, np.int64)
-        step = np.array((positions.ctypes.data, slots.ctypes.data, table.ctypes.data, len(positions), len(sequences)), np.int64)
+        table_address, _ = table.buffer_info()
+        step = array("q", (positions.ctypes.data, slots.ctypes.data, table_address, len(positions), len(sequences)))
         self._kept = (positions, slots, runs, masks, table, step)  # the structures hold addresses only
-        self.address = step.ctypes.data
+        self.address, _ = step.buffer_info()
 
 
 @dataclass(frozen=True, slots=True)

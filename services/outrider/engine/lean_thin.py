@@ -54,6 +54,9 @@ class LeanThin:
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
+        if num_rows <= most and len(wanted):
+            self._run_layers(batch, 0, num_rows)
+            return self._logits_of(wanted, num_rows).copy()
         found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
