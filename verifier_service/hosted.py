@@ -26,6 +26,7 @@ from outrider.session.events import (
 )
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import Pacing
+from outrider.session.statistics import DraftPriors
 from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
@@ -121,16 +122,16 @@ def host(
     handle: int,
     policy: Pacing,
     engine: Engine,
-    acceptance: float,
+    draft_priors: DraftPriors,
     now_us: int,
     lookup_priors: tuple[float, ...] = FIRST_RIGHTS,
 ) -> HostedSession:
     """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held.
 
-    acceptance, lookup_priors: what to expect of drafts, and of guesses from its text, until the session has seen some.
+    draft_priors, lookup_priors: what to expect of drafts, and of guesses from its text, until the session has seen some.
     """
     request = answer.request
-    spec = dataclasses.replace(request.spec, session=handle, acceptance_prior=acceptance, lookup_priors=lookup_priors)
+    spec = dataclasses.replace(request.spec, session=handle, draft_priors=draft_priors, lookup_priors=lookup_priors)
     guesses = policy.drafts or (policy.looks_up and spec.lookup)
     max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0
     sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)

@@ -27,7 +27,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.lookup_odds import FIRST_RIGHTS
-from outrider.session.statistics import ACCEPTANCE_PRIOR
+from outrider.session.statistics import FIRST_PRIORS
 from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
@@ -39,16 +39,14 @@ from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
 MAX_HANDLE = (1 << 32) - 1
-MIN_DRAFTED_TO_LEARN = 16  # tokens: below it a session says nothing about the next
-ACCEPTANCE_MEMORY = 1 / 4
 
 
 class LiveSessions:
-    """By handle. acceptance: of the sessions that ended lately, where the next one's estimate begins; lookup_priors: the same of guesses
-    from the text itself. outgoing: what waits to be said."""
+    """By handle. draft_priors: from the sessions that ended lately, where the next one's estimates begin; lookup_priors: the same of
+    guesses from the text itself. outgoing: what waits to be said."""
 
     def __init__(self, engine: Engine, planner: StepPlanner, max_sessions: int) -> None:
-        self.acceptance = ACCEPTANCE_PRIOR
+        self.draft_priors = FIRST_PRIORS
         self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
         self.outgoing = Outgoing()
         self._engine = engine
@@ -126,7 +124,7 @@ class LiveSessions:
             raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
-        hosted = host(answer, self._last_handle, policy, self._engine, self.acceptance, monotonic_us(), self.lookup_priors)
+        hosted = host(answer, self._last_handle, policy, self._engine, self.draft_priors, monotonic_us(), self.lookup_priors)
         self._sessions[hosted.handle] = hosted
         answer.handle = hosted.handle
         return hosted
@@ -182,9 +180,7 @@ class LiveSessions:
         """Free everything of the session, and say so at the end of this turn."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
-        statistics = hosted.session.statistics
-        if statistics.num_drafted - statistics.num_looked_up >= MIN_DRAFTED_TO_LEARN:
-            self.acceptance += ACCEPTANCE_MEMORY * (statistics.acceptance - self.acceptance)
+        self.draft_priors = hosted.session.statistics.remembered(self.draft_priors)
         self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:

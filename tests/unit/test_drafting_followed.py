@@ -16,7 +16,8 @@ from fakes_drafting import VOCAB_SIZE, TableEngine
 from fakes_driven import SESSION, Driven, next_commit
 from outrider.drafting import model_source
 from outrider.drafting.contract import ProposeRequest
-from outrider.drafting.model_source import MAX_FOLLOWED, ModelSource
+from outrider.drafting.follow_cost import MAX_FOLLOWED_UNMEASURED
+from outrider.drafting.model_source import ModelSource
 from outrider.drafting.model_tree import ModelTree
 from outrider.drafting.tree_growth import grow_followed
 from outrider.types.frames import DraftLimits, TailEnd
@@ -132,10 +133,10 @@ def num_wished(limits: DraftLimits, draft_until: int) -> int:
 def test_a_wish_ends_where_the_sessions_guesses_do() -> None:
     whole = DraftLimits(MAX_LEN)
     assert [num_wished(whole, 2 + num_guesses) for num_guesses in (1, 2, 5)] == [0, 1, 4]
-    assert num_wished(whole, 80) == MAX_FOLLOWED
+    assert num_wished(whole, 80) == MAX_FOLLOWED_UNMEASURED
     assert [num_wished(DraftLimits(MAX_LEN, max_nodes), 80) for max_nodes in (1, 2, 4)] == [0, 1, 3]
-    assert [num_wished(DraftLimits(MAX_LEN, flush_nodes=flush), 80) for flush in (1, 2, 4, 64)] == [0, 1, 3, MAX_FOLLOWED]
-    assert first_wish(DraftLimits(MAX_LEN, stop_below=0.3), 80) == Follow(MAX_FOLLOWED, 0.3)
+    assert [num_wished(DraftLimits(MAX_LEN, flush_nodes=flush), 80) for flush in (1, 2, 4, 64)] == [0, 1, 3, MAX_FOLLOWED_UNMEASURED]
+    assert first_wish(DraftLimits(MAX_LEN, stop_below=0.3), 80) == Follow(MAX_FOLLOWED_UNMEASURED, 0.3)
 
 
 def test_only_a_chain_that_needs_nothing_but_its_picks_is_followed() -> None:
@@ -149,7 +150,7 @@ def test_a_prefix_is_followed_only_after_its_last_chunk() -> None:
     engine = Wishes(max_rows=16)
     driven = Driven(ModelSource(engine), SESSION, [1] * 40, DraftLimits(MAX_LEN))
     driven.draft(60)
-    assert engine.wishes[:3] == [None, None, Follow(MAX_FOLLOWED)]
+    assert engine.wishes[:3] == [None, None, Follow(MAX_FOLLOWED_UNMEASURED)]
 
 
 def test_following_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

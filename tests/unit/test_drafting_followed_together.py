@@ -17,8 +17,8 @@ import pytest
 from fakes_drafting import VOCAB_SIZE, TableEngine
 from fakes_driven import Driven, next_commit
 from outrider.drafting.contract import ProposeRequest
-from outrider.drafting.follow_cost import MAX_FOLLOWING_SESSIONS, STEPS_TO_RETRY, FollowCost
-from outrider.drafting.model_source import MAX_FOLLOWED, MAX_FOLLOWED_TOGETHER, ModelSource
+from outrider.drafting.follow_cost import MAX_FOLLOW_US, MAX_FOLLOWED_UNMEASURED, MAX_FOLLOWING_SESSIONS, STEPS_TO_RETRY, FollowCost
+from outrider.drafting.model_source import MAX_FOLLOWED, ModelSource
 from outrider.types.frames import DraftLimits, TailEnd
 from outrider.types.step import SequenceResult, StepPlan, StepResult
 
@@ -98,7 +98,7 @@ def test_sessions_hear_the_same_whether_picks_are_followed_or_not(case: str) -> 
         alone, following = TableEngine(), Following(follow_seed=seed)
         assert lives(alone, CASES[case], seed) == lives(following, CASES[case], seed)
         together += sum(len(wishes) > 1 and any(wishes) for wishes in following.wishes)
-        assert all(sum(wishes) <= MAX_FOLLOWED_TOGETHER and max(wishes) <= MAX_FOLLOWED for wishes in following.wishes)
+        assert all(max(wishes) <= MAX_FOLLOWED for wishes in following.wishes)
     assert (together > 0) == (case != "a tree among chains")
 
 
@@ -133,7 +133,7 @@ def wishes_of(engine: Following, limits: list[DraftLimits], draft_until: int | l
 
 def test_sessions_share_what_one_step_may_follow() -> None:
     for num_sessions in range(1, MAX_FOLLOWING_SESSIONS + 1):
-        most = min(MAX_FOLLOWED, MAX_FOLLOWED_TOGETHER // num_sessions)
+        most = MAX_FOLLOWED_UNMEASURED // num_sessions
         assert wishes_of(Following(), [DraftLimits(MAX_LEN)] * num_sessions, 60) == [most] * num_sessions
     assert wishes_of(Following(), [DraftLimits(MAX_LEN)] * (MAX_FOLLOWING_SESSIONS + 1), 60) == [0] * (MAX_FOLLOWING_SESSIONS + 1)
 
@@ -159,6 +159,15 @@ def result(num_sessions: int, guess_us: int, step_us: int, num_more: int = 3, nu
     outcome = SequenceResult(1, np.zeros(1 + num_more, np.int32), follow_us=num_more * guess_us)
     total_us = step_us + num_sessions * outcome.follow_us
     return StepResult((outcome,) * num_sessions, 1, total_us, num_rows or num_sessions)
+
+
+def test_a_step_follows_as_many_guesses_as_a_commit_may_wait_for() -> None:
+    cost = FollowCost()
+    assert cost.most(2) == MAX_FOLLOWED_UNMEASURED // 2, "nothing is known"
+    cost.note(result(2, 100, 200))
+    assert (cost.most(1), cost.most(3)) == (MAX_FOLLOW_US // 100, MAX_FOLLOW_US // 300)
+    cost.note(result(1, 0, 200))
+    assert cost.most(1) <= MAX_FOLLOW_US, "a clock that stood still"
 
 
 def test_chains_are_followed_while_they_cost_less_than_steps() -> None:

@@ -16,14 +16,13 @@ from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.plain import PlainPacing
-from outrider.session.statistics import ACCEPTANCE_PRIOR, ACCEPTANCE_RATE, PRIOR_TESTS
+from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, PRIOR_TESTS, TESTS_TO_REMEMBER
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, Nudge, OpenAsked, PairDown, PairUp, StopAsked
-from verifier_service.live_sessions import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
 from verifier_service.outgoing import Outgoing
 from verifier_service.scheduler import Scheduler
 
@@ -110,7 +109,7 @@ async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
 async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() -> None:
     engine = TableEngine(TABLE)
     answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
-    hosted = host(answer, 1, PlainPacing(), engine, 0.5, 0)
+    hosted = host(answer, 1, PlainPacing(), engine, FIRST_PRIORS, 0)
     assert not hosted.is_left_out(10)
     answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
     assert hosted.is_left_out(20)
@@ -298,8 +297,8 @@ async def test_an_engine_that_cannot_load_says_why() -> None:
     assert scheduler.join(WAIT_S)
 
 
-@pytest.mark.parametrize(("num_guesses", "learns"), [(MIN_DRAFTED_TO_LEARN, True), (MIN_DRAFTED_TO_LEARN - 1, False)])
-async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_guesses: int, learns: bool) -> None:
+@pytest.mark.parametrize(("num_guesses", "share"), [(TESTS_TO_REMEMBER + 4, 1.0), (TESTS_TO_REMEMBER // 2, 0.5)])
+async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_guesses: int, share: float) -> None:
     loop = Loop(TableEngine(TABLE))
     inbox = loop.scheduler.inbox
     answer_len = num_guesses + 1
@@ -312,13 +311,10 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
         inbox.offer(FramesArrived("d", 1, (tail,)))
     statistics = ended(loop, first).statistics
     assert (statistics.num_drafted, statistics.num_accepted) == (num_guesses, num_guesses)
-    expected = ACCEPTANCE_PRIOR
-    if learns:
-        own = ACCEPTANCE_PRIOR
-        for num_tested in range(1, num_guesses + 1):
-            own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
-        expected += ACCEPTANCE_MEMORY * (own - ACCEPTANCE_PRIOR)
-    assert loop.scheduler.sessions.acceptance == pytest.approx(expected)
+    known = own = FIRST_PRIORS.acceptance
+    for num_tested in range(1, num_guesses + 1):
+        own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
+    assert loop.scheduler.sessions.draft_priors.acceptance == pytest.approx(known + share * MEMORY * (own - known))
     loop.stop()
 
 
@@ -333,7 +329,7 @@ async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expe
         assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
     assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
     assert loop.scheduler.sessions.lookup_priors[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
-    assert loop.scheduler.sessions.acceptance == ACCEPTANCE_PRIOR, "no drafter was judged"
+    assert loop.scheduler.sessions.draft_priors == FIRST_PRIORS, "no drafter was judged"
     loop.stop()
 
 

@@ -11,7 +11,7 @@ from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, DrafterLost, RoundPlanned, RoundVerified
 from outrider.session.pacing.serial import SerialPacing
-from outrider.session.statistics import ACCEPTANCE_PRIOR, DraftInterval, SessionStatistics
+from outrider.session.statistics import FIRST_PRIORS, DraftInterval, DraftPriors, SessionStatistics
 from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
 from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import Verdict, extend_hash
@@ -86,8 +86,9 @@ def test_siblings_are_drafted_in_one_pass_and_make_no_level_cheaper() -> None:
 
 
 def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
-    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), acceptance_prior=0.25)
-    assert VerifierSession(spec, SerialPacing(4), 0).view(0).acceptance == 0.25
+    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=DraftPriors(0.25, 0.5))
+    view = VerifierSession(spec, SerialPacing(4), 0).view(0)
+    assert (view.acceptance, view.continue_prob) == (0.25, 0.5)
 
 
 def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:
@@ -134,7 +135,7 @@ def test_guesses_that_the_truth_overtook_are_judged_once_right_or_wrong() -> Non
         session.step(RoundVerified(Verdict((), token, bonus=True), 0, 0))
     session.step(tail_at(0, 4, [1, 2, 3, 4], [5]))
     assert session.statistics.num_tested == 1, "5 was right, and came after the round that found it out"
-    assert session.statistics.acceptance > ACCEPTANCE_PRIOR
+    assert session.statistics.acceptance > FIRST_PRIORS.acceptance
     before = session.statistics.acceptance
     session.step(tail_at(1, 4, [1, 2, 3, 4], [2, 7]))
     assert (session.statistics.num_tested, session.statistics.acceptance < before) == (2, True), "2 was wrong, and 7 hung on it"

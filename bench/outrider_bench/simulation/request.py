@@ -21,7 +21,7 @@ from outrider.session.events import (
 )
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionPlan, SessionView
-from outrider.session.statistics import SessionStatistics
+from outrider.session.statistics import DraftPriors, SessionStatistics
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import DrafterFrame, DraftLimits, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -37,7 +37,7 @@ _NOISE = NoiseAddress(1)
 class Request:
     """One request at the verifier. num_emitted: tokens of the newest round. unsent: frames that the scheduler has yet to send."""
 
-    def __init__(self, handle: int, client: int, text: Text, world: World, pacing: Pacing, acceptance: float, now_us: int) -> None:
+    def __init__(self, handle: int, client: int, text: Text, world: World, pacing: Pacing, priors: DraftPriors, now_us: int) -> None:
         self.handle = handle
         self.client = client
         self.last_emit_us: int | None = None
@@ -46,7 +46,7 @@ class Request:
         self.unsent: list[VerifierFrame] = []
         self._text = text
         self._pending: Verify | None = None
-        self._session = VerifierSession(_spec(handle, text, world, acceptance), pacing, now_us)
+        self._session = VerifierSession(_spec(handle, text, world, priors), pacing, now_us)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -110,7 +110,7 @@ class Request:
                     self.finished = True
 
 
-def _spec(handle: int, text: Text, world: World, acceptance: float) -> VerifierSpec:
+def _spec(handle: int, text: Text, world: World, priors: DraftPriors) -> VerifierSpec:
     return VerifierSpec(
         session=handle,
         incarnation=1,
@@ -125,5 +125,5 @@ def _spec(handle: int, text: Text, world: World, acceptance: float) -> VerifierS
         limits=DraftLimits(world.max_len, world.max_nodes),
         max_draft_len=world.max_draft_len,
         max_nodes=world.max_nodes,
-        acceptance_prior=acceptance,
+        draft_priors=priors,
     )

@@ -8,14 +8,13 @@ where earlier ones ended. Must not know the drafter or how time passes.
 from __future__ import annotations
 
 from outrider.session.pacing.contract import Pacing, PacingPlan, StepView
-from outrider.session.statistics import ACCEPTANCE_PRIOR, SessionStatistics
+from outrider.session.statistics import FIRST_PRIORS, SessionStatistics
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider_bench.simulation.outcome import Recorder
 from outrider_bench.simulation.request import Request
 from outrider_bench.simulation.text import Text
 from outrider_bench.simulation.world import World
 from verifier_service.cost_model import MEASURED_ROWS, CostModel, StepCosts
-from verifier_service.live_sessions import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
 
 
 class VerifierProcess:
@@ -32,12 +31,12 @@ class VerifierProcess:
         self._requests: dict[int, Request] = {}
         self._taking_part: list[Request] = []
         self._num_rows = 0
-        self._acceptance = ACCEPTANCE_PRIOR
+        self._priors = FIRST_PRIORS
         self._unsent: list[VerifierFrame] = []
 
     def open(self, handle: int, client: int, text: Text, now_us: int) -> None:
         """A request arrives, and the drafter is told."""
-        request = Request(handle, client, text, self._world, self._pacing, self._acceptance, now_us)
+        request = Request(handle, client, text, self._world, self._pacing, self._priors, now_us)
         self._requests[handle] = request
         self.statistics.append(request.statistics)
         request.join(now_us)
@@ -99,5 +98,4 @@ class VerifierProcess:
     def _end(self, request: Request) -> None:
         del self._requests[request.handle]
         self.finished.append(request)
-        if request.statistics.num_drafted >= MIN_DRAFTED_TO_LEARN:
-            self._acceptance += ACCEPTANCE_MEMORY * (request.statistics.acceptance - self._acceptance)
+        self._priors = request.statistics.remembered(self._priors)

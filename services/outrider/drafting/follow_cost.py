@@ -15,6 +15,10 @@ MAX_FOLLOWING_SESSIONS = 4
 STEPS_TO_RETRY = 64
 # A followed guess for everybody may cost this share of a step for everybody: commits wait longer for chains than for a step.
 WORTHWHILE_SHARE = 0.75
+# Guesses that may follow in one step, of all sessions together: a commit may have to wait for them. At most so many while nothing is known
+# of what they cost, then as many as take so long.
+MAX_FOLLOWED_UNMEASURED = 7
+MAX_FOLLOW_US = 1_500.0
 # A shorter measurement is believed at once, a longer one at this rate: whatever disturbs makes it longer.
 _RATE = 1.0 / 16.0
 
@@ -38,6 +42,12 @@ class FollowCost:
             return True
         self._num_refused += 1
         return self._num_refused % STEPS_TO_RETRY == 0
+
+    def most(self, num_sessions: int) -> int:
+        """Guesses that may follow each session's first in one step."""
+        if self._guess_us is None:
+            return MAX_FOLLOWED_UNMEASURED // num_sessions
+        return int(MAX_FOLLOW_US / (num_sessions * max(1.0, self._guess_us)))
 
     def note(self, result: StepResult) -> None:
         """A step is over."""

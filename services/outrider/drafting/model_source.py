@@ -31,9 +31,8 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntA
 PREFILL_SHARE = 128
 # Up to this many committed tokens are caught up at once beside drafting rows: a round's own tokens, not a prompt.
 CATCH_UP_LEN = 32
-# Guesses that may follow a session's first in one step, and those of all sessions together: what a commit may have to wait for.
-MAX_FOLLOWED = 7
-MAX_FOLLOWED_TOGETHER = 12
+# Guesses that may follow a session's first in one step.
+MAX_FOLLOWED = 15
 
 _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
@@ -258,7 +257,7 @@ class ModelSource:
         session, as in ProposeRequest."""
         if not all(part.is_chain for part in parts) or not self._follow_cost.pays(len(parts)):
             return parts
-        most = min(MAX_FOLLOWED, MAX_FOLLOWED_TOGETHER // len(parts))
+        most = min(MAX_FOLLOWED, self._follow_cost.most(len(parts)))
         return [self._going_on(part, flush_nodes[part.tree.session], most) for part in parts]
 
     def _going_on(self, part: _Part, flush_nodes: int, most: int) -> _Part:

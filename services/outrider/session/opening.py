@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.prefix import CommittedPrefix
-from outrider.session.statistics import ACCEPTANCE_PRIOR
+from outrider.session.statistics import FIRST_PRIORS, DraftPriors
 from outrider.types.frames import Commit, DraftLimits, Open
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import IntArray, extend_hash
@@ -24,7 +24,7 @@ class VerifierSpec:
     prefix: int32, at least one token, num_prompt of which are prompt. max_len: committed tokens the answer may reach with its prompt.
     stop_token_ids: ids that end it. max_draft_len: levels of a verified tree, 0 turns drafts off. max_nodes: nodes of a verified tree.
     with_rows: rejection acceptance (drafters send the distributions they drew from).
-    acceptance_prior: expected acceptance per drafted token until the session has an estimate of its own, in [0, 1].
+    draft_priors: what to expect of drafts until the session has estimates of its own.
     lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
     for these, by class (lookup_odds.CLASS_LENS).
     """
@@ -45,7 +45,7 @@ class VerifierSpec:
     with_rows: bool = False
     tenant: str = ""
     adapter: str = ""
-    acceptance_prior: float = ACCEPTANCE_PRIOR
+    draft_priors: DraftPriors = FIRST_PRIORS
     lookup: bool = False
     lookup_priors: tuple[float, ...] = FIRST_RIGHTS
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from outrider.types.statistics import DraftStatistics
 
-ACCEPTANCE_PRIOR = 0.7
 ACCEPTANCE_RATE = 1 / 32
 PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
 PAUSE_RATE = 1 / 32
+TESTS_TO_REMEMBER = 16  # guesses judged: a session with fewer says that much less about the next
+MEMORY = 1 / 4
 LINK_RATE = 1 / 8
 HEDGE_PRIOR = 0.5
 PRIOR_HEDGES = 4  # mismatches that the prior counts for
@@ -25,6 +26,17 @@ OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
+
+
+@dataclass(frozen=True)
+class DraftPriors:
+    """Where a session's estimates begin, each in [0, 1]: acceptance, of a drafted token; continue_prob, as in SessionStatistics."""
+
+    acceptance: float = 0.7
+    continue_prob: float = 1.0
+
+
+FIRST_PRIORS = DraftPriors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +88,18 @@ class SessionStatistics:
     num_tails_stale: int = 0
     num_tails_repeated: int = 0
     num_tails_gapped: int = 0
-    acceptance: float = ACCEPTANCE_PRIOR
+    acceptance: float = DraftPriors.acceptance
     draft_us_per_token: float = 0.0
     draft_start_us: float = 0.0
     overhead_us: float = 0.0
     num_tested: int = 0
-    continue_prob: float = 1.0
+    continue_prob: float = DraftPriors.continue_prob
     link_us: float = 0.0
     step_overhead_us: float = 0.0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
     _num_draft_times: int = 0
+    _num_pause_tests: int = 0
     _draft_us_before_round: int = 0
     _overlapped_us: float = 0.0
     _verify_intervals: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_INTERVALS))
@@ -157,10 +170,10 @@ class SessionStatistics:
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
         self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
-        for _ in range(num_levels):
-            self.continue_prob += PAUSE_RATE * (1.0 - self.continue_prob)
-        if paused:
-            self.continue_prob -= PAUSE_RATE * self.continue_prob
+        for goes_on in [1.0] * num_levels + [0.0] * paused:
+            self._num_pause_tests += 1
+            rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
+            self.continue_prob += rate * (goes_on - self.continue_prob)
 
     def count_verifying(self, begin_us: int, end_us: int) -> None:
         """A step that held this session ran in [begin_us, end_us)."""
@@ -222,6 +235,12 @@ class SessionStatistics:
         """Estimated share of mismatches that find a side branch, in [0, 1]."""
         return min(1.0, (HEDGE_PRIOR * PRIOR_HEDGES + self.num_hedge_hits) / (PRIOR_HEDGES + self.num_hedge_tests))
 
+    def remembered(self, known: DraftPriors) -> DraftPriors:
+        """What to expect of the next session's drafts, after this one and those before it."""
+        acceptance = known.acceptance + _weight(self.num_tested) * (self.acceptance - known.acceptance)
+        continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
+        return DraftPriors(acceptance, continue_prob)
+
     def _count_tests(self, outcomes: list[float]) -> None:
         acceptance, num_tested = self.acceptance, self.num_tested
         for outcome in outcomes:
@@ -229,6 +248,10 @@ class SessionStatistics:
             rate = 1.0 / (PRIOR_TESTS + num_tested)
             acceptance += (rate if rate > ACCEPTANCE_RATE else ACCEPTANCE_RATE) * (outcome - acceptance)
         self.acceptance, self.num_tested = acceptance, num_tested
+
+
+def _weight(num_tests: int) -> float:
+    return MEMORY * min(1.0, num_tests / TESTS_TO_REMEMBER)
 
 
 def _count_depths(counts: list[int], depth: int) -> None:

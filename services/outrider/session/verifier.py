@@ -66,7 +66,7 @@ class VerifierSession:
 
     def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int) -> None:
         self.spec = spec
-        self.statistics = SessionStatistics(acceptance=spec.acceptance_prior)
+        self.statistics = SessionStatistics(acceptance=spec.draft_priors.acceptance, continue_prob=spec.draft_priors.continue_prob)
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0
         self.found_len = 0

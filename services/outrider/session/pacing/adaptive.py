@@ -33,18 +33,26 @@ PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
-MAX_FLUSH_LEN = 8  # in turns, too: guesses of a drafter that does not get to the end in time are there all the same
+MAX_FLUSH_LEN = 16  # in turns, too: guesses of a drafter that does not get to the end in time are there all the same
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 MAX_REMEMBERED = 4096
+# An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
+# than these, one that waits for its turn costs little, and looking much.
+SURPRISE = 0.08
+MAX_SURPRISED_SESSIONS = 4
+SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
+# A session that was not tested is hoped to be better than those before it: only who guesses learns.
+HOPE = 0.8
+HOPEFUL_TESTS = 6
 
 
 @dataclass(slots=True)
 class _Session:
-    """What is remembered of one session. begin: committed length when first seen."""
+    """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen."""
 
     course: Course
     probe: Probe
@@ -56,6 +64,7 @@ class _Session:
     draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
+    looked_at: float = -1.0
 
 
 class AdaptivePacing:
@@ -93,7 +102,7 @@ class AdaptivePacing:
         self._step_us = view.cost.verify_us(1)
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._count(view)
-        if self._look_at_us is None or view.now_us >= self._look_at_us:
+        if self._look_at_us is None or view.now_us >= self._look_at_us or self._is_surprised(view):
             self._look(view)
         view = self._with_lookups(view)
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
@@ -114,11 +123,11 @@ class AdaptivePacing:
         if not session.max_draft_len:
             return 0
         own = self._remember(session)
-        if self._num_looked_up(session):
-            return 0  # the drafter's cores are better used by the verifier
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
+        if self._num_looked_up(session):
+            return 0  # the drafter's cores are better used by the verifier
         return min(own.course.ahead_len, 2 * self._bound(session))
 
     def hedge_nodes(self, session: SessionView) -> int:
@@ -148,14 +157,16 @@ class AdaptivePacing:
             if num:
                 own = self._sessions[session.session]
                 own.comparable, own.looked_up = False, True
-                if own.probe.is_on:
-                    own.probe.stop(session)
             sessions.append(as_guessed(session, num) if num else session)
         return replace(view, sessions=tuple(sessions))
 
     def _num_looked_up(self, session: SessionView) -> int:
-        """Guesses that it goes by instead of its course, decided once per commit."""
-        course = self._remember(session).course
+        """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
+        would never find out what its drafter can do."""
+        own = self._remember(session)
+        if own.probe.is_on:
+            return 0
+        course = own.course
         promise = self._by_lookup.plain_speed
         if session.has_drafter and course.pace is not Pace.PLAIN:
             promise = max(promise, self._worth(course)) if course.tokens_per_us else UNPROVEN_GAIN * promise
@@ -239,7 +250,7 @@ class AdaptivePacing:
             comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable and took_us > 0:
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
-            if own.course.pace is Pace.PLAIN and not own.probe.is_on and not own.looked_up:
+            if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
@@ -261,14 +272,14 @@ class AdaptivePacing:
         self._taught = self._taught or self._has_seen_enough(view)
         if not self._rates.is_known or not self._taught:
             return
-        self._look_at_us = view.now_us + LOOK_EVERY_US
+        self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
         rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in (session.acceptance, session.continue_prob, hedge_share))
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in (_hoped(session), session.continue_prob, hedge_share))
             if key not in found:
                 found[key] = _courses(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
@@ -281,6 +292,12 @@ class AdaptivePacing:
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._usual = (drafted or courses_now)[-1]
+
+    def _is_surprised(self, view: StepView) -> bool:
+        """A session is new, or its guesses turn out otherwise than its course was chosen for."""
+        if not self._taught or len(view.sessions) > MAX_SURPRISED_SESSIONS:
+            return False
+        return any(abs(one.acceptance - self._remember(one).looked_at) > SURPRISE for one in view.sessions if one.has_drafter)
 
     def _has_seen_enough(self, view: StepView) -> bool:
         """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
@@ -318,12 +335,17 @@ class AdaptivePacing:
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
-        own.course = best
+        own.course, own.looked_at = best, session.acceptance
 
     def _best_drafted(self, own: _Session, courses: list[Course], drafting: Pace) -> Course:
         best = max(courses, key=self._worth)
         present = _same(own.course, courses) if own.course.pace is drafting else None
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
+
+
+def _hoped(session: SessionView) -> float:
+    """Acceptance to choose a course by."""
+    return session.acceptance + HOPE * max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS) * (1.0 - session.acceptance)
 
 
 def _courses(

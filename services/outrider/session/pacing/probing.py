@@ -14,7 +14,8 @@ PROBE_SHARE = 0.02  # of the time without guesses may be spent on probes
 PROBE_AFTER = 48  # plain tokens between two probes, of all sessions together, at least
 MAX_PROBE_AFTER = 4096
 OWN_PROBE_AFTER = 24  # plain tokens of a session before a probe of its own: it is another's turn
-PROBE_TESTS = 4  # guesses judged before a probe is over
+PROBE_TESTS = 4  # guesses judged before a probe is over, or
+PROBE_ROUNDS = 2  # rounds in which some were: a drafter that makes one guess and pauses has said enough
 MAX_PROBE_TOKENS = 12  # decoded during a probe: a drafter that is never heard of in time has no use
 
 
@@ -51,6 +52,8 @@ class Probe:
 
     plain_since: int
     until: int | None = None
+    seen: int = 0  # guesses judged when its newest round with guesses was over
+    num_rounds: int = 0  # with guesses
     begin_len: int = 0
     begin_us: int = 0
 
@@ -63,12 +66,15 @@ class Probe:
         """Asked at each commit while none is under way."""
         if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take():
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
+            self.seen, self.num_rounds = session.num_tested, 0
 
     def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float, num_sessions: int = 1) -> None:
         """Asked at each commit while one is under way. plain_us: a round without guesses; num_sessions: that share the steps, and wait."""
         assert self.until is not None
         num_tokens = session.committed_len - self.begin_len
-        if session.num_tested < self.until and num_tokens < MAX_PROBE_TOKENS:
+        self.num_rounds += session.num_tested > self.seen
+        self.seen = session.num_tested
+        if session.num_tested < self.until and self.num_rounds < PROBE_ROUNDS and num_tokens < MAX_PROBE_TOKENS:
             return
         if plain_us > 0.0:
             budget.pay(num_sessions * ((session.waiting_since_us - self.begin_us) / plain_us - num_tokens))

@@ -23,7 +23,7 @@ MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
-LOST_TOKENS = 1.5  # of a round's drafting: the one that its last pick tests, and half of what was under way when a commit contradicts
+LOST_TOKENS = 1.0  # of what is drafted while a step runs: the one that its last pick tests
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
 
@@ -104,7 +104,8 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     step_us = rates.round_us(1.0 + sent)
     longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
-    miss_wait_us = 2.0 * rates.link_us + rates.start_us + longest * rates.draft_us
+    # A drafter that is told of a mismatch has a token under way, which it ends first.
+    miss_wait_us = 2.0 * rates.link_us + rates.start_us + (0.5 + longest) * rates.draft_us
     # Without guesses rounds begin at once, one after another, until the drafter is heard of; it follows if all their tokens were guessed.
     miss_wait_us[0] = 0.0
     branch_share = HEDGE_WORTH * hedge_share  # a mismatch that finds a branch goes on, if not as far
