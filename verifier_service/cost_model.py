@@ -6,6 +6,8 @@ flattened, because policies divide by differences of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from outrider.engine.contract import Engine
@@ -55,12 +57,17 @@ class CostModel:
         return CostModel(dict(self._curve.points))
 
     def _flattened(self) -> CostCurve:
-        highest = 0.0
-        points: list[tuple[int, float]] = []
-        for rows, us in self._points.items():
-            highest = max(highest, us)
-            points.append((rows, highest))
-        return CostCurve(tuple(points))
+        return rising(self._points.items())
+
+
+def rising(points: Iterable[tuple[int, float]]) -> CostCurve:
+    """A curve through points of ascending rows that never falls: a point below one of fewer rows is raised to it."""
+    highest = 0.0
+    kept: list[tuple[int, float]] = []
+    for rows, us in points:
+        highest = max(highest, us)
+        kept.append((rows, highest))
+    return CostCurve(tuple(kept))
 
 
 class StepCosts:
@@ -78,8 +85,11 @@ class StepCosts:
         (self.drafting if drafting else self.alone).observe(num_rows, step_us)
 
 
-def measure_cost(engine: Engine) -> CostModel:
-    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards."""
+def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:
+    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards.
+
+    lent_threads: as in StepPlan, of each step.
+    """
     most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - NUM_REPEATS * len(MEASURED_ROWS))
     row_counts = [rows for rows in MEASURED_ROWS if rows <= most] or [1]
     num_steps = 1 + NUM_REPEATS * len(row_counts)
@@ -89,18 +99,18 @@ def measure_cost(engine: Engine) -> CostModel:
     except (DoesNotFit, Overloaded):
         return CostModel({1: 1.0})  # a cache too small to measure in; the first steps will
     try:
-        _time_step(engine, NUM_PROMPT, 1)  # warms the first shapes, and gives the sequence a context
-        return CostModel({rows: min(_time_step(engine, 1, rows) for _ in range(NUM_REPEATS)) for rows in row_counts})
+        _time_step(engine, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
+        return CostModel({rows: min(_time_step(engine, 1, rows, lent_threads) for _ in range(NUM_REPEATS)) for rows in row_counts})
     finally:
         engine.close(MEASURING_SEQUENCE)
 
 
-def _time_step(engine: Engine, num_committed: int, num_rows: int) -> float:
+def _time_step(engine: Engine, num_committed: int, num_rows: int, lent_threads: int) -> float:
     """Microseconds of a step of num_committed committed rows and a tree of chains up to num_rows in all."""
     indices = np.arange(max(0, num_rows - num_committed), dtype=np.int32)
     nodes = indices // CHAIN_LEN
     parents = np.where(indices % CHAIN_LEN == 0, np.int32(ROOT), indices - 1).astype(np.int32)
     rows = SequenceRows(MEASURING_SEQUENCE, np.zeros(num_committed, np.int32), nodes, parents, acceptance="coupled")
-    result = engine.step(StepPlan((rows,)))
+    result = engine.step(StepPlan((rows,), lent_threads))
     engine.keep(MEASURING_SEQUENCE, ())
     return float(max(1, result.step_us))

@@ -42,7 +42,7 @@ from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
 from verifier_service.clock import monotonic_us
-from verifier_service.cost_model import StepCosts, measure_cost
+from verifier_service.core_loan import CoreLoan, measure_loan
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.lanes import DrafterLanes
@@ -57,13 +57,17 @@ ACCEPTANCE_MEMORY = 1 / 4
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
-    """What the engine thread holds, as of its last turn. num_drafter_sessions: opened at drafters by live sessions."""
+    """What the engine thread holds, as of its last turn. num_drafter_sessions: opened at drafters by live sessions.
+
+    num_lent_steps: of num_steps, those that ran on lent cores too.
+    """
 
     num_sessions: int = 0
     num_drafter_sessions: int = 0
     num_free_blocks: int = 0
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
+    num_lent_steps: int = 0
 
 
 class Scheduler:
@@ -102,7 +106,7 @@ class Scheduler:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._engine: Engine
-        self._cost: StepCosts
+        self._loan: CoreLoan
         self._drafting = False  # whether drafters may be at work during the step that was planned
 
     @property
@@ -131,9 +135,9 @@ class Scheduler:
             begin_us = monotonic_us()
             self._engine = self._load()
             loaded_us = monotonic_us()
-            self._cost = StepCosts(measure_cost(self._engine))
+            self._loan = measure_loan(self._engine)
             spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
-            _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, self._cost.alone.curve().points)
+            _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, self._loan.curves(())[0].points)
         except BaseException as error:  # noqa: BLE001 -- the thread's edge: whoever waits for the engine gets the error
             self.engine_ready.set_exception(error)
             return
@@ -191,8 +195,9 @@ class Scheduler:
             num_sessions=len(self._sessions),
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self._sessions.values()),
             num_free_blocks=self._engine.num_free_blocks,
-            cost=self._cost.alone.curve().points,
+            cost=self._loan.curves(())[0].points,
             num_steps=self._num_steps,
+            num_lent_steps=self._loan.num_steps,
         )
 
     # --- what arrives -----------------------------------------------------------------------------------------------------
@@ -278,9 +283,8 @@ class Scheduler:
         if not views:
             return PacingPlan((), None, "idle")
         self._drafting = any(view.is_drafting for _, view in views)
-        return self._planner.plan(
-            views, self._cost.alone.curve(), self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve()
-        )
+        cost, cost_drafting = self._loan.curves(self._connections)
+        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting)
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
@@ -315,7 +319,8 @@ class Scheduler:
         belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
         """
         try:
-            result = self._engine.step(StepPlan(tuple(rows)))
+            plan = self._step_plan(rows)
+            result = self._engine.step(plan)
         except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions it was raised for only
             _LOG.exception("a step of %d sessions failed", len(rows))
             if len(rows) == 1:
@@ -325,13 +330,19 @@ class Scheduler:
                 self._verify([row])
             return
         self._num_steps += 1
-        self._observe_cost(rows, result)
+        self._observe_cost(plan, result)
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 
-    def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
-        if all(len(one.committed) == 1 for one in rows):
-            self._cost.observe(result.num_rows, result.step_us, drafting=self._drafting)
+    def _step_plan(self, rows: list[SequenceRows]) -> StepPlan:
+        num_rows = sum(len(one.committed) + len(one.tokens) for one in rows)
+        sessions = (hosted.session for hosted in self._sessions.values())
+        return StepPlan(tuple(rows), self._loan.threads(num_rows, sessions, self._connections))
+
+    def _observe_cost(self, plan: StepPlan, result: StepResult) -> None:
+        self._loan.count(plan.lent_threads)
+        if all(len(one.committed) == 1 for one in plan.sequences):
+            self._loan.observe(result.num_rows, result.step_us, plan.lent_threads, drafting=self._drafting)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
         hosted.logprobs = result.logprobs

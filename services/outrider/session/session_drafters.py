@@ -7,7 +7,7 @@ them costs its drafter its part in this session (docs/architecture.md section 3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from outrider.errors import ProtocolViolation
 from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
@@ -64,6 +64,10 @@ class SessionDrafters:
     def open(self) -> list[DrafterLink]:
         """Links that frames go to."""
         return [link for link in self._links.values() if link.is_open]
+
+    def at_work(self, names: Collection[str]) -> bool:
+        """Whether one of these drafters may be drafting at present."""
+        return any(link.is_open and link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
 
     def worth_waiting(self) -> list[DrafterLink]:
         """Links that are live and answer in time."""
