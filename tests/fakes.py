@@ -81,6 +81,7 @@ class TableEngine:
     """The Engine protocol over a TruthTable, strict about every invariant a scheduler must keep. step_us: what a step claims to cost.
 
     prefix_cache: whether what one sequence was fed, another need not be fed again, in whole blocks; num_fed counts committed rows.
+    lent_threads: what a step can use of its plan's; then it claims to cost lent_step_us. lent: what each step was given.
     """
 
     def __init__(
@@ -92,12 +93,16 @@ class TableEngine:
         max_rows: int = 256,
         step_us: int = 1000,
         prefix_cache: bool = False,
+        lent_threads: int = 0,
+        lent_step_us: int = 600,
     ) -> None:
         self.table = table
         self.step_us = step_us
+        self.lent_step_us = lent_step_us
+        self.lent: list[int] = []
         self.num_steps = 0
         self.num_fed = 0
-        self._limits = EngineLimits(max_rows, block_len, num_blocks, num_blocks * block_len, prefix_cache)
+        self._limits = EngineLimits(max_rows, block_len, num_blocks, num_blocks * block_len, prefix_cache, lent_threads)
         self._known: set[tuple[str, tuple[int, ...]]] = set()
         self._sequences: dict[int, _Sequence] = {}
         self._free = num_blocks
@@ -171,7 +176,10 @@ class TableEngine:
         assert 0 < num_rows <= self._limits.max_rows
         assert len({rows.sequence for rows in plan.sequences}) == len(plan.sequences)
         results = tuple(self._step_one(rows) for rows in plan.sequences)
-        return StepResult(results, self.step_us, self.step_us, num_rows)
+        assert 0 <= plan.lent_threads <= self._limits.lent_threads
+        self.lent.append(plan.lent_threads)
+        step_us = self.lent_step_us if plan.lent_threads else self.step_us
+        return StepResult(results, step_us, step_us, num_rows)
 
     def _step_one(self, rows: SequenceRows) -> SequenceResult:
         state = self._sequences[rows.sequence]

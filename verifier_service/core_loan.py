@@ -31,18 +31,19 @@ class CoreLoan:
         self._worth = None if lent is None else LoanWorth(own.curve(), lent.curve())
         self._most_lent = most_lent
         self._is_at_hand = False  # for the step chosen for last
+        self._mixed: tuple[CostCurve, CostCurve] | None = None  # until the next observation
 
     def curves(self, drafters: Collection[str]) -> tuple[CostCurve, CostCurve]:
         """What steps cost while drafters rest, and while some may be at work. drafters: endpoints of those that are connected.
 
         Beside drafters of this machine there is no loan, beside those of others there is.
         """
-        resting, drafting = self._own.alone.curve(), self._own.drafting.curve()
+        drafting = self._own.drafting.curve()
         if self._lent is None:
-            return resting, drafting
-        if not any(map(is_near, drafters)):
-            drafting = self._mixed(drafting, self._lent.drafting.curve())
-        return self._mixed(resting, self._lent.alone.curve()), drafting
+            return self._own.alone.curve(), drafting
+        if self._mixed is None:
+            self._mixed = self._mix(self._own.alone, self._lent.alone), self._mix(self._own.drafting, self._lent.drafting)
+        return self._mixed[0], drafting if any(map(is_near, drafters)) else self._mixed[1]
 
     def threads(self, num_rows: int, sessions: Iterable[VerifierSession], drafters: Collection[str]) -> int:
         """How many lent threads the coming step is to use. sessions: all that are live; drafters: endpoints of those that are connected."""
@@ -62,12 +63,13 @@ class CoreLoan:
         costs.observe(num_rows, step_us, drafting=drafting)
         if self._worth is not None and self._is_at_hand:
             self._worth.observe(num_rows, step_us, lent=lent_threads > 0)
+        self._mixed = None
 
-    def _mixed(self, own: CostCurve, lent: CostCurve) -> CostCurve:
+    def _mix(self, own: CostModel, lent: CostModel) -> CostCurve:
         """By rows, the curve of the way that is in use."""
-        worth = self._worth
+        worth, lent_curve = self._worth, lent.curve()
         assert worth is not None
-        return rising((rows, lent.verify_us(rows) if worth.lends(rows) else us) for rows, us in own.points)
+        return rising((rows, lent_curve.verify_us(rows) if worth.lends(rows) else us) for rows, us in own.curve().points)
 
 
 def measure_loan(engine: Engine) -> CoreLoan:

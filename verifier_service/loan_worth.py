@@ -14,7 +14,8 @@ from outrider.session.pacing.contract import CostCurve
 PROBE_SHARE = 1 / 200  # of the steps' time may be lost to probes
 PROBE_AFTER = 32  # steps of about the same rows between two probes, at least
 MAX_SAVED_STEPS = 64  # of what probes may lose; a way that takes so many times as long is not tried again
-MIN_GAIN = 0.05  # below it a loan is not begun; one that is on ends when there is no gain at all
+# A loan begins when it promises more than the one, and ends when it loses more than the other: between them noise has its place.
+MIN_GAIN, MAX_LOSS = 0.05, 0.02
 MIN_STAY = 16  # steps of about the same rows from one change of mind to the next
 RATE = 1 / 16  # of a running estimate, once it rests on as many steps
 MAX_SURPRISE = 2.0  # what a single step (a machine that stalled) can be, in terms of what was expected
@@ -55,8 +56,7 @@ class _Place:
 
     def reconsider(self) -> None:
         """After a step: begin or end the loan, where it is clear that it pays or no longer does."""
-        least = 1.0 if self.lends else 1.0 - MIN_GAIN
-        pays = self.lent.ratio < least * self.own.ratio
+        pays = self.lent.ratio < (1.0 + MAX_LOSS if self.lends else 1.0 - MIN_GAIN) * self.own.ratio
         if pays != self.lends and self.num_stayed >= MIN_STAY:
             self.lends = pays
             self.num_stayed = self.num_unprobed = 0

@@ -86,6 +86,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         dtype=DType(given.dtype),
         numerics=Numerics(given.numerics),
         num_threads=given.threads,
+        lent_threads=given.lent_threads,
         num_blocks=given.kv_blocks,
         kv_budget_mib=given.kv_mib,
         max_rows=given.max_rows,
@@ -144,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
     add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
+    lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"
+    add("--lent-threads", type=int, default=0, metavar="M", help=lent)
     add("--device", default="cpu")
     add("--revision", default="")
     add("--trust-remote-code", action="store_true")

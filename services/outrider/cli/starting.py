@@ -53,9 +53,10 @@ def endpoint_table(deployment: Deployment) -> Table:
     """Who listens where, with which model and threads."""
     spec = deployment.spec
     table = Table("service", "address", "model", "threads", "pid", title=f"up in {deployment.start_s:.1f} s, logs in {deployment.folder}")
+    verifier_threads = f"{spec.threads.verifier}{f' + {spec.threads.lent} lent' if spec.threads.lent else ''}"
     rows = {
         "gateway": (deployment.gateway, "tokenizer only", "1"),
-        "verifier": (deployment.verifier, f"{_short(spec.target)} ({spec.dtype}, {spec.numerics})", str(spec.threads.verifier)),
+        "verifier": (deployment.verifier, f"{_short(spec.target)} ({spec.dtype}, {spec.numerics})", verifier_threads),
         "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({spec.dtype})", str(spec.threads.drafter)),
     }
     for name, process in deployment.processes.items():
