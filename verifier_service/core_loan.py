@@ -45,13 +45,18 @@ class CoreLoan:
             self._mixed = self._mix(self._own.alone, self._lent.alone), self._mix(self._own.drafting, self._lent.drafting)
         return self._mixed[0], drafting if any(map(is_near, drafters)) else self._mixed[1]
 
-    def threads(self, num_rows: int, sessions: Iterable[VerifierSession], drafters: Collection[str]) -> int:
-        """How many lent threads the coming step is to use. sessions: all that are live; drafters: endpoints of those that are connected."""
+    def threads(self, num_rows: int, sessions: Iterable[VerifierSession], drafters: Collection[str], *, reads: bool = False) -> int:
+        """How many lent threads the coming step is to use.
+
+        sessions: all that are live. drafters: endpoints of those that are connected. reads: the step has a prefill, and is not observed.
+        """
         if self._worth is None:
             return 0
         near = frozenset(filter(is_near, drafters))
         self._is_at_hand = not near or not any(session.is_drafted_for_by(near) for session in sessions)
-        return self._most_lent if self._is_at_hand and self._worth.choose(num_rows) else 0
+        if not self._is_at_hand:
+            return 0
+        return self._most_lent if (self._worth.lends if reads else self._worth.choose)(num_rows) else 0
 
     def count(self, lent_threads: int) -> None:
         """A step has run on so many lent threads."""

@@ -16,6 +16,9 @@ PROBE_AFTER = 32  # steps of about the same rows between two probes, at least
 MAX_SAVED_STEPS = 64  # of what probes may lose; a way that takes so many times as long is not tried again
 # A loan begins when it promises more than the one, and ends when it loses more than the other: between them noise has its place.
 MIN_GAIN, MAX_LOSS = 0.05, 0.02
+# What a loan may seem to cost at start and begin all the same: the others of a deployment load then, on the very cores that are lent later,
+# and a measurement that was disturbed is too long. Steps soon tell.
+MAX_FIRST_RATIO = 2.0
 MIN_STAY = 16  # steps of about the same rows from one change of mind to the next
 RATE = 1 / 16  # of a running estimate, once it rests on as many steps
 MAX_SURPRISE = 2.0  # what a single step (a machine that stalled) can be, in terms of what was expected
@@ -44,7 +47,7 @@ class _Place:
     num_unprobed: int = 0
 
     def __post_init__(self) -> None:
-        self.lends = self.lent.ratio < self.own.ratio
+        self.lends = self.lent.ratio < MAX_FIRST_RATIO * self.own.ratio
 
     def of(self, *, lent: bool) -> _Estimate:
         return self.lent if lent else self.own

@@ -337,11 +337,11 @@ class Scheduler:
     def _step_plan(self, rows: list[SequenceRows]) -> StepPlan:
         num_rows = sum(len(one.committed) + len(one.tokens) for one in rows)
         sessions = (hosted.session for hosted in self._sessions.values())
-        return StepPlan(tuple(rows), self._loan.threads(num_rows, sessions, self._connections))
+        return StepPlan(tuple(rows), self._loan.threads(num_rows, sessions, self._connections, reads=_reads(rows)))
 
     def _observe_cost(self, plan: StepPlan, result: StepResult) -> None:
         self._loan.count(plan.lent_threads)
-        if all(len(one.committed) == 1 for one in plan.sequences):
+        if not _reads(plan.sequences):
             self._loan.observe(result.num_rows, result.step_us, plan.lent_threads, drafting=self._drafting)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
@@ -400,6 +400,11 @@ class Scheduler:
             self._fail(hosted, detail)
         self._publish()
         self._flush()
+
+
+def _reads(rows: Sequence[SequenceRows]) -> bool:
+    """Whether any of them is more than the newest committed token and guesses."""
+    return any(len(one.committed) != 1 for one in rows)
 
 
 def _is_close(effect: VerifierEffect) -> bool:

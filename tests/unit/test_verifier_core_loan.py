@@ -20,7 +20,7 @@ from verifier_service.cost_model import CostModel
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7]
 NEAR, FAR = "unix:/run/drafter.sock", "10.0.0.7:7000"
-OWN, LENT = {1: 1_000.0, 8: 2_000.0}, {1: 1_200.0, 8: 1_200.0}
+OWN, LENT = {1: 500.0, 8: 2_000.0}, {1: 1_100.0, 8: 1_200.0}
 
 
 def session_drafted_by(drafter: str) -> VerifierSession:
@@ -103,6 +103,7 @@ def test_cores_are_lent_while_every_drafter_of_the_machine_rests() -> None:
     assert given.threads(8, [], {NEAR: 1}) == 2
     assert given.threads(8, [working], {}) == 2, "its stream is down"
     assert given.threads(1, [resting], {NEAR: 1}) == 0, "at one row it does not pay"
+    assert given.threads(1, [resting], {NEAR: 1}, reads=True) == 0
 
 
 def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> None:
@@ -118,7 +119,7 @@ def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> 
 @pytest.mark.parametrize(("drafters", "drafting_us"), [([NEAR], 2_000.0), ([NEAR, FAR], 2_000.0), ([FAR], 1_200.0), ([], 1_200.0)])
 def test_policies_are_told_what_the_coming_step_costs(drafters: Sequence[str], drafting_us: float) -> None:
     resting, drafting = loan().curves(drafters)
-    assert resting.points == ((1, 1_000.0), (8, 1_200.0)), "with a loan where it pays"
+    assert resting.points == ((1, 500.0), (8, 1_200.0)), "with a loan where it pays"
     assert drafting.verify_us(8) == drafting_us, "beside a drafter of this machine there is none"
 
 
@@ -144,6 +145,15 @@ def test_steps_beside_a_drafter_at_work_do_not_judge_the_loan() -> None:
     for _ in range(500):
         given.observe(8, 500, given.threads(8, [working], {NEAR: 1}), drafting=True)
     assert given.threads(8, [], {NEAR: 1}) == 2, "quick steps without a loan, but not of those that could have had one"
+
+
+def test_prompts_are_not_read_the_other_way_to_find_out() -> None:
+    given = loan()
+    for _ in range(400):
+        given.threads(8, [], {})
+        given.observe(8, 1_200, 2, drafting=False)
+    assert given.threads(8, [], {}) == 0, "a probe is due"
+    assert given.threads(8, [], {}, reads=True) == 2
 
 
 def test_both_ways_are_measured_at_start_where_the_engine_can_lend() -> None:

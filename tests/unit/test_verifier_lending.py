@@ -7,6 +7,7 @@ import pytest
 from fakes import TableEngine
 from fakes_scheduler import PROMPT, TABLE, Loop, ended
 from verifier_service.inbox import PairUp
+from verifier_service.loan_worth import MIN_STAY, PROBE_AFTER
 
 
 def lent_of(loop: Loop, engine: TableEngine, num_before: int) -> list[int]:
@@ -53,7 +54,9 @@ async def test_a_loan_that_does_not_pay_is_left_alone() -> None:
     loop = Loop(engine)
     num_before = len(engine.lent)
     ended(loop, loop.open(200))
-    assert sum(map(bool, lent_of(loop, engine, num_before))) <= 2
+    lent = lent_of(loop, engine, num_before)
+    assert lent[: MIN_STAY + 1] == [2] * (MIN_STAY + 1), "what was measured at start may have been disturbed"
+    assert sum(map(bool, lent[MIN_STAY + 1 :])) <= 200 / PROBE_AFTER
 
 
 async def test_an_engine_that_cannot_lend_is_not_asked_to() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from outrider.session.pacing.contract import CostCurve
-from verifier_service.loan_worth import MAX_SAVED_STEPS, MIN_STAY, PROBE_AFTER, PROBE_SHARE, LoanWorth
+from verifier_service.loan_worth import MAX_FIRST_RATIO, MAX_SAVED_STEPS, MIN_STAY, PROBE_AFTER, PROBE_SHARE, LoanWorth
 
 OWN = CostCurve(((1, 1_000.0), (8, 2_000.0), (64, 8_000.0)))
 
@@ -37,19 +37,36 @@ class Machine:
             self.total_us += us
 
 
-def test_what_was_measured_at_start_decides_at_first() -> None:
+def test_what_was_measured_at_start_decides_at_first_if_it_is_clear_enough() -> None:
     assert LoanWorth(OWN, scaled(0.6)).lends(8)
-    assert not LoanWorth(OWN, scaled(1.4)).lends(8)
-    mixed = LoanWorth(OWN, CostCurve(((1, 1_100.0), (8, 1_200.0), (64, 4_000.0))))
+    assert LoanWorth(OWN, scaled(1.4)).lends(8), "somebody may have been loading"
+    assert not LoanWorth(OWN, scaled(2.1)).lends(8)
+    mixed = LoanWorth(OWN, CostCurve(((1, 2_200.0), (8, 2_400.0), (64, 4_000.0))))
     assert [mixed.lends(rows) for rows in (1, 2, 8, 500)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize(("at_start", "ratio"), [(1.8, 0.6), (0.6, 1.8), (3.0, 0.7), (0.4, 5.0)])
+def test_a_loan_that_seemed_dear_at_start_is_judged_by_the_steps_that_used_it() -> None:
+    for at_start, ratio in ((1.9, 0.7), (1.9, 1.2), (0.7, 1.2)):
+        machine = Machine(LoanWorth(OWN, scaled(at_start)), ratio)
+        machine.run(2 * MIN_STAY)
+        assert machine.worth.lends(8) == (ratio < 1.0)
+
+
+def test_a_question_changes_nothing() -> None:
+    worth = LoanWorth(OWN, scaled(0.6))
+    for _ in range(10 * PROBE_AFTER):
+        worth.observe(8, 1_200, lent=True)
+    assert not worth.choose(8), "a probe is due"
+    assert worth.lends(8)
+    assert not worth.choose(8), "until it was made"
+
+
+@pytest.mark.parametrize(("at_start", "ratio"), [(1.8, 0.6), (0.6, 1.8), (3.0, 0.7), (0.4, 5.0), (2.5, 3.0)])
 def test_a_wrong_measurement_at_start_is_found_out(at_start: float, ratio: float) -> None:
     machine = Machine(LoanWorth(OWN, scaled(at_start)), ratio)
     machine.run(2_000)
     assert machine.worth.lends(8) == (ratio < 1.0)
-    assert machine.num_switches == 1
+    assert machine.num_switches == (at_start < MAX_FIRST_RATIO) ^ (ratio < 1.0)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.9, 1.1, 2.0, 20.0])
@@ -58,9 +75,10 @@ def test_probes_cost_no_more_than_their_share(ratio: float) -> None:
     machine.run(20_000)
     best_us = 20_000 * OWN.verify_us(8) * min(1.0, ratio)
     one_probe_us = OWN.verify_us(8) * abs(1.0 - ratio)
-    assert machine.total_us <= best_us * (1 + 1.01 * PROBE_SHARE) + one_probe_us
+    finding_out_us = MIN_STAY * one_probe_us if ratio < MAX_FIRST_RATIO else 0.0
+    assert machine.total_us <= best_us * (1 + 1.01 * PROBE_SHARE) + one_probe_us + finding_out_us
     num_probes = machine.num_lent if ratio > 1.0 else 20_000 - machine.num_lent
-    assert 2 <= num_probes <= 20_000 / PROBE_AFTER
+    assert 2 <= num_probes <= 20_000 / PROBE_AFTER + MIN_STAY
 
 
 def test_a_loan_that_stops_paying_ends_and_one_that_pays_again_begins() -> None:
