@@ -19,7 +19,7 @@ _NEAR = ("unix:", "127.", "localhost:", "[::1]:")
 
 
 class CoreLoan:
-    """own, lent: what steps took at start; lent None where nothing is lent. most_lent: threads of a loan, beyond the engine's own.
+    """own, lent: what steps took at start, at the same rows; lent None where nothing is lent. most_lent: threads of a loan.
 
     num_steps: steps that ran with a loan.
     """
@@ -31,19 +31,20 @@ class CoreLoan:
         self._worth = None if lent is None else LoanWorth(own.curve(), lent.curve())
         self._most_lent = most_lent
         self._is_at_hand = False  # for the step chosen for last
-        self._mixed: tuple[CostCurve, CostCurve] | None = None  # until the next observation
+        self._resting: CostCurve | None = None  # of steps while drafters rest, until the next observation
 
     def curves(self, drafters: Collection[str]) -> tuple[CostCurve, CostCurve]:
         """What steps cost while drafters rest, and while some may be at work. drafters: endpoints of those that are connected.
 
         Beside drafters of this machine there is no loan, beside those of others there is.
         """
-        drafting = self._own.drafting.curve()
-        if self._lent is None:
-            return self._own.alone.curve(), drafting
-        if self._mixed is None:
-            self._mixed = self._mix(self._own.alone, self._lent.alone), self._mix(self._own.drafting, self._lent.drafting)
-        return self._mixed[0], drafting if any(map(is_near, drafters)) else self._mixed[1]
+        own, lent = self._own, self._lent
+        if lent is None:
+            return own.alone.curve(), own.drafting.curve()
+        if self._resting is None:
+            self._resting = self._mix(own.alone, lent.alone)
+        is_lent_beside = not any(map(is_near, drafters))
+        return self._resting, self._mix(own.drafting, lent.drafting) if is_lent_beside else own.drafting.curve()
 
     def threads(self, num_rows: int, sessions: Iterable[VerifierSession], drafters: Collection[str], *, reads: bool = False) -> int:
         """How many lent threads the coming step is to use.
@@ -68,13 +69,13 @@ class CoreLoan:
         costs.observe(num_rows, step_us, drafting=drafting)
         if self._worth is not None and self._is_at_hand:
             self._worth.observe(num_rows, step_us, lent=lent_threads > 0)
-        self._mixed = None
+        self._resting = None
 
     def _mix(self, own: CostModel, lent: CostModel) -> CostCurve:
         """By rows, the curve of the way that is in use."""
-        worth, lent_curve = self._worth, lent.curve()
-        assert worth is not None
-        return rising((rows, lent_curve.verify_us(rows) if worth.lends(rows) else us) for rows, us in own.curve().points)
+        assert self._worth is not None
+        both = zip(own.curve().points, lent.curve().points, self._worth.ways(), strict=True)
+        return rising([lent_point if lends else own_point for own_point, lent_point, lends in both])
 
 
 def measure_loan(engine: Engine) -> CoreLoan:

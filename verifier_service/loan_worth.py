@@ -77,6 +77,10 @@ class LoanWorth:
         """Whether steps of so many rows use lent cores where they are at hand, but for a probe."""
         return self._place(num_rows).lends
 
+    def ways(self) -> list[bool]:
+        """The same for each point of the curves."""
+        return [place.lends for place in self._places.values()]
+
     def choose(self, num_rows: int) -> bool:
         """Whether the coming step, of so many rows and with lent cores at hand, is to use them."""
         place = self._place(num_rows)

@@ -195,7 +195,7 @@ class Scheduler:
             num_sessions=len(self._sessions),
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self._sessions.values()),
             num_free_blocks=self._engine.num_free_blocks,
-            cost=self._loan.curves(())[0].points,
+            cost=self._loan.curves(self._connections)[0].points,
             num_steps=self._num_steps,
             num_lent_steps=self._loan.num_steps,
         )
