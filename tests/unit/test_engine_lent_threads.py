@@ -12,6 +12,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import fakes_models
+from fakes_engines import results_fail
 from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
@@ -100,6 +101,15 @@ def test_torch_is_lent_threads_in_fast_numerics(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(PagedEngine, "_logits", spy)
     answer(engine, TURNS)
     assert seen == [1 + min(NUM_LENT, lent) for lent in TURNS]
+    assert torch.get_num_threads() == 1
+
+
+def test_a_step_that_fails_gives_back_what_it_was_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load(tmp_path, EngineKind.TRANSFORMERS, Numerics.FAST)
+    engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(3), len(PROMPT), 64, 0))
+    with results_fail(engine, monkeypatch):
+        engine.step(StepPlan((SequenceRows(1, PROMPT, NONE, NONE),), NUM_LENT))
+    assert torch.get_num_threads() == 1
 
 
 def test_numpys_library_follows_torch() -> None:

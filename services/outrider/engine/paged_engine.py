@@ -98,9 +98,9 @@ class PagedEngine:
         the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
         self._picker.check(plan)
-        self._threads.use(plan.lent_threads)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
+            self._threads.use(plan.lent_threads)
             try:
                 logits = self._logits(batch)
                 forwarded = time.perf_counter_ns()
@@ -109,6 +109,8 @@ class PagedEngine:
             except BaseException:
                 batch.revert()
                 raise
+            finally:
+                self._threads.use(0)  # at once: whose cores they are may be waiting for what this step says
         for segment in batch.segments:
             if segment.num_wanted:  # only what led to logits that are numbers: a fault of the hardware must not be found again
                 self._sequences.share(segment.state)

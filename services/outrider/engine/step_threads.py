@@ -25,7 +25,7 @@ class StepThreads(Protocol):
     most_lent: int
 
     def use(self, num_lent: int) -> None:
-        """From now on so many beyond its own, most_lent of them at most. Called by the thread that steps, between two steps."""
+        """From now on so many beyond its own, most_lent of them at most. Called by the thread that steps, before and after a step."""
         ...
 
 
