@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drafter_service.scheduler import SchedulerLimits
-from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
@@ -56,6 +56,7 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
         model=given.model,
         kind=EngineKind(given.engine),
         dtype=DType(given.dtype),
+        weights=WeightFormat(given.weights),
         numerics=Numerics(given.numerics),
         num_threads=given.threads,
         num_blocks=given.kv_blocks,
@@ -75,6 +76,8 @@ def parse_settings(argv: Sequence[str]) -> DrafterSettings:
     _within("--max-prefix-len", given.max_prefix_len, 0, MAX_LEN)
     _within("--drain-grace-s", given.drain_grace_s, 0, MAX_GRACE_S)
     engine.check()
+    if given.replay_texts and engine.weights is WeightFormat.INT8:
+        raise InvalidRequest("--weights", "int8 would change nothing: replayed drafts come from a file, not from the model; leave it out")
     return DrafterSettings(
         engine=engine,
         listen=tuple(given.listen),
@@ -104,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     model.add_argument("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     model.add_argument("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
+    model.add_argument("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
     model.add_argument("--numerics", choices=[numerics.value for numerics in Numerics], default=Numerics.FAST.value)
     model.add_argument("--device", default="cpu")
     model.add_argument("--threads", type=int, default=1, help="torch threads of the drafting thread")

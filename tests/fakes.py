@@ -82,6 +82,7 @@ class TableEngine:
 
     prefix_cache: whether what one sequence was fed, another need not be fed again, in whole blocks; num_fed counts committed rows.
     lent_threads: what a step can use of its plan's; then it claims to cost lent_step_us. lent: what each step was given.
+    held: what the newest step was given, until the loan was ended; num_ended: how often there was one to end.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class TableEngine:
         self.step_us = step_us
         self.lent_step_us = lent_step_us
         self.lent: list[int] = []
+        self.held = self.num_ended = 0
         self.num_steps = 0
         self.num_fed = 0
         self._limits = EngineLimits(max_rows, block_len, num_blocks, num_blocks * block_len, prefix_cache, lent_threads)
@@ -158,6 +160,10 @@ class TableEngine:
         del state.cached[length:]
         state.nodes.clear()
 
+    def end_loan(self) -> None:
+        self.num_ended += self.held > 0
+        self.held = 0
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         assert not subtree
         state = self._sequences[sequence]
@@ -178,6 +184,7 @@ class TableEngine:
         results = tuple(self._step_one(rows) for rows in plan.sequences)
         assert 0 <= plan.lent_threads <= self._limits.lent_threads
         self.lent.append(plan.lent_threads)
+        self.held = plan.lent_threads
         step_us = self.lent_step_us if plan.lent_threads else self.step_us
         return StepResult(results, step_us, step_us, num_rows)
 

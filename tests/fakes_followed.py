@@ -18,9 +18,11 @@ from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
 from outrider.errors import InvalidRequest
+from outrider.noise.field import POSITION_STEP
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import Follow, SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
+from outrider_kernels.thin_pick import PickRule
 
 NONE: IntArray = np.empty(0, np.int32)
 NUM_IDS = fakes_models.VOCAB - 3  # the last columns of the logits are padding
@@ -110,6 +112,17 @@ def one_by_one(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: 
         picks += result.picks.tolist()
         probs += [] if result.pick_probs is None else result.pick_probs.tolist()
     return picks, probs
+
+
+def later_noise(engine: PagedEngine) -> Callable[..., PickRule]:
+    """An engine's rule, but for its noise: each pick has that of the next position."""
+    original = engine._picker.rule
+
+    def rule(spec: SequenceSpec, *, with_prob: bool) -> PickRule:
+        right = original(spec, with_prob=with_prob)
+        return replace(right, key=(right.key + POSITION_STEP) % 2**64)
+
+    return rule
 
 
 def held(engine: PagedEngine, sequence: int) -> list[object]:

@@ -6,7 +6,10 @@ flattened, because policies divide by differences of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -33,6 +36,8 @@ class CostModel:
     def __init__(self, points: dict[int, float]) -> None:
         assert points
         self._points = dict(sorted(points.items()))
+        self._rows = list(self._points)
+        self._edges = row_edges(self._rows)
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
@@ -40,7 +45,7 @@ class CostModel:
 
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
-        nearest = min(self._points, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
+        nearest = self._rows[bisect.bisect_left(self._edges, num_rows)]
         expected = max(1.0, self._curve.verify_us(num_rows))
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
@@ -57,17 +62,20 @@ class CostModel:
         return CostModel(dict(self._curve.points))
 
     def _flattened(self) -> CostCurve:
-        return rising(self._points.items())
+        return rising(self._rows, self._points.values())
 
 
-def rising(points: Iterable[tuple[int, float]]) -> CostCurve:
-    """A curve through points of ascending rows that never falls: a point below one of fewer rows is raised to it."""
-    highest = 0.0
-    kept: list[tuple[int, float]] = []
-    for rows, us in points:
-        highest = max(highest, us)
-        kept.append((rows, highest))
-    return CostCurve(tuple(kept))
+def rising(rows: Sequence[int], times_us: Iterable[float]) -> CostCurve:
+    """A curve through these points, of ascending rows, that never falls: a point below one of fewer rows is raised to it."""
+    return CostCurve(tuple(zip(rows, itertools.accumulate(times_us, max), strict=True)))
+
+
+def row_edges(rows: Sequence[int]) -> list[int]:
+    """The most rows, by bisect_left, to which each of these ascending counts but the last is the nearest, by ratio.
+
+    Below the geometric mean of two the smaller is nearer.
+    """
+    return [math.isqrt(fewer * more) for fewer, more in itertools.pairwise(rows)]
 
 
 class StepCosts:

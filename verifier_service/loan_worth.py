@@ -7,9 +7,11 @@ PROBE_SHARE of the steps' time, so that a way that is far worse is tried far les
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
 
 from outrider.session.pacing.contract import CostCurve
+from verifier_service.cost_model import row_edges
 
 PROBE_SHARE = 1 / 200  # of the steps' time may be lost to probes
 PROBE_AFTER = 32  # steps of about the same rows between two probes, at least
@@ -38,13 +40,18 @@ class _Estimate:
 
 @dataclass(slots=True)
 class _Place:
-    """Steps of about the same rows. lends: the way in use. num_stayed: its steps since it came into use; num_unprobed: since a probe."""
+    """Steps of about the same rows. lends: the way in use. num_stayed: its steps since it came into use; num_unprobed: since a probe.
+
+    usual_us: of the newest step's rows, num_rows of them, at start without a loan.
+    """
 
     own: _Estimate
     lent: _Estimate
     lends: bool = field(init=False)
     num_stayed: int = 0
     num_unprobed: int = 0
+    num_rows: int = 0
+    usual_us: float = 1.0
 
     def __post_init__(self) -> None:
         self.lends = self.lent.ratio < MAX_FIRST_RATIO * self.own.ratio
@@ -57,39 +64,47 @@ class _Place:
         """By how much a step of the other way takes longer than one of the way in use, in the estimates' terms."""
         return self.of(lent=not self.lends).ratio - self.of(lent=self.lends).ratio
 
-    def reconsider(self) -> None:
-        """After a step: begin or end the loan, where it is clear that it pays or no longer does."""
+    def reconsider(self) -> bool:
+        """After a step: begin or end the loan, where it is clear that it pays or no longer does. Returns whether it did."""
         pays = self.lent.ratio < (1.0 + MAX_LOSS if self.lends else 1.0 - MIN_GAIN) * self.own.ratio
-        if pays != self.lends and self.num_stayed >= MIN_STAY:
-            self.lends = pays
-            self.num_stayed = self.num_unprobed = 0
+        if pays == self.lends or self.num_stayed < MIN_STAY:
+            return False
+        self.lends = pays
+        self.num_stayed = self.num_unprobed = 0
+        return True
 
 
 class LoanWorth:
-    """own, lent: what steps took at start without and with a loan, while drafters rested."""
+    """own, lent: what steps took at start without and with a loan, while drafters rested.
+
+    rows: of the curves' points, ascending. ways: for each of them, whether steps of about so many rows use lent cores that are at hand.
+    """
 
     def __init__(self, own: CostCurve, lent: CostCurve) -> None:
         self._usual = own
-        self._places = {rows: _Place(_Estimate(1.0), _Estimate(lent.verify_us(rows) / max(1.0, us))) for rows, us in own.points}
+        self._places = [_Place(_Estimate(1.0), _Estimate(lent.verify_us(rows) / max(1.0, us))) for rows, us in own.points]
         self._saved_us = 0.0
+        self.rows = [rows for rows, _ in own.points]
+        self._edges = row_edges(self.rows)
+        self.ways = [place.lends for place in self._places]
 
     def lends(self, num_rows: int) -> bool:
         """Whether steps of so many rows use lent cores where they are at hand, but for a probe."""
         return self._place(num_rows).lends
 
-    def ways(self) -> list[bool]:
-        """The same for each point of the curves."""
-        return [place.lends for place in self._places.values()]
-
     def choose(self, num_rows: int) -> bool:
         """Whether the coming step, of so many rows and with lent cores at hand, is to use them."""
         place = self._place(num_rows)
-        is_due = place.num_unprobed >= PROBE_AFTER and self._saved_us >= place.lead * self._usual.verify_us(num_rows)
-        return place.lends != is_due
+        if place.num_unprobed < PROBE_AFTER:
+            return place.lends
+        return place.lends != (self._saved_us >= place.lead * place.usual_us)
 
-    def observe(self, num_rows: int, step_us: int, *, lent: bool) -> None:
-        """A step without prefill, with lent cores at hand, took so long; lent: with them."""
-        place, usual_us = self._place(num_rows), max(1.0, self._usual.verify_us(num_rows))
+    def observe(self, num_rows: int, step_us: int, *, lent: bool) -> bool:
+        """A step without prefill, with lent cores at hand, took so long; lent: with them. Returns whether `ways` changed."""
+        place = self._place(num_rows)
+        if num_rows != place.num_rows:
+            place.num_rows, place.usual_us = num_rows, max(1.0, self._usual.verify_us(num_rows))
+        usual_us = place.usual_us
         self._saved_us = min(MAX_SAVED_STEPS * step_us, self._saved_us + PROBE_SHARE * step_us)
         if lent == place.lends:
             place.num_stayed += 1
@@ -98,7 +113,10 @@ class LoanWorth:
             place.num_unprobed = 0
             self._saved_us -= max(0.0, step_us - usual_us * place.of(lent=place.lends).ratio)
         place.of(lent=lent).observe(step_us / usual_us)
-        place.reconsider()
+        if not place.reconsider():
+            return False
+        self.ways = [each.lends for each in self._places]
+        return True
 
     def _place(self, num_rows: int) -> _Place:
-        return self._places[min(self._places, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))]
+        return self._places[bisect.bisect_left(self._edges, num_rows)]

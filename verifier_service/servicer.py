@@ -16,14 +16,14 @@ from outrider.engine.contract import EngineLimits
 from outrider.errors import AlreadyExists, InvalidRequest, Unavailable
 from outrider.rpc.context import Context
 from outrider.rpc.convert.identity import identity_to_proto
-from outrider.rpc.convert.tokens import finish_reason_to_proto, logprobs_to_proto, origins_to_proto, statistics_to_proto
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import identity_pb2
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer
 from verifier_service.admission import Admission
-from verifier_service.answer import AnswerMessage, AnswerStream, SessionEnded, SessionStarted, TokensCommitted
+from verifier_service.answer import AnswerStream, SessionEnded, TokensCommitted
+from verifier_service.answer_messages import answer_to_proto
 from verifier_service.inbox import CancelAsked, Nudge, OpenAsked
 from verifier_service.pairs import Pairs
 from verifier_service.scheduler import Scheduler
@@ -156,27 +156,11 @@ class VerifierServicer(VerifierServiceServicer):
             message = await answer.next()
             if isinstance(message, SessionEnded) and message.error is not None:
                 raise message.error
-            await context.write(self._to_proto(message, answer))
+            await context.write(answer_to_proto(message, answer.request.pacing))
             if isinstance(message, TokensCommitted):
                 answer.delivered(len(message.tokens))
             if isinstance(message, SessionEnded):
                 return
-
-    def _to_proto(self, message: AnswerMessage, answer: AnswerStream) -> pb.DecodeResponse:
-        match message:
-            case SessionStarted():
-                return pb.DecodeResponse(started=pb.DecodeStarted(fingerprint=message.fingerprint, pacing=answer.request.pacing))
-            case TokensCommitted():
-                logprobs = [] if message.logprobs is None else logprobs_to_proto(message.logprobs)
-                origins = origins_to_proto(message.origins)
-                return pb.DecodeResponse(
-                    committed=pb.DecodeCommitted(begin=message.begin, token_ids=message.tokens, origins=origins, logprobs=logprobs)
-                )
-            case SessionEnded():
-                reason = finish_reason_to_proto(message.reason)
-                return pb.DecodeResponse(
-                    finished=pb.DecodeFinished(finish_reason=reason, statistics=statistics_to_proto(message.statistics))
-                )
 
     def _pair_infos(self) -> list[pb.PairInfo]:
         infos: list[pb.PairInfo] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
@@ -84,6 +84,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         model=given.model,
         kind=EngineKind(given.engine),
         dtype=DType(given.dtype),
+        weights=WeightFormat(given.weights),
         numerics=Numerics(given.numerics),
         num_threads=given.threads,
         lent_threads=given.lent_threads,
@@ -143,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-lookup", action="store_true", help="take no guesses from a request's own text; the policy 'lookup' is plain decoding then")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
+    add("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
     add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
     lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"

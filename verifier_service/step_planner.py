@@ -35,11 +35,14 @@ class StepPlanner:
         cost_drafting: CostCurve | None = None,
     ) -> PacingPlan:
         """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for."""
+        self._turn += 1
         groups: dict[str, list[SessionView]] = {}
         for name, view in views:
             groups.setdefault(name, []).append(view)
+        if len(groups) == 1:
+            ((name, own),) = groups.items()
+            return self._policies[name].plan(StepView(tuple(own), cost, max_rows, now_us, cost_drafting))
         names = sorted(groups)
-        self._turn += 1
         take: list[SessionPlan] = []
         wakes: list[int] = []
         reasons: list[str] = []

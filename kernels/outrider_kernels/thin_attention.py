@@ -9,6 +9,7 @@ models, sequences or positions' meaning.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,47 +47,24 @@ class RowKeys:
 
 
 class ThinStep:
-    """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/attention.c."""
+    """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/thin.h."""
 
     def __init__(self, positions: _LongArray, slots: _LongArray, sequences: Sequence[RowKeys]) -> None:
         """positions, slots: int64 [rows], C order."""
-        runs = np.array([run for keys in sequences for run in keys.runs], np.int64)
+        # all structures are 64-bit fields all through, addresses among them
+        runs = array("q", [edge for keys in sequences for run in keys.runs for edge in run])
         masks = [None if keys.tail_mask is None else np.ascontiguousarray(keys.tail_mask, np.float32) for keys in sequences]
-        # both structures are 64-bit fields all through, addresses among them
-        next_run = runs.ctypes.data
-        segments: list[tuple[int, int, int, int, int, int, int]] = []
+        next_run, _ = runs.buffer_info()
+        table = array("q")
         for keys, mask in zip(sequences, masks, strict=True):
-            num_keys = sum(end - begin for begin, end in keys.runs)
+            num_keys = sum([end - begin for begin, end in keys.runs])
             tail = (0, 0) if mask is None else (mask.ctypes.data, mask.shape[1])
-            segments.append((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
+            table.extend((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
             next_run += len(keys.runs) * 2 * runs.itemsize
-        table = np.array(segments, np.int64)
-        step = np.array((positions.ctypes.data, slots.ctypes.data, table.ctypes.data, len(positions), len(sequences)), np.int64)
+        table_address, _ = table.buffer_info()
+        step = array("q", (positions.ctypes.data, slots.ctypes.data, table_address, len(positions), len(sequences)))
         self._kept = (positions, slots, runs, masks, table, step)  # the structures hold addresses only
-        self.address = step.ctypes.data
-
-
-class OneRowStep:
-    """A step of one row that sees every key of its runs, to be moved on without being made anew. address: as of ThinStep."""
-
-    def __init__(self) -> None:
-        self._position, self._slot = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self._runs = np.zeros((1, 2), np.int64)
-        self._segment = np.array((0, 1, self._runs.ctypes.data, 0, 0, 0, 0), np.int64)
-        self._step = np.array((self._position.ctypes.data, self._slot.ctypes.data, self._segment.ctypes.data, 1, 1), np.int64)
-        self.address = self._step.ctypes.data
-
-    def place(self, position: int, slot: int, runs: Sequence[tuple[int, int]]) -> None:
-        """Where the row stands, where its key and value go, and the pool ranges it reads, in logical order."""
-        if len(runs) > len(self._runs):
-            self._runs = np.zeros((2 * len(runs), 2), np.int64)
-            self._segment[2] = self._runs.ctypes.data
-        self._position[0], self._slot[0] = position, slot
-        num_keys = 0
-        for place, (begin, end) in enumerate(runs):
-            self._runs[place, 0], self._runs[place, 1] = begin, end
-            num_keys += end - begin
-        self._segment[3], self._segment[4] = len(runs), num_keys
+        self.address, _ = step.buffer_info()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +118,6 @@ class ThinAttention:
         self.address = ctypes.addressof(self._layer)
         self._function, self._team = team.library.thin_attention, team.handle
 
-    def run(self, step: ThinStep | OneRowStep) -> None:
+    def run(self, step: ThinStep) -> None:
         """Turn, store, attend."""
         self._function(self._team, self.address, step.address)

@@ -2,7 +2,8 @@
 
 A general product rearranges the matrix on every call, which for few rows costs as much as the arithmetic; this one never does. Weights that
 are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes are
-what a thin product waits for. A row's bits depend on the row and the matrix alone (thin/product.c). Definition: `reference_product`.
+what a thin product waits for. So do weights that were made int8 (int8_weight.py), at a quarter. A row's bits depend on the row and the
+matrix alone (thin/product.c). Definition: `reference_product`, for int8 of the dequantised weights.
 Must not know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,17 @@ PANEL = 16  # columns, as in thin/product.c
 _LANES = 8
 
 _FloatArray = npt.NDArray[np.float32]
+
+
+class PanelFormat(IntEnum):
+    """How weights lie in panels, as in thin/product.c: float32, bfloat16 bits, or int8 with a scale for each column."""
+
+    FLOATS = 0
+    HALVES = 1
+    BYTES = 2
+
+
+_FORMATS = {np.dtype(np.float32): PanelFormat.FLOATS, np.dtype(np.uint16): PanelFormat.HALVES, np.dtype(np.int8): PanelFormat.BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +54,70 @@ def reference_product(rows: _FloatArray, weight: _FloatArray, norm: RowNorm | No
 
 @dataclass(frozen=True, slots=True)
 class ThinMatrix:
-    """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number."""
+    """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number, or int8.
+
+    column_scale: float32 [outputs], what a column's int8 values are multiples of; None for the other types.
+    """
 
     panels: npt.NDArray[Any]
     num_inputs: int
     num_outputs: int
+    column_scale: _FloatArray | None = None
+
+    @property
+    def format(self) -> PanelFormat:
+        """How the weights are kept."""
+        return _FORMATS[self.panels.dtype]
 
     @property
     def is_half(self) -> bool:
         """Whether the weights are kept as bfloat16."""
-        return bool(self.panels.dtype == np.uint16)
+        return self.format is PanelFormat.HALVES
+
+    @property
+    def num_bytes(self) -> int:
+        """Of memory."""
+        return self.panels.nbytes + (0 if self.column_scale is None else self.column_scale.nbytes)
 
     @staticmethod
     def pack(weight: _FloatArray) -> ThinMatrix:
         """weight: float32 [outputs, inputs]."""
         num_outputs, num_inputs = weight.shape
-        num_panels = -(-num_outputs // PANEL)
         bits = np.ascontiguousarray(weight).view(np.uint32)
-        is_half = not (bits & np.uint32(0xFFFF)).any()
-        padded = np.zeros((num_panels * PANEL, num_inputs), np.uint16 if is_half else np.float32)
-        padded[:num_outputs] = (bits >> np.uint32(16)).astype(np.uint16) if is_half else weight
-        panels: npt.NDArray[Any] = padded.reshape(num_panels, PANEL, num_inputs).transpose(0, 2, 1)
-        if is_half:  # column n and column n + _LANES are neighbours: one load gives both
-            panels = panels.reshape(num_panels, num_inputs, 2, _LANES).swapaxes(2, 3)
-        return ThinMatrix(np.ascontiguousarray(panels).reshape(num_panels, num_inputs, PANEL), num_inputs, num_outputs)
+        if (bits & np.uint32(0xFFFF)).any():
+            return ThinMatrix(np.ascontiguousarray(_panels(weight)), num_inputs, num_outputs)
+        panels = _panels((bits >> np.uint32(16)).astype(np.uint16))
+        # column n and column n + _LANES are neighbours: one load gives both
+        pairs = panels.reshape(len(panels), num_inputs, 2, _LANES).swapaxes(2, 3)
+        return ThinMatrix(np.ascontiguousarray(pairs).reshape(panels.shape), num_inputs, num_outputs)
+
+    @staticmethod
+    def pack_int8(values: npt.NDArray[np.int8], scale: _FloatArray) -> ThinMatrix:
+        """The matrix values * scale[:, None]. values: [outputs, inputs]; scale: [outputs]. Raises ValueError when they do not fit."""
+        if values.dtype != np.int8 or scale.dtype != np.float32 or scale.shape != values.shape[:1]:
+            raise ValueError(f"int8 values need a float32 scale for each output, not {scale.dtype} {scale.shape}")
+        num_outputs, num_inputs = values.shape
+        return ThinMatrix(np.ascontiguousarray(_panels(values)), num_inputs, num_outputs, np.ascontiguousarray(scale))
+
+
+def _panels(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """[panels, inputs, PANEL] of [outputs, inputs], with zeros behind the last output; a view."""
+    num_outputs, num_inputs = weight.shape
+    num_panels = -(-num_outputs // PANEL)
+    padded = np.zeros((num_panels * PANEL, num_inputs), weight.dtype)
+    padded[:num_outputs] = weight
+    return padded.reshape(num_panels, PANEL, num_inputs).transpose(0, 2, 1)
 
 
 class _Call(ctypes.Structure):
     """thin_call of thin/product.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "panels", "bias", "scale", "normed", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "panels", "column_scale", "bias", "scale", "normed", "out")),
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
         ("epsilon", ctypes.c_float),
-        ("is_half", ctypes.c_int32),
+        ("format", ctypes.c_int32),
         ("adds", ctypes.c_int32),
     )
 
@@ -108,6 +150,7 @@ class ThinProduct:
         self._call = _Call(
             rows.ctypes.data,
             matrix.panels.ctypes.data,
+            None if matrix.column_scale is None else matrix.column_scale.ctypes.data,
             None if bias is None else bias.ctypes.data,
             None if norm is None else norm.scale.ctypes.data,
             None if normed is None else normed.ctypes.data,
@@ -115,7 +158,7 @@ class ThinProduct:
             matrix.num_inputs,
             matrix.num_outputs,
             0.0 if norm is None else norm.epsilon,
-            matrix.is_half,
+            matrix.format,
             adds,
         )
         self.address = ctypes.addressof(self._call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from outrider_kernels.thin_attention import OneRowStep, ThinAttention, ThinStep
+from outrider_kernels.thin_attention import ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_team import ThinTeam
@@ -19,25 +19,25 @@ _PRODUCT, _ATTENTION, _GATE = range(3)  # as in thin/program.c
 
 
 class _Operation(ctypes.Structure):
-    """thin_operation of thin/program.c."""
+    """thin_operation of thin/thin.h."""
 
     _fields_ = (("operand", ctypes.c_void_p), ("kind", ctypes.c_int32), ("step", ctypes.c_int32))
 
 
 class ThinProgram:
-    """Operations in order, set up once."""
+    """Operations in order, set up once. address: of `length` thin_operations of thin/thin.h."""
 
     def __init__(self, team: ThinTeam, operations: Sequence[ThinOperation]) -> None:
         """Keeps the operations."""
         self._operations = (_Operation * len(operations))(*map(_operation, operations))
         self._kept = (team, tuple(operations))  # the structures hold addresses only
         self._function, self._team = team.library.thin_program, team.handle
-        self._address, self._length = ctypes.addressof(self._operations), len(operations)
+        self.address, self.length = ctypes.addressof(self._operations), len(operations)
 
-    def run(self, num_rows: int, steps: Sequence[ThinStep | OneRowStep]) -> None:
+    def run(self, num_rows: int, steps: Sequence[ThinStep]) -> None:
         """Every operation for the first num_rows rows; steps: by the places that the attentions were given."""
         addresses = (ctypes.c_void_p * len(steps))(*(step.address for step in steps))
-        self._function(self._team, self._address, self._length, num_rows, ctypes.addressof(addresses))
+        self._function(self._team, self.address, self.length, num_rows, ctypes.addressof(addresses))
 
 
 def _operation(operation: ThinOperation) -> _Operation:

@@ -22,6 +22,8 @@ _PROTOTYPES = {
     "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
     "thin_gate": ([_POINTER, _SIZE], None),
     "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
+    "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
+    "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
 }
 
 

@@ -73,6 +73,7 @@ def test_an_engine_with_threads_of_its_own_takes_plans_that_lend_it_more(engine:
     for lent_threads in (3, 0, 1, 64):
         committed = engine.step(StepPlan((SequenceRows(1, committed, NONE, NONE),), lent_threads)).results[0].picks
         tokens.append(int(committed[0]))
+        engine.end_loan()
     assert tokens == truth
     assert torch.get_num_threads() == 1
 

@@ -187,6 +187,21 @@ def test_torch_is_lent_nothing_where_its_bits_would_show_it(tmp_path: Path, monk
     assert spec_from(options(*models, "--numerics", "invariant"), None).threads.lent == 0
 
 
+def test_each_model_is_told_what_to_keep_of_its_weights(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    names = ("--target", str(tmp_path), "--draft", str(tmp_path))
+    for extra, wanted in (
+        ((), ("full", "full")),
+        (("--draft-weights", "int8"), ("full", "int8")),
+        (("--target-weights", "int8"), ("int8", "full")),
+    ):
+        spec = spec_from(options(*names, *extra), None)
+        assert (spec.target_weights, spec.draft_weights) == wanted
+    with pytest.raises(InvalidRequest, match="no draft model") as caught:
+        spec_from(options("--target", str(tmp_path), "--draft", "none", "--draft-weights", "int8"), None)
+    assert caught.value.field == "--draft-weights"
+
+
 def test_make_hands_models_over_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARGET", "ref-medium")
     monkeypatch.setenv("DRAFT", "")

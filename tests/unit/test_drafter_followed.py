@@ -20,6 +20,7 @@ from drafter_service.inbox import FramesArrived, Inbox, StreamEnded
 from drafter_service.outbox import Outbox
 from drafter_service.scheduler import Scheduler, SchedulerLimits
 from fakes_drafting import TableEngine
+from fakes_followed import later_noise
 from outrider.drafting import model_source
 from outrider.drafting.model_source import ModelSource
 from outrider.engine.config import EngineConfig, EngineKind
@@ -30,7 +31,7 @@ from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import Commit, DraftLimits, Open, Opened, Tail, TailEnd, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
-from outrider.types.tree import FloatArray, extend_hash
+from outrider.types.tree import extend_hash
 
 MAX_LEN = 110
 NUM_ROUNDS = 9
@@ -195,12 +196,7 @@ def test_a_verifier_reads_the_same_tails(engine: PagedEngine, sampling: str, lim
 
 
 def test_tails_that_differ_would_be_noticed(engine: PagedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = engine._picker.pick_after
-
-    def later(logits: FloatArray, spec: Any, position: int, *, with_prob: bool) -> tuple[int, float]:
-        return original(logits, spec, position + 1, with_prob=with_prob)
-
-    monkeypatch.setattr(engine._picker, "pick_after", later)
+    monkeypatch.setattr(engine._picker, "rule", later_noise(engine))
     following, stepping = both_ways(engine, "warm", "credit", 0, monkeypatch)
     assert following != stepping
 

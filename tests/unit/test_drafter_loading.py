@@ -43,6 +43,14 @@ def test_sessions_share_what_was_read_unless_told_otherwise() -> None:
     assert not parse_settings([*given, "--no-prefix-cache"]).engine.prefix_cache
 
 
+def test_weights_are_kept_as_int8_when_told_to(model: Path, tmp_path: Path) -> None:
+    assert loaded(model).engine.identity.dtype == "float32"
+    assert loaded(model, "--weights", "int8").engine.identity.dtype == "float32, int8 weights"
+    with pytest.raises(InvalidRequest, match="replayed drafts") as caught:
+        loaded(model, "--weights", "int8", "--source", "replay", "--replay-texts", str(tmp_path / "texts.json"))
+    assert caught.value.field == "--weights"
+
+
 def test_replayed_texts_come_from_a_file(model: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.json"
     texts.write_text(json.dumps({"texts": [list(range(1, 90))]}))

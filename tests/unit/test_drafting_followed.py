@@ -1,5 +1,5 @@
 """A lone chain whose picks are followed inside one engine step: it guesses, scores, pauses and feeds what a step for each row would,
-whatever number of picks the engine makes; and where the source lets an engine follow at all.
+whatever number of picks the engine makes; and where the source lets an engine follow at all. Several: test_drafting_followed_together.py.
 
 A broken twin (rows of a followed chain that a hedged tree does not hear of) shows that the comparison would notice.
 Run: pytest tests/unit/test_drafting_followed.py
@@ -150,21 +150,6 @@ def test_a_prefix_is_followed_only_after_its_last_chunk() -> None:
     driven = Driven(ModelSource(engine), SESSION, [1] * 40, DraftLimits(MAX_LEN))
     driven.draft(60)
     assert engine.wishes[:3] == [None, None, Follow(MAX_FOLLOWED)]
-
-
-def test_nobody_waits_for_a_chain_of_another() -> None:
-    """Neither a session that drafts too, nor one that only asks."""
-    engine = Wishes(follow_seed=1)
-    source = ModelSource(engine)
-    first, second = (Driven(source, session, [session, 2], DraftLimits(MAX_LEN)) for session in (1, 2))
-    for draft_until in (20, 20, 4, 4):
-        for driven, proposal in zip(
-            (first, second), source.propose([ProposeRequest(1, 0, 20), ProposeRequest(2, 0, draft_until)]), strict=True
-        ):
-            driven.take(proposal.tokens, proposal.parents)
-    assert set(engine.wishes) == {None}
-    first.propose(20)
-    assert engine.wishes[-1] == Follow(MAX_FOLLOWED)
 
 
 def test_following_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ Run: pytest tests/unit/test_engine_followed.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,16 +26,18 @@ from fakes_followed import (
     followed,
     held,
     ints,
+    later_noise,
     one_by_one,
     read_by_another,
     spec,
     step,
 )
 from outrider.engine import pick_follower
+from outrider.engine.lean_thin import LeanThin
 from outrider.engine.paged_engine import PagedEngine
 from outrider.types.sampling import SamplingParams
-from outrider.types.step import Follow, SequenceRows, SequenceSpec
-from outrider.types.tree import FloatArray, IntArray
+from outrider.types.step import Follow, SequenceRows, StepPlan
+from outrider.types.tree import IntArray
 
 NUM_TURNS = 16
 
@@ -126,22 +129,40 @@ def test_a_followed_chain_is_the_chain_of_single_steps(engines: FollowingEngines
     assert len(lengths) > 3
 
 
+@pytest.mark.parametrize("model", ["llama", "qwen2"])
+def test_chains_of_several_sequences_in_one_step_are_those_of_each_alone(engines: FollowingEngines, model: str) -> None:
+    """Of different lengths, samplings and ends."""
+    draw = np.random.default_rng(6)
+    texts = [draw.integers(0, NUM_IDS, length).astype(np.int32) for length in (30, 3, 17)]
+    wishes = [Follow(8), Follow(3, 0.02), Follow(5)]
+    samplings = [SAMPLINGS[name] for name in ("warm", "top k", "greedy")]
+    together, alone = engines.make(model), engines.make(model)
+    for engine in (together, alone):
+        for index, sampling in enumerate(samplings):
+            engine.open(51 + index, spec(sampling, index))
+    rows = [SequenceRows(51 + index, text, NONE, NONE, pick_probs=True) for index, text in enumerate(texts)]
+    plan = StepPlan(tuple(replace(own, follow=wish) for own, wish in zip(rows, wishes, strict=True)))
+    results = together.step(plan).results
+    for index, (own, wish, result) in enumerate(zip(rows, wishes, results, strict=True)):
+        assert result.pick_probs is not None
+        assert (result.picks.tolist(), result.pick_probs.tolist()) == one_by_one(alone, own, wish)
+        assert held(together, 51 + index) == held(alone, 51 + index)
+    assert len({len(result.picks) for result in results}) > 1
+
+
 def break_window(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    assert engine._follower is not None
-    patch.setattr(engine._follower._rows, "_windows", (None, None))
+    assert isinstance(engine._arrays, LeanThin)
+    with patch.context() as briefly:
+        briefly.setattr(engine._arrays, "_windows", (None, None))
+        engine._follower = engine._follower_of(engine._arrays)
 
 
 def break_noise(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    original = engine._picker.pick_after
-
-    def later(logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
-        return original(logits, spec, position + 1, with_prob=with_prob)
-
-    patch.setattr(engine._picker, "pick_after", later)
+    patch.setattr(engine._picker, "rule", later_noise(engine))
 
 
 def break_parent(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pick_follower, "_parent", lambda num_nodes: ints(-1))
+    patch.setattr(pick_follower, "_parents", lambda num_nodes, num_more: np.full(num_more, -1, np.int32))
 
 
 @pytest.mark.parametrize("broken", [break_window, break_noise, break_parent])

@@ -37,6 +37,8 @@ from outrider.errors import ModelRefused, OutriderError
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows
 from outrider.types.tree import FloatArray
+from outrider_kernels.thin_chain import ChainStart, Followed
+from outrider_kernels.thin_pick import PickRule
 
 PROMPT = np.random.default_rng(8).integers(0, NUM_IDS, 30).astype(np.int32)
 OPENING = SequenceRows(51, PROMPT, NONE, NONE, pick_probs=True)
@@ -129,7 +131,7 @@ def test_below_siblings_nothing_is_followed(engines: FollowingEngines) -> None:
 
 
 @pytest.mark.parametrize("array_rows", [0, 64])
-def test_an_engine_without_a_row_forward_picks_once(engines: FollowingEngines, array_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_a_chain_picks_once(engines: FollowingEngines, array_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch, and numpy where no compiler is."""
     with monkeypatch.context() as patch:
         patch.setattr(engines.forward("llama"), "_team", None)
@@ -145,23 +147,28 @@ def test_an_engine_without_a_row_forward_picks_once(engines: FollowingEngines, a
 
 
 class Failing:
-    """A row forward that raises, or gives no numbers, in one of its calls, when the row is stored."""
+    """A chain that raises, or gives no numbers, in one of its rows, when the row is stored."""
 
-    def __init__(self, engine: PagedEngine, good_calls: int, raises: bool) -> None:
-        assert isinstance(engine._arrays, LeanThin)
-        self._rows, self._good_calls, self._raises = engine._arrays.row_forward, good_calls, raises
+    def __init__(self, engine: PagedEngine, good_rows: int, raises: bool) -> None:
+        assert engine._follower is not None
+        self._chain, self._good_rows, self._raises = engine._follower._chain, good_rows, raises
 
-    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
-        found = self._rows.logits(token, position, table)
-        self._good_calls -= 1
-        if self._good_calls < 0:
-            if self._raises:
-                raise ModelRefused("spoilt")
-            found[:] = np.nan
-        return found
+    @property
+    def logits(self) -> FloatArray:
+        return self._chain.logits
+
+    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
+        found = self._chain.follow(replace(start, most=min(start.most, self._good_rows + 1)), rule, table)
+        num_good, self._good_rows = self._good_rows, self._good_rows - len(found.picks) - found.is_left
+        if self._good_rows >= 0:
+            return found
+        if self._raises:
+            raise ModelRefused("spoilt")
+        self._chain.logits[:] = np.nan
+        return Followed(found.picks[:num_good], found.probs[:num_good], is_left=True)
 
 
-def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_calls: int, raises: bool) -> None:
+def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool) -> None:
     """A step that fails changes nothing, and the same step later gives what it gives an engine that never failed."""
     engine, other = opened(engines.make()), opened(engines.make())
     for each in (engine, other):
@@ -171,7 +178,7 @@ def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_calls: int, 
             followed(each, SequenceRows(51, PROMPT[20:], NONE, NONE), Follow(2))
     before, good = [held(engine, 51), held(engine, 52), engine.num_free_blocks], engine._follower
     assert good is not None
-    engine._follower = PickFollower(Failing(engine, good_calls, raises), engine._picker, (), MAX_NODES, MAX_CONTEXT)
+    engine._follower = PickFollower(Failing(engine, good_rows, raises), engine._picker, MAX_NODES, MAX_CONTEXT)
     neighbour = SequenceRows(52, PROMPT[:9], NONE, NONE)
     with pytest.raises(ModelRefused, match="spoilt" if raises else "logit"):
         followed(engine, rows, Follow(5), neighbour)
@@ -187,12 +194,12 @@ NODE = SequenceRows(51, NONE, ints(8), ints(1), pick_probs=True)
 
 
 @pytest.mark.parametrize("raises", [True, False])
-@pytest.mark.parametrize("good_calls", [0, 3])
+@pytest.mark.parametrize("good_rows", [0, 3])
 @pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])
 def test_a_chain_that_fails_midway_leaves_every_sequence_as_it_was(
-    engines: FollowingEngines, rows: SequenceRows, good_calls: int, raises: bool
+    engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool
 ) -> None:
-    fail_midway(engines, rows, good_calls, raises)
+    fail_midway(engines, rows, good_rows, raises)
 
 
 @pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])

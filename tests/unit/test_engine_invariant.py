@@ -7,6 +7,7 @@ Run: pytest tests/unit/test_engine_invariant.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 
 import fakes_models
 from outrider.engine import paged_engine
-from outrider.engine.config import DType, EngineConfig, EngineKind
+from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
@@ -57,11 +58,18 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     return seen
 
 
-def load(model_dir: Path, kind: EngineKind, dtype: DType, numerics: Numerics = Numerics.INVARIANT, array_rows: int = 64) -> PagedEngine:
+def load(
+    model_dir: Path,
+    kind: EngineKind,
+    dtype: DType,
+    numerics: Numerics = Numerics.INVARIANT,
+    array_rows: int = 64,
+    weights: WeightFormat = WeightFormat.FULL,
+) -> PagedEngine:
     config = EngineConfig(
         str(model_dir), kind=kind, dtype=dtype, numerics=numerics, num_blocks=48, block_len=16, probe=False, array_rows=array_rows
     )
-    engine = load_engine(config)
+    engine = load_engine(replace(config, weights=weights))
     assert isinstance(engine, PagedEngine)
     return engine
 
@@ -187,6 +195,15 @@ def test_thin_products_need_no_padding(name: str, tmp_path: Path, captured: Capt
         engine = load(tmp_path, EngineKind.LEAN, DType.FLOAT32, array_rows=array_rows)
         assert isinstance(engine._arrays, LeanThin)
         assert mismatches(engine, captured, range(8)) == 0
+
+
+@pytest.mark.parametrize(("dtype", "array_rows"), [(DType.FLOAT32, 64), (DType.FLOAT32, 0), (DType.BFLOAT16, 64)])
+def test_int8_bits_do_not_depend_on_the_schedule(dtype: DType, array_rows: int, tmp_path: Path, captured: Captured) -> None:
+    """On thin products, and on torch's in either dtype: drafts of any shape give what plain decoding of the int8 model gives."""
+    fakes_models.make_model("qwen3", tmp_path)
+    engine = load(tmp_path, EngineKind.LEAN, dtype, array_rows=array_rows, weights=WeightFormat.INT8)
+    assert isinstance(engine._arrays, LeanThin) == (dtype is DType.FLOAT32 and array_rows > 0)
+    assert mismatches(engine, captured, range(6)) == 0
 
 
 def test_parts_of_any_size_give_the_same_bits(tmp_path: Path, captured: Captured) -> None:

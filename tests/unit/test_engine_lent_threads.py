@@ -1,4 +1,5 @@
-"""Threads that a step is lent: the same bits in `invariant` numerics however they come and go, and given back when the step is over."""
+"""Threads that a step is lent: the same bits in `invariant` numerics however they come and go, held from step to step until the loan
+ends."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.step_batch import StepBatch
 from outrider.engine.step_threads import TeamThreads, TorchThreads
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, UnknownSession
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
@@ -77,6 +78,8 @@ def test_bits_in_invariant_numerics_do_not_depend_on_what_is_lent(tmp_path: Path
     engine = load(tmp_path, kind, Numerics.INVARIANT)
     assert engine.limits.lent_threads == (NUM_LENT if kind is EngineKind.LEAN else 0), "torch's sums depend on its threads"
     assert answer(engine, TURNS) == answer(engine, (0,) * len(TURNS))
+    engine.end_loan()
+    assert answer(engine, (2, 2)) == answer(engine, (0, 0))
     assert torch.get_num_threads() == 1
 
 
@@ -101,15 +104,43 @@ def test_torch_is_lent_threads_in_fast_numerics(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(PagedEngine, "_logits", spy)
     answer(engine, TURNS)
     assert seen == [1 + min(NUM_LENT, lent) for lent in TURNS]
+    assert torch.get_num_threads() == 1 + NUM_LENT, "held for the next step"
+    engine.end_loan()
     assert torch.get_num_threads() == 1
 
 
-def test_a_step_that_fails_gives_back_what_it_was_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_is_held_to_its_own_threads_only_where_the_loan_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load(tmp_path, EngineKind.LEAN, Numerics.FAST)
+    held: list[int] = []
+    original = TeamThreads.use
+
+    def spy(self: TeamThreads, num_lent: int) -> None:
+        original(self, num_lent)
+        held.append(self._team.num_active)
+
+    monkeypatch.setattr(TeamThreads, "use", spy)
+    answer(engine, (2, 2, 0, 2))
+    engine.end_loan()
+    engine.end_loan()
+    assert held == [3, 3, 1, 3, 1, 1], "one call a step, and none after it"
+
+
+def test_a_step_that_fails_leaves_the_loan_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = load(tmp_path, EngineKind.TRANSFORMERS, Numerics.FAST)
     engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(3), len(PROMPT), 64, 0))
     with results_fail(engine, monkeypatch):
         engine.step(StepPlan((SequenceRows(1, PROMPT, NONE, NONE),), NUM_LENT))
+    assert torch.get_num_threads() == 1 + NUM_LENT
+    engine.end_loan()
     assert torch.get_num_threads() == 1
+
+
+def test_a_plan_that_is_refused_still_says_what_is_lent(tmp_path: Path) -> None:
+    engine = load(tmp_path, EngineKind.TRANSFORMERS, Numerics.FAST)
+    for lent_threads in (NUM_LENT, 0):
+        with pytest.raises(UnknownSession):
+            engine.step(StepPlan((SequenceRows(7, PROMPT, NONE, NONE),), lent_threads))
+        assert torch.get_num_threads() == 1 + lent_threads
 
 
 def test_numpys_library_follows_torch() -> None:

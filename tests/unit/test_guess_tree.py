@@ -105,3 +105,14 @@ def test_random_trees_agree_with_a_set_of_paths(seed: int) -> None:
         assert [paths[node] for node in tree.live_nodes()] == below
         assert tree.live_depth() == max((len(path) - len(truth) for path in below), default=0)
         assert tree.root_len == 3 + len(truth)
+
+
+def test_levels_of_new_nodes_are_counted_once_and_side_branches_not_at_all() -> None:
+    chain = GuessTree(1, 10)
+    chain.append([7, 8, 9], [ROOT, 0, 1])
+    assert (chain.is_chain, chain.num_levels(0), chain.num_levels(2), chain.num_levels(3)) == (True, 3, 1, 0)
+    tree = sample_tree()
+    assert (tree.is_chain, tree.num_levels(0), tree.num_levels(2), tree.num_levels(4)) == (False, 3, 3, 1)
+    hedged = GuessTree(1, 10, width=1)
+    hedged.append([7, 8, 1, 2], [ROOT, 0, ROOT, 2])
+    assert (hedged.is_chain, hedged.num_levels(0), hedged.num_levels(2)) == (False, 2, 0)

@@ -59,6 +59,13 @@ def test_the_verifier_is_told_what_it_may_be_lent() -> None:
     assert "--lent-threads" not in lines["drafter"]
 
 
+def test_each_model_keeps_its_weights_as_it_was_told() -> None:
+    lines = arguments(replace(SPEC, draft_weights="int8"))
+    assert "--weights int8" in lines["drafter"]
+    assert "--weights full" in lines["verifier"]
+    assert "--weights int8" in arguments(replace(SPEC, target_weights="int8"))["verifier"]
+
+
 def test_the_gateway_reads_the_tokenizer_of_a_local_model(tmp_path: Path) -> None:
     assert f"--model-dir {tmp_path}" in arguments(replace(SPEC, target=str(tmp_path)))["gateway"]
 

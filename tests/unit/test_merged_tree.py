@@ -41,3 +41,20 @@ def test_a_second_drafter_brings_its_own_chain() -> None:
     ahead.append([5, 1, 2], [ROOT, ROOT, 1])
     tree, _ = merge_trees([ahead, other], 8, 32, frozenset())
     assert tree.tokens.tolist() == [5, 1, 6], "what one hedges, another may guess"
+
+
+@pytest.mark.parametrize("num_true", range(len(CHAIN) + 1))
+@pytest.mark.parametrize("stop_ids", [frozenset[int](), frozenset({8}), frozenset({4, 7})])
+def test_a_chain_is_clipped_as_it_is_among_others(num_true: int, stop_ids: frozenset[int]) -> None:
+    chain = GuessTree(1, 10)
+    chain.append(CHAIN, [ROOT, 0, 1, 2])
+    for token in CHAIN[:num_true]:
+        assert chain.advance(token)
+    silent = GuessTree(2, 10 + num_true)
+    for max_nodes in range(6):
+        for max_depth in range(6):
+            alone, places = merge_trees([chain], max_nodes, max_depth, stop_ids)
+            beside, same_places = merge_trees([chain, silent], max_nodes, max_depth, stop_ids)
+            assert alone.tokens.tolist() == beside.tokens.tolist()
+            assert alone.parents.tolist() == beside.parents.tolist()
+            assert places == same_places

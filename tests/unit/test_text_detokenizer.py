@@ -67,6 +67,21 @@ def test_any_byte_level_sequence_streams_to_its_one_shot_decoding(ids: list[int]
 
 
 @FEW
+@given(st.lists(st.integers(0, 2060), max_size=20), st.integers(1, 20), st.booleans())
+def test_a_run_of_tokens_is_its_tokens_one_by_one(ids: list[int], run_len: int, at_start: bool) -> None:
+    runs = [ids[begin : begin + run_len] for begin in range(0, len(ids), run_len)]
+    for make in (
+        lambda: ByteTextDecoder(BYTE_LEVEL_TABLE, at_start),
+        lambda: ByteTextDecoder(SENTENCEPIECE_TABLE, at_start),
+        lambda: WindowTextDecoder(lambda window: bytes(token_id % 256 for token_id in window).decode(errors="replace"), []),
+    ):
+        one_by_one, at_once = make(), make()
+        texts = ["".join([one_by_one.push(token_id) for token_id in run]) for run in runs]
+        assert [at_once.push_run(run) for run in runs] == texts
+        assert at_once.flush() == one_by_one.flush()
+
+
+@FEW
 @given(TEXTS)
 def test_text_spelled_byte_by_byte_never_leaves_in_half_characters(text: str) -> None:
     deltas = stream(ByteTextDecoder(BYTE_LEVEL_TABLE, at_start=False), [BYTE_IDS[bytes([byte])] for byte in text.encode()])

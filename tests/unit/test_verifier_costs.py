@@ -6,7 +6,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
-from verifier_service.cost_model import CostModel, StepCosts, measure_cost
+from verifier_service.cost_model import REFINE_RATE, CostModel, StepCosts, measure_cost
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -28,6 +28,16 @@ def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
     before = curve.verify_us(1)
     model.observe(1, 10_000_000)
     assert model.curve().verify_us(1) < 1.1 * before
+
+
+def test_a_step_moves_the_point_nearest_by_ratio() -> None:
+    measured = (1, 2, 4, 8, 16, 32, 64)
+    for num_rows in range(1, 200):
+        model = CostModel(dict.fromkeys(measured, 1_000.0))
+        model.observe(num_rows, 2_000)
+        nearest = min(measured, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
+        expected = [1_000.0 if rows < nearest else 1_000.0 * (1.0 + REFINE_RATE) for rows in measured]
+        assert [us for _, us in model.curve().points] == pytest.approx(expected)
 
 
 def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:

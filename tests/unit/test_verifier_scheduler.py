@@ -22,7 +22,8 @@ from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, OpenAsked, PairDown, PairUp
-from verifier_service.scheduler import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN, Scheduler
+from verifier_service.live_sessions import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
+from verifier_service.scheduler import Scheduler
 
 
 async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
@@ -256,7 +257,7 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
         for num_tested in range(1, num_guesses + 1):
             own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
         expected += ACCEPTANCE_MEMORY * (own - ACCEPTANCE_PRIOR)
-    assert loop.scheduler._acceptance == pytest.approx(expected)
+    assert loop.scheduler.sessions.acceptance == pytest.approx(expected)
     loop.stop()
 
 
@@ -264,14 +265,14 @@ async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expe
     table = dataclasses.replace(TABLE, period=20)
     loop = Loop(TableEngine(table, num_blocks=1024))
     for pacing, lookup in (("lookup", False), ("plain", True), ("lookup", True)):
-        assert loop.scheduler._lookup_priors == FIRST_RIGHTS
+        assert loop.scheduler.sessions.lookup_priors == FIRST_RIGHTS
         answer = loop.open(200, pacing, table, lookup=lookup)
         statistics = ended(loop, answer).statistics
         assert loop.tokens(answer) == table.answer(PROMPT, len(PROMPT) + 200, frozenset({0}))
         assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
     assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
-    assert loop.scheduler._lookup_priors[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
-    assert loop.scheduler._acceptance == ACCEPTANCE_PRIOR, "no drafter was judged"
+    assert loop.scheduler.sessions.lookup_priors[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
+    assert loop.scheduler.sessions.acceptance == ACCEPTANCE_PRIOR, "no drafter was judged"
     loop.stop()
 
 

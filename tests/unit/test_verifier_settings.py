@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.engine.config import WeightFormat
 from outrider.errors import InvalidRequest
 from verifier_service.settings import DraftDefaults, VerifierSettings, parse_settings
 
@@ -31,6 +32,14 @@ def test_guesses_come_from_the_text_itself_unless_told_otherwise() -> None:
 def test_prompts_share_what_was_read_unless_told_otherwise() -> None:
     assert parsed().engine.prefix_cache
     assert not parsed("--no-prefix-cache").engine.prefix_cache
+
+
+def test_weights_are_kept_in_full_unless_told_otherwise() -> None:
+    assert parsed().engine.weights is WeightFormat.FULL
+    assert parsed("--weights", "int8").engine.weights is WeightFormat.INT8
+    with pytest.raises(InvalidRequest, match="lean engine") as caught:
+        parsed("--weights", "int8", "--engine", "transformers")
+    assert caught.value.field == "engine.weights"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from outrider_bench.simulation.request import Request
 from outrider_bench.simulation.text import Text
 from outrider_bench.simulation.world import World
 from verifier_service.cost_model import MEASURED_ROWS, CostModel, StepCosts
-from verifier_service.scheduler import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
+from verifier_service.live_sessions import ACCEPTANCE_MEMORY, MIN_DRAFTED_TO_LEARN
 
 
 class VerifierProcess:

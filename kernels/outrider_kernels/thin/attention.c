@@ -23,21 +23,6 @@ struct thin_layer {
     float scaling, epsilon; /* of scores; of the norm, times dim */
 };
 
-/* One sequence of the step: its rows, the runs of pool slots that hold its keys in order, and a mask over the last of them. */
-typedef struct {
-    int64_t row_begin, row_end;
-    const int64_t *runs; /* [num_runs][2], half-open */
-    int64_t num_runs, num_keys;
-    const float *mask; /* [rows][mask_len], 0 visible, less hidden; null: all visible */
-    int64_t mask_len;
-} thin_segment;
-
-struct thin_step {
-    const int64_t *positions, *slots; /* [rows] */
-    const thin_segment *segments;
-    int64_t rows, num_segments;
-};
-
 typedef struct {
     const thin_layer *layer;
     const thin_step *step;

@@ -1,9 +1,10 @@
 /* Thin matrix products: few rows times a large matrix that was packed once.
 
    out[m][n] (+)= sum over k of y[m][k] * w[k][n] (+ bias[n]), where y is x, or x divided by its root mean square and times a scale (RMSNorm).
-   The matrix lies in panels of PANEL columns, each [inputs][PANEL], as float or as bfloat16 (the upper half of a float's bits); products and
-   sums are float either way. Every element is one chain of fused multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their
-   place and the number of threads: a row's bits depend on nothing but the row and the matrix. thin_product.py packs and calls. */
+   The matrix lies in panels of PANEL columns, each [inputs][PANEL], as float, as bfloat16 (the upper half of a float's bits) or as int8, whose
+   sums are multiplied by their column's scale at the end; products and sums are float always. Every element is one chain of fused
+   multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but
+   the row and the matrix. thin_product.py packs and calls. */
 
 #include <math.h>
 
@@ -16,12 +17,27 @@
 #define PREFETCH 3072
 #define PREFETCH_ONE_ROW 1024
 
+enum { FLOATS = 0, HALVES = 1, BYTES = 2 }; /* as in thin_product.py */
+
+typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4)));
+
+INLINE int64_t size_of(const int format) { return format == FLOATS ? 4 : format == HALVES ? 2 : 1; }
+
+/* Written out because compilers make one instruction of the list, and many of a conversion between vectors of such different elements. */
+INLINE lanes widened(const int8_t *from) {
+    const integers values = {from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7]};
+    return __builtin_convertvector(values, lanes);
+}
+
 /* The PANEL weights at `at`. Halves lie in pairs, column n below column n + LANES, so that one load gives both. */
-INLINE void load_panel(const void *panels, int64_t at, const int is_half, lanes *left, lanes *right) {
-    if (is_half) {
+INLINE void load_panel(const void *panels, int64_t at, const int format, lanes *left, lanes *right) {
+    if (format == HALVES) {
         const bits pairs = *(const bits *)((const uint16_t *)panels + at);
         *left = (lanes)(pairs << 16);
         *right = (lanes)(pairs & 0xFFFF0000u);
+    } else if (format == BYTES) {
+        *left = widened((const int8_t *)panels + at);
+        *right = widened((const int8_t *)panels + at + LANES);
     } else {
         *left = *(const lanes *)((const float *)panels + at);
         *right = *(const lanes *)((const float *)panels + at + LANES);
@@ -30,15 +46,16 @@ INLINE void load_panel(const void *panels, int64_t at, const int is_half, lanes 
 
 /* What stays the same from call to call; thin_product.py has the same fields in the same order. */
 struct thin_call {
-    const float *x;     /* [rows][inputs] */
-    const void *panels; /* [panels][inputs][PANEL] */
-    const float *bias;  /* [outputs] or null */
-    const float *scale; /* [inputs] or null: of RMSNorm */
-    float *normed;      /* [rows][inputs]: where RMSNorm puts its result; null without a scale */
-    float *out;         /* [rows][outputs] */
+    const float *x;            /* [rows][inputs] */
+    const void *panels;        /* [panels][inputs][PANEL] */
+    const float *column_scale; /* [outputs], of BYTES; else null */
+    const float *bias;         /* [outputs] or null */
+    const float *scale;        /* [inputs] or null: of RMSNorm */
+    float *normed;             /* [rows][inputs]: where RMSNorm puts its result; null without a scale */
+    float *out;                /* [rows][outputs] */
     int64_t inputs, outputs;
     float epsilon;
-    int32_t is_half, adds;
+    int32_t format, adds;
 };
 
 typedef struct {
@@ -47,8 +64,38 @@ typedef struct {
     int group_len;                        /* panels that are computed side by side */
 } product;
 
+/* Sums of LANES columns from `column` on, or of as many as there are, to where they belong. With a scale it is one multiply-add, whatever
+   stands around it: bits must not depend on where a compiler finds two operations to fuse. */
+INLINE void put(const thin_call *call, lanes sum, int64_t row, int64_t column, const int format) {
+    float *to = call->out + row * call->outputs + column;
+    const int64_t left = call->outputs - column;
+    if (left >= LANES) {
+        if (format == BYTES) {
+            lanes start = call->adds ? *(lanes *)to : splat(0.0f);
+            if (call->bias) start += *(const lanes *)(call->bias + column);
+            *(lanes *)to = sum * *(const lanes *)(call->column_scale + column) + start;
+        } else {
+            if (call->bias) sum += *(const lanes *)(call->bias + column);
+            if (call->adds) sum += *(lanes *)to;
+            *(lanes *)to = sum;
+        }
+        return;
+    }
+    for (int64_t lane = 0; lane < left; lane++) {
+        if (format == BYTES) {
+            float start = call->adds ? to[lane] : 0.0f;
+            if (call->bias) start += call->bias[column + lane];
+            to[lane] = sum[lane] * call->column_scale[column + lane] + start;
+        } else {
+            float value = sum[lane];
+            if (call->bias) value += call->bias[column + lane];
+            to[lane] = call->adds ? to[lane] + value : value;
+        }
+    }
+}
+
 /* `rows` rows from x on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
-INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels, const int is_half) {
+INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels, const int format) {
     lanes sums[MAX_TILE_ROWS][8];
     const thin_call *call = &job->call;
     const int64_t inputs = call->inputs, stride = inputs * PANEL;
@@ -60,8 +107,8 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
         for (int panel = 0; panel < panels; panel++) {
             const int64_t at = base + panel * stride + k * PANEL;
             lanes left, right;
-            load_panel(call->panels, at, is_half, &left, &right);
-            __builtin_prefetch((const char *)call->panels + (at + ahead) * (is_half ? 2 : 4));
+            load_panel(call->panels, at, format, &left, &right);
+            __builtin_prefetch((const char *)call->panels + (at + ahead) * size_of(format));
             for (int m = 0; m < rows; m++) {
                 const lanes value = splat(x[m * inputs + k]);
                 sums[m][2 * panel] += value * left;
@@ -70,29 +117,16 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
         }
     }
     for (int m = 0; m < rows; m++)
-        for (int n = 0; n < 2 * panels; n++) {
-            const int64_t column = first * PANEL + n * LANES;
-            float *to = call->out + (row + m) * call->outputs + column;
-            lanes sum = sums[m][n];
-            const int64_t left = call->outputs - column;
-            if (left >= LANES) {
-                if (call->bias) sum += *(const lanes *)(call->bias + column);
-                if (call->adds) sum += *(lanes *)to;
-                *(lanes *)to = sum;
-            } else {
-                for (int64_t lane = 0; lane < left; lane++) {
-                    float value = sum[lane];
-                    if (call->bias) value += call->bias[column + lane];
-                    to[lane] = call->adds ? to[lane] + value : value;
-                }
-            }
-        }
+        for (int n = 0; n < 2 * panels; n++) put(call, sums[m][n], row + m, first * PANEL + n * LANES, format);
 }
 
-#define TILE(ROWS, PANELS)                                     \
-    do {                                                       \
-        if (job->call.is_half) tile(job, row, first, ROWS, PANELS, 1); \
-        else tile(job, row, first, ROWS, PANELS, 0);           \
+#define TILE(ROWS, PANELS)                                                  \
+    do {                                                                    \
+        switch (job->call.format) {                                         \
+            case BYTES: tile(job, row, first, ROWS, PANELS, BYTES); break;  \
+            case HALVES: tile(job, row, first, ROWS, PANELS, HALVES); break; \
+            default: tile(job, row, first, ROWS, PANELS, FLOATS);           \
+        }                                                                   \
     } while (0)
 
 static void tile_of(const product *job, int64_t row, int64_t first, int rows, int panels) {

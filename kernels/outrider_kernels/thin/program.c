@@ -4,13 +4,6 @@
 
 enum { PRODUCT = 0, ATTENTION = 1, GATE = 2 };
 
-/* thin_program.py has the same fields in the same order. */
-typedef struct {
-    const void *operand; /* a thin_call, thin_layer or thin_gate_call */
-    int32_t kind;
-    int32_t step; /* of an attention: which of the steps it takes */
-} thin_operation;
-
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps) {
     for (int64_t at = 0; at < num_operations; at++) {
         const thin_operation *operation = operations + at;

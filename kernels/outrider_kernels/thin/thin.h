@@ -59,14 +59,56 @@ int64_t team_chunks(const team *all, int64_t num_parts);
 /* Work through chunks 0 .. num_chunks - 1, in any order and place; returns when all are done. One caller at a time. */
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks);
 
-/* The operations; their structures are where they are defined. */
+/* The operations; their structures are where they are defined, but for those that others fill in too. */
 typedef struct thin_call thin_call;
 typedef struct thin_layer thin_layer;
-typedef struct thin_step thin_step;
 typedef struct thin_gate_call thin_gate_call;
+typedef struct thin_chain thin_chain;
+typedef struct thin_chain_call thin_chain_call;
+
+/* One sequence of a step: its rows, the runs of pool slots that hold its keys in order, and a mask over the last of them. */
+typedef struct {
+    int64_t row_begin, row_end;
+    const int64_t *runs; /* [num_runs][2], half-open */
+    int64_t num_runs, num_keys;
+    const float *mask; /* [rows][mask_len], 0 visible, less hidden; null: all visible */
+    int64_t mask_len;
+} thin_segment;
+
+typedef struct {
+    const int64_t *positions, *slots; /* [rows] */
+    const thin_segment *segments;
+    int64_t rows, num_segments;
+} thin_step;
+
+/* thin_program.py has the same fields in the same order. */
+typedef struct {
+    const void *operand; /* a thin_call, thin_layer or thin_gate_call */
+    int32_t kind;
+    int32_t step; /* of an attention: which of the steps it takes */
+} thin_operation;
+
+/* thin_pick.py has the same fields in the same order. */
+typedef struct {
+    const float *logits; /* [num_ids] */
+    uint64_t key;
+    int64_t position;   /* of the token to be picked */
+    double temperature; /* NaN: leave the row */
+    double top_p, min_p_gap;
+    int32_t with_prob;
+    int32_t token; /* from here on what was found; LEFT: this does not decide it */
+    float prob;    /* NaN: not asked for, or left */
+    int32_t unused;
+} thin_pick_row;
+
+#define LEFT (-1)
 
 void thin_product(team *all, const thin_call *call, int64_t rows);
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
 void thin_gate(const thin_gate_call *call, int64_t rows);
+void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);
+void thin_pick_one(thin_pick_row *row, int64_t num_ids);
+void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);
+void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call);
 
 #endif

@@ -27,6 +27,7 @@ _EXAMPLES = """examples:
   outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench steps                        what a step of the target costs by rows, context and cache
+  outrider bench rounds                       what a round and a message cost beside the model: microseconds and function calls by part
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
@@ -44,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "network", "load", "simulate")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")

@@ -35,6 +35,13 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
     models.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of weights and activations (%(default)s)"
     )
+    for role in ("target", "draft"):
+        models.add_argument(
+            f"--{role}-weights",
+            default="full",
+            choices=("full", "int8"),
+            help=f"int8: keep the {role}'s matrices as int8, a quarter of the memory and another model (%(default)s)",
+        )
     models.add_argument(
         "--numerics", default="fast", choices=("fast", "invariant"), help="invariant: bit-exact whatever shares the batch (%(default)s)"
     )
@@ -100,12 +107,16 @@ def _lends(args: argparse.Namespace) -> bool:
 
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
+    if args.draft == NO_DRAFT and args.draft_weights != "full":
+        raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
     return DeploymentSpec(
         target=model_path(args.target),
         draft=None if args.draft == NO_DRAFT else model_path(args.draft),
         pacing=args.pacing,
         threads=threads_from(args),
         dtype=args.dtype,
+        target_weights=args.target_weights,
+        draft_weights=args.draft_weights,
         numerics=args.numerics,
         listen=listen,
         drafter_extra=tuple(args.drafter_arg),

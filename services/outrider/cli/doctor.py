@@ -37,6 +37,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="to load them in (%(default)s)")
+    for role in ("target", "draft"):
+        parser.add_argument(f"--{role}-weights", default="full", choices=("full", "int8"), help="of its matrices (%(default)s)")
     parser.add_argument("--no-models", action="store_true", help="do not load the models")
     address = os.environ.get("OUTRIDER_GATEWAY") or DEFAULT_LISTEN
     parser.add_argument("--gateway", default=address, metavar="ADDRESS", help="where a deployment is or will be (%(default)s)")
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     findings += check_network(args.gateway)
     if not args.no_models:
         with make_console(stderr=True).status("loading and probing the models ..."):
-            findings += check_models(args.target, args.draft, args.dtype)
+            findings += check_models(args.target, args.draft, args.dtype, (args.target_weights, args.draft_weights))
     show(findings, console)
     return 1 if any(finding.level is Level.BROKEN for finding in findings) else 0
 

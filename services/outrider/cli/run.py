@@ -180,6 +180,8 @@ def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]
         "drafter_threads": spec.threads.drafter if spec.draft else 0,
         "dtype": spec.dtype,
         "numerics": spec.numerics,
+        "target_weights": spec.target_weights,
+        "draft_weights": spec.draft_weights,
         "target": args.target,
         "draft": args.draft,
         "temperature": args.temperature,

@@ -53,16 +53,21 @@ def endpoint_table(deployment: Deployment) -> Table:
     """Who listens where, with which model and threads."""
     spec = deployment.spec
     table = Table("service", "address", "model", "threads", "pid", title=f"up in {deployment.start_s:.1f} s, logs in {deployment.folder}")
+    target, draft = (_kept(spec.dtype, weights) for weights in (spec.target_weights, spec.draft_weights))
     verifier_threads = f"{spec.threads.verifier}{f' + {spec.threads.lent} lent' if spec.threads.lent else ''}"
     rows = {
         "gateway": (deployment.gateway, "tokenizer only", "1"),
-        "verifier": (deployment.verifier, f"{_short(spec.target)} ({spec.dtype}, {spec.numerics})", verifier_threads),
-        "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({spec.dtype})", str(spec.threads.drafter)),
+        "verifier": (deployment.verifier, f"{_short(spec.target)} ({target}, {spec.numerics})", verifier_threads),
+        "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({draft})", str(spec.threads.drafter)),
     }
     for name, process in deployment.processes.items():
         address, model, threads = rows[name]
         table.add_row(name, address, model, threads, str(process.pid))
     return table
+
+
+def _kept(dtype: str, weights: str) -> str:
+    return dtype if weights == "full" else f"{dtype}, {weights} weights"
 
 
 def _short(model: str | None) -> str:

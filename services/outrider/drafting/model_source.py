@@ -4,8 +4,8 @@ Chains (tree_width 1) follow the draft model's own pick under the target's noise
 Gumbel-top-k of the perturbed logits as siblings, in draw order (RSD, 2402.14160; STAND, 2506.04708), expanding the leaves of the best
 cumulative log-score first (EAGLE-2's order, with perturbed scores in place of probabilities). Where a chain may have side branches
 (hedges.py), they are drafted in steps that no chain wants. After a commit it keeps what still matches and rolls back the rest. Every
-`propose` is one engine step, so that fresh commits come in between; a lone session's chain may make a few guesses in it. It loses when a
-draft step costs nearly what a verify step does, or when the pair agrees on little. Must not know frames or streams.
+`propose` is one engine step, so that fresh commits come in between; the chains of a few sessions may make several guesses in it. It loses
+when a draft step costs nearly what a verify step does, or when the pair agrees on little. Must not know frames or streams.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, SourceSession
 from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
+from outrider.drafting.follow_cost import FollowCost
 from outrider.drafting.hedges import Branch
 from outrider.drafting.model_tree import ModelTree
 from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_followed, grow_picked, two_best
@@ -30,8 +31,9 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntA
 PREFILL_SHARE = 128
 # Up to this many committed tokens are caught up at once beside drafting rows: a round's own tokens, not a prompt.
 CATCH_UP_LEN = 32
-# Guesses of a lone session that one step may make: what a commit may have to wait for.
+# Guesses that may follow a session's first in one step, and those of all sessions together: what a commit may have to wait for.
 MAX_FOLLOWED = 7
+MAX_FOLLOWED_TOGETHER = 12
 
 _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
@@ -50,6 +52,12 @@ class _Part:
     shares: list[int]
     branches: tuple[Branch, ...] = ()
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether one row is expanded, which asks for nothing but its pick."""
+        tree = self.tree
+        return len(self.parents) == 1 and not (tree.with_rows or tree.wants_choices or tree.hedge_budget)
+
 
 class ModelSource:
     """Draft source over an Engine. One thread owns both."""
@@ -66,6 +74,7 @@ class ModelSource:
         self._row_support = min(ROW_SUPPORT, engine.identity.vocab_size)
         self._trees: dict[int, ModelTree] = {}
         self._drawers: dict[int, RowDrawer] = {}
+        self._follow_cost = FollowCost()
         self._turn = 0
 
     @property
@@ -122,11 +131,13 @@ class ModelSource:
         parts = self._plan(requests)
         grown: dict[int, Proposal] = {}
         if parts:
-            if len(parts) == len(requests) == 1:  # nobody else waits for this step to end
-                parts = [self._going_on(parts[0], requests[0].flush_nodes)]
+            if len(parts) == len(requests):  # nobody else waits for this step to end
+                parts = self._all_going_on(parts, {request.session: request.flush_nodes for request in requests})
             result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
+            self._follow_cost.note(result)
+            follow_us = sum(outcome.follow_us for outcome in result.results)
             for part, outcome in zip(parts, result.results, strict=True):
-                grown[part.tree.session] = self._apply(part, outcome)
+                grown[part.tree.session] = self._apply(part, outcome, follow_us if outcome.follow_us else 0)
         return [grown.get(request.session) or self._idle(request) for request in requests]
 
     def _idle(self, request: ProposeRequest) -> Proposal:
@@ -242,21 +253,27 @@ class ModelSource:
         rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
         return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
 
-    def _going_on(self, part: _Part, flush_nodes: int) -> _Part:
-        """A lone chain's part, with the guesses that may follow the first in the same step. flush_nodes: as in ProposeRequest."""
+    def _all_going_on(self, parts: list[_Part], flush_nodes: dict[int, int]) -> list[_Part]:
+        """Chains with the guesses that may follow their first in the same step, where all parts are such, and that pays. flush_nodes: by
+        session, as in ProposeRequest."""
+        if not all(part.is_chain for part in parts) or not self._follow_cost.pays(len(parts)):
+            return parts
+        most = min(MAX_FOLLOWED, MAX_FOLLOWED_TOGETHER // len(parts))
+        return [self._going_on(part, flush_nodes[part.tree.session], most) for part in parts]
+
+    def _going_on(self, part: _Part, flush_nodes: int, most: int) -> _Part:
         tree, limits = part.tree, part.tree.limits
-        if len(part.parents) != 1 or tree.with_rows or tree.wants_choices or tree.hedge_budget:
-            return part
         first = len(tree.truth) if part.parents[0] == tree.root else tree.positions[part.parents[0]] + 1
         last = min(part.draft_until, len(tree.truth) + self._max_depth) - 1
-        num_more = min(last - first, tree.room - 1, (flush_nodes or MAX_FOLLOWED + 1) - 1, MAX_FOLLOWED)
+        num_more = min(last - first, tree.room - 1, (flush_nodes or most + 1) - 1, most)
         if num_more <= 0:
             return part
         return replace(part, rows=replace(part.rows, follow=Follow(num_more, limits.stop_below)))
 
     # --- results --------------------------------------------------------------------------------------------------------
 
-    def _apply(self, part: _Part, outcome: SequenceResult) -> Proposal:
+    def _apply(self, part: _Part, outcome: SequenceResult, follow_us: int) -> Proposal:
+        """follow_us: of the step, what went into anybody's picks that followed: all of it passes before this session has its own."""
         tree = part.tree
         tree.num_cached += len(part.rows.committed)
         if len(part.rows.tokens):
@@ -284,5 +301,5 @@ class ModelSource:
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
         end, may_hedge = self._end(tree, part.draft_until), bool(tree.branches(part.draft_until))
         is_hedge = bool(part.branches)
-        how = (is_hedge, may_hedge, outcome.follow_us)
+        how = (is_hedge, may_hedge, follow_us)
         return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, *how)

@@ -15,7 +15,11 @@ SlotArray = npt.NDArray[np.int64]
 
 
 class BlockTable:
-    """The blocks of one sequence. slots: int64 [capacity], logical to pool."""
+    """The blocks of one sequence.
+
+    slots: int64 [capacity], logical to pool. edges: int64 [runs + 1] logical slots, ascending: from one to the next, slots are neighbours
+    in the pool.
+    """
 
     def __init__(self, blocks: list[int], block_len: int) -> None:
         self.blocks = blocks
@@ -23,6 +27,7 @@ class BlockTable:
         self.slots: SlotArray = (starts[:, None] + np.arange(block_len, dtype=np.int64)).reshape(-1)
         cuts = np.flatnonzero(np.diff(starts) != block_len) + 1
         self._cuts: list[int] = (cuts * block_len).tolist()  # logical slots that do not follow the one before them in the pool
+        self.edges: SlotArray = np.array([0, *self._cuts, len(self.slots)], np.int64)
 
     @property
     def capacity(self) -> int:

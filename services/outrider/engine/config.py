@@ -11,6 +11,12 @@ from enum import Enum
 from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
+INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
+WEIGHTS_HELP = (
+    "what is kept of the layers' matrices: full, in the dtype; int8, a quarter of float32's memory, rounded, so that it is another model "
+    "with answers and a fingerprint of its own (lean engine only) (%(default)s)"
+)
+
 
 class EngineKind(Enum):
     """TRANSFORMERS: any admitted model. LEAN: own forward of the Llama family. AUTO: lean where it can, else transformers."""
@@ -26,6 +32,13 @@ class DType(Enum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+
+class WeightFormat(Enum):
+    """What is kept of the layers' matrices. FULL: their numbers, in the dtype. INT8: rounded to int8, with a scale per output channel."""
+
+    FULL = "full"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,7 @@ class EngineConfig:
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never).
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
+    weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
     says that somebody else's cores are at hand. probe: check the model at load time.
     """
@@ -72,12 +86,15 @@ class EngineConfig:
     revision: str = ""
     probe: bool = True
     prefix_cache: bool = True
+    weights: WeightFormat = WeightFormat.FULL
     invariant: InvariantSizes = field(default_factory=InvariantSizes)
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that cannot be."""
         if not self.model:
             raise InvalidRequest("engine.model", "must be a path or a hub name")
+        if self.weights is WeightFormat.INT8 and self.kind is EngineKind.TRANSFORMERS:
+            raise InvalidRequest("engine.weights", f"int8 is for the lean engine, not for transformers; {INT8_REMEDY}")
         if self.block_len <= 0 or self.block_len % 16:
             raise InvalidRequest("engine.block_len", f"must be a positive multiple of 16, got {self.block_len}")
         if self.max_rows <= 0:

@@ -76,6 +76,10 @@ class Engine(Protocol):
         """
         ...
 
+    def end_loan(self) -> None:
+        """Give back what steps were lent: who lent it wants it now. Until then, or a step that is lent less, the engine may hold it."""
+        ...
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path` (root to leaf; may be empty) and drop the others.
 

@@ -15,6 +15,8 @@ from outrider.engine.block_table import BlockTable
 from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
+from outrider_kernels.thin_chain import ChainIds, ChainStart, Followed
+from outrider_kernels.thin_pick import PickRule, ThinPick
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,16 @@ class DecoderShape:
     max_positions: int
 
 
-class RowForward(Protocol):
-    """One row of one sequence at a time, the row that its newest live node is, as cheaply as the model can be called."""
+class RowChain(Protocol):
+    """A sequence's own picks, each fed as the row below the newest, as cheaply as the model can be called."""
 
-    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
-        """Stores the row's keys and values at logical slot `position` and lets it see the slots up to there. float32 [num_logits], which
-        the next call overwrites."""
+    @property
+    def logits(self) -> FloatArray:
+        """float32 [num_logits] of the newest row, which the next call overwrites; ids that stand for nothing are at -inf."""
+        ...
+
+    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
+        """Stores the rows' keys and values at logical slots start.position and on, and lets each see the slots up to its own."""
         ...
 
 
@@ -45,8 +51,12 @@ class ArrayForward(Protocol):
     is_invariant: bool
 
     @property
-    def row_forward(self) -> RowForward | None:
-        """The same for single rows, with the same bits; None where there is no cheaper way than `logits`."""
+    def picker(self) -> ThinPick | None:
+        """What decides most picks after the logits sooner than numpy does; None where there is nothing."""
+        ...
+
+    def row_chain(self, ids: ChainIds) -> RowChain | None:
+        """The same model and pick for single rows of one sequence, with the same bits; None where there is no cheaper way than `logits`."""
         ...
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:

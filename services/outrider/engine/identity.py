@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from outrider.engine.admission import refusing
-from outrider.engine.config import EngineConfig
+from outrider.engine.config import EngineConfig, WeightFormat
 from outrider.engine.model_files import ModelFiles, weights_hash
 from outrider.engine.vocabulary import Vocabulary, read_vocabulary, unnamed_vocabulary
 from outrider.errors import ModelRefused
 from outrider.types.identity import ModelIdentity
 
 KERNEL_REVISION = 1
+INT8_REVISION = 1  # of how weights become int8
 
 
 def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
@@ -41,16 +42,23 @@ def model_identity(
     unfinished = ModelIdentity(
         model=config.model,
         revision=files.revision,
-        weights_hash=weights_hash(files),
+        weights_hash=_loaded_hash(weights_hash(files), config.weights),
         vocab_hash=vocabulary.hash,
         vocab_size=vocabulary.size,
-        dtype=config.dtype.value,
+        dtype=config.dtype.value if config.weights is WeightFormat.FULL else f"{config.dtype.value}, {config.weights.value} weights",
         numerics=config.numerics,
         fingerprint="",
         max_context=max_context,
         eos_token_ids=eos,
     )
     return replace(unfinished, fingerprint=fingerprint(unfinished, config, backend))
+
+
+def _loaded_hash(file_hash: str, weights: WeightFormat) -> str:
+    """Of the weights as they are used: rounded ones are others than those of the files."""
+    if weights is WeightFormat.FULL:
+        return file_hash
+    return hashlib.sha256(f"{weights.value} {INT8_REVISION} {file_hash}".encode()).hexdigest()
 
 
 def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> str:

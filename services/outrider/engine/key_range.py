@@ -35,6 +35,6 @@ def key_range(segment: Segment, positions: LongArray, window: int | None) -> Key
         seen[:, segment.cached_before - first_key :] = visible
         seen &= segment.key_positions(first_key)[None, :] > positions[:, None] - window
         visible = seen
-    if visible.all():
+    if len(visible) == 1 and visible.all():  # of several rows, the first never sees the last
         return KeyRange(runs, None)
     return KeyRange(runs, np.where(visible, np.float32(0), np.float32(-np.inf)))

@@ -15,12 +15,16 @@ import numpy.typing as npt
 import torch
 
 from outrider.engine.array_attention import ArrayAttention
-from outrider.engine.decoder_forward import RowForward
+from outrider.engine.decoder_forward import RowChain
+from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
 from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
+from outrider.engine.matrix_layout import AnyProjection
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
+from outrider_kernels.thin_chain import ChainIds
+from outrider_kernels.thin_pick import ThinPick
 
 # OpenBLAS works on this many rows at a time: 5 to 7 rows cost more than 8.
 ROW_MULTIPLE = 4
@@ -32,7 +36,7 @@ class LeanArrays:
     """Rows through LeanWeights, their keys and values stored in `cache`. Meant for few: above 64 torch's fused attention is as fast."""
 
     is_invariant = False
-    row_forward: RowForward | None = None
+    picker: ThinPick | None = None
 
     def __init__(self, weights: LeanWeights, cache: PagedCache) -> None:
         sizes = weights.sizes
@@ -49,6 +53,10 @@ class LeanArrays:
         """float32 [wanted rows, num_logits] of a step."""
         with np.errstate(over="ignore"):  # in the gates: see _gated
             return self._logits(batch, wanted)
+
+    def row_chain(self, ids: ChainIds) -> RowChain | None:
+        """None: a single row costs what a step of one does."""
+        return None
 
     def _logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         attention = ArrayAttention(self._pools, batch)
@@ -82,7 +90,8 @@ class LeanArrays:
 class _ArrayProjection:
     """A Projection seen from numpy: [rows, inputs] -> [rows, outputs]."""
 
-    def __init__(self, projection: Projection) -> None:
+    def __init__(self, projection: AnyProjection) -> None:
+        assert isinstance(projection, Projection)  # see suits_arrays
         self._matrix = cast(FloatArray, projection.matrix.numpy())
         self._bias = None if projection.bias is None else cast(FloatArray, projection.bias.numpy())
 
@@ -103,9 +112,10 @@ class _ArrayLayer:
 
 
 def suits_arrays(weights: LeanWeights) -> bool:
-    """Whether LeanArrays can run these weights."""
-    tensors = [weights.embedding, weights.head.matrix]
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    """Whether LeanArrays can run these weights: float32 in the processor's own memory."""
+    tensor = weights.embedding
+    is_int8 = any(isinstance(layer.qkv, Int8Projection) for layer in weights.layers)
+    return not is_int8 and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def _padded(rows: FloatArray) -> FloatArray:

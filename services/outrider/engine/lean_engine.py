@@ -12,13 +12,13 @@ import torch
 from transformers import AutoConfig
 
 from outrider.engine.admission import refusing
-from outrider.engine.config import DType, EngineConfig
+from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import probe_batches
+from outrider.engine.probe import OwnLogits, probe_batches
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
@@ -49,17 +49,18 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     dtype = TORCH_DTYPES[config.dtype]
     weight_bytes = sum(path.stat().st_size for path in files.weights)
-    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and weight_bytes <= MAX_THIN_BYTES else None
+    is_affordable = weight_bytes <= MAX_THIN_BYTES or config.weights is WeightFormat.INT8  # which has no other copy
+    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and is_affordable else None
+    if team is None and config.weights is WeightFormat.INT8:
+        _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
-        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, thin=team is not None)
+        thin = team is not None
+        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin=thin)
     forward = LeanForward(weights, team, config.array_rows)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
-        from outrider.engine.transformers_engine import load_model, own_logits
-
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
-        reference = own_logits(load_model(files, config))
-        probe_batches(forward, reference, dtype, config.device, vocabulary.size, invariant_shape(config))
+        probe_batches(forward, _reference(files, config), dtype, config.device, vocabulary.size, invariant_shape(config))
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
     return PagedEngine(
@@ -70,6 +71,17 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         vocabulary.missing_ids,
         step_threads(config, team),
     )
+
+
+def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:
+    """transformers' forward of the same files, with the weights that are served."""
+    from outrider.engine.int8_reference import round_to_int8
+    from outrider.engine.transformers_engine import load_model, own_logits
+
+    model = load_model(files, config)
+    if config.weights is WeightFormat.INT8:
+        round_to_int8(model)
+    return own_logits(model)
 
 
 def thin_team(config: EngineConfig) -> ThinTeam | None:

@@ -28,6 +28,12 @@ class Projection:
         self.bias = bias
         self._packed: Tensor | None = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKING_ROWS) if packed else None
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(inputs, outputs)."""
+        num_inputs, num_outputs = self.matrix.shape
+        return num_inputs, num_outputs
+
     def __call__(self, rows: Tensor) -> Tensor:
         """The product and the bias."""
         if self._packed is not None and MIN_PACKED_ROWS <= len(rows) <= MAX_PACKED_ROWS:

@@ -13,14 +13,16 @@ import numpy as np
 from torch import Tensor
 
 from outrider.engine.block_table import BlockTable
-from outrider.engine.decoder_forward import RowForward
+from outrider.engine.decoder_forward import RowChain
 from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
-from outrider_kernels.thin_attention import HeadSizes, OneRowStep, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ChainSlots, ChainStart, Followed, ThinChain
 from outrider_kernels.thin_gate import ThinGate
+from outrider_kernels.thin_pick import PickRule, ThinPick
 from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
@@ -46,11 +48,15 @@ class LeanThin:
         self._program = ThinProgram(team, operations)
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
-        self.row_forward: RowForward = _OneRow(self._embedding, self._buffers, self._windows, self._program, self._head)
+        self.picker: ThinPick | None = ThinPick(team)
+        self._team = team
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
+        if num_rows <= most and len(wanted):
+            self._run_layers(batch, 0, num_rows)
+            return self._logits_of(wanted, num_rows).copy()
         found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
@@ -59,6 +65,14 @@ class LeanThin:
             if first < last:
                 found[first:last] = self._logits_of(wanted[first:last] - begin, end - begin)
         return found
+
+    def row_chain(self, ids: ChainIds) -> RowChain | None:
+        """See ArrayForward. None for a model with more kinds of windows than a chain takes."""
+        if len(self._windows) > MAX_WINDOWS:
+            return None
+        buffers = self._buffers
+        first_rows = buffers.states[0], buffers.last[0], buffers.logits[0]
+        return _Chain(ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *first_rows, self._windows), ids))
 
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
         """Rows [begin, end) of the step, into `states`."""
@@ -74,26 +88,20 @@ class LeanThin:
         return buffers.logits[:num_wanted]
 
 
-class _OneRow:
-    """A row at a time through the same operations, whose step is moved on instead of being made anew."""
+class _Chain:
+    """RowChain over a ThinChain."""
 
-    def __init__(
-        self, embedding: FloatArray, buffers: _Buffers, windows: tuple[int | None, ...], program: ThinProgram, head: ThinProduct
-    ) -> None:
-        self._embedding, self._buffers, self._windows = embedding, buffers, windows
-        self._program, self._head = program, head
-        self._steps = [OneRowStep() for _ in windows]
+    def __init__(self, chain: ThinChain) -> None:
+        self._chain = chain
 
-    def logits(self, token: int, position: int, table: BlockTable) -> FloatArray:
-        """See RowForward."""
-        buffers, slot, num_keys = self._buffers, int(table.slots[position]), position + 1
-        for step, window in zip(self._steps, self._windows, strict=True):
-            step.place(position, slot, table.runs(0 if window is None else max(0, num_keys - window), num_keys))
-        buffers.states[0] = self._embedding[token]
-        self._program.run(1, self._steps)
-        buffers.last[0] = buffers.states[0]
-        self._head.run(1)
-        return cast(FloatArray, buffers.logits[0])
+    @property
+    def logits(self) -> FloatArray:
+        """See RowChain."""
+        return self._chain.logits
+
+    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
+        """See RowChain."""
+        return self._chain.follow(start, rule, ChainSlots(table.slots, table.edges))
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:

@@ -14,7 +14,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from outrider.engine.config import WeightFormat
 from outrider.engine.lean_projection import Projection, can_pack
+from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix
 from outrider.engine.model_files import ModelFiles
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
@@ -53,18 +55,18 @@ class ThinLayer:
 
 @dataclass(frozen=True, slots=True)
 class LeanLayer:
-    """input_norm, mlp_norm: None when folded into the matrix that follows (fp32), together with the square root of hidden_len.
+    """input_norm, mlp_norm: None when folded into the matrix that follows (see MatrixLayout).
 
     qkv: hidden to (heads + 2 kv_heads) * dim. gate_up: hidden to 2 mlp. qk_norm: [heads + kv_heads, dim] for Qwen3.
     """
 
     input_norm: Tensor | None
-    qkv: Projection
+    qkv: AnyProjection
     qk_norm: Tensor | None
-    output: Projection
+    output: AnyProjection
     mlp_norm: Tensor | None
-    gate_up: Projection
-    down: Projection
+    gate_up: AnyProjection
+    down: AnyProjection
     thin: ThinLayer | None = None
 
 
@@ -117,15 +119,23 @@ def lean_sizes(model_config: Any) -> LeanSizes:
 
 
 def read_lean_weights(
-    files: ModelFiles, model_config: Any, dtype: torch.dtype, device: str, numerics: Numerics, *, thin: bool = False
+    files: ModelFiles,
+    model_config: Any,
+    dtype: torch.dtype,
+    device: str,
+    numerics: Numerics,
+    weights: WeightFormat = WeightFormat.FULL,
+    *,
+    thin: bool = False,
 ) -> LeanWeights:
-    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over."""
+    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over, and
+    ValueError when int8 cannot be made of them."""
     weight_bytes = sum(path.stat().st_size for path in files.weights)
-    packed = numerics is Numerics.FAST and not thin and can_pack(dtype, device, weight_bytes)
+    layout = MatrixLayout(weights, numerics is Numerics.FAST and not thin and can_pack(dtype, device, weight_bytes), thin)
     sizes = lean_sizes(model_config)
     tensors = _Tensors(files, dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
-    layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, packed, thin) for layer in range(sizes.num_layers))
+    layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, layout) for layer in range(sizes.num_layers))
     final_norm = tensors.take("model.norm.weight")
     tied = bool(getattr(model_config, "tie_word_embeddings", False))
     head = tensors.maybe("lm_head.weight")
@@ -136,19 +146,19 @@ def read_lean_weights(
         raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
-    thin_head = _thin(head) if thin else None
-    return LeanWeights(sizes, embedding, layers, final_norm, Projection(head.float(), None, packed), rotations, thin_head)
+    placed = layout.whole(head.float())
+    return LeanWeights(sizes, embedding, layers, final_norm, placed.projection, rotations, placed.thin)
 
 
 class _Tensors:
-    """Named tensors of all shards, each taken once, converted as it is read."""
+    """Named tensors of all shards, each taken once, read and converted when it is: what is kept as int8 is never in memory as a whole."""
 
     def __init__(self, files: ModelFiles, dtype: torch.dtype, device: str) -> None:
-        self._tensors: dict[str, Tensor] = {}
+        self._dtype = dtype
+        self._shards: dict[str, Any] = {}
         for path in files.weights:
-            with safe_open(path, framework="pt", device=device) as shard:
-                for name in shard.keys():  # noqa: SIM118 (not a dict)
-                    self._tensors[name] = shard.get_tensor(name).to(dtype)
+            shard: Any = safe_open(path, framework="pt", device=device)
+            self._shards |= dict.fromkeys(shard.keys(), shard)
 
     def take(self, name: str) -> Tensor:
         tensor = self.maybe(name)
@@ -157,45 +167,63 @@ class _Tensors:
         return tensor
 
     def maybe(self, name: str) -> Tensor | None:
-        return self._tensors.pop(name, None)
+        shard = self._shards.pop(name, None)
+        if shard is None:
+            return None
+        tensor: Tensor = shard.get_tensor(name).to(self._dtype)
+        return tensor
 
     def check_empty(self) -> None:
-        left = sorted(name for name in self._tensors if not name.endswith("rotary_emb.inv_freq"))
+        left = sorted(name for name in self._shards if not name.endswith("rotary_emb.inv_freq"))
         if left:
             raise ModelRefused(f"the weights have tensors that the lean forward does not know: {', '.join(left[:3])}")
 
 
-def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, packed: bool, thin: bool) -> LeanLayer:
+def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, layout: MatrixLayout) -> LeanLayer:
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     query, key = (_neighbours(tensors.take(f"{attention}{name}_proj.weight"), sizes.head_dim) for name in "qk")
     biases = [tensors.maybe(f"{attention}{name}_proj.bias") for name in "qkv"]
     query_bias, key_bias = (None if bias is None else _neighbours(bias, sizes.head_dim) for bias in biases[:2])
-    query_norm, key_norm = tensors.maybe(f"{attention}q_norm.weight"), tensors.maybe(f"{attention}k_norm.weight")
-    qk_norm: Tensor | None = None
-    if query_norm is not None and key_norm is not None:
-        query_norm, key_norm = _neighbours(query_norm, sizes.head_dim), _neighbours(key_norm, sizes.head_dim)
-        qk_norm = torch.cat([query_norm.expand(sizes.num_heads, -1), key_norm.expand(sizes.num_kv_heads, -1)])
-    qkv = torch.cat([query, key, tensors.take(f"{attention}v_proj.weight")])
-    gate_up = torch.cat([tensors.take(f"{mlp}gate_proj.weight"), tensors.take(f"{mlp}up_proj.weight")])
-    output, down = tensors.take(f"{attention}o_proj.weight"), tensors.take(f"{mlp}down_proj.weight")
     norms = tensors.take(f"{prefix}input_layernorm.weight"), tensors.take(f"{prefix}post_attention_layernorm.weight")
-    row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if thin else []
-    thin_layer = ThinLayer(row_norms[0], _thin(qkv), _thin(output), row_norms[1], _thin(gate_up), _thin(down)) if thin else None
-    input_norm, qkv = _folded(norms[0], qkv)
-    mlp_norm, gate_up = _folded(norms[1], gate_up)
-    gate_up_bias = _joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")])
+    joined = torch.cat([query, key, tensors.take(f"{attention}v_proj.weight")])
+    qkv = layout.place(joined, _joined([query_bias, key_bias, biases[2]]), norms[0])
+    joined = torch.cat([tensors.take(f"{mlp}gate_proj.weight"), tensors.take(f"{mlp}up_proj.weight")])
+    gate_up = layout.place(joined, _joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")]), norms[1])
+    output, down = (
+        layout.place(tensors.take(f"{name}.weight"), tensors.maybe(f"{name}.bias")) for name in (f"{attention}o_proj", f"{mlp}down_proj")
+    )
+    row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if layout.thin else []
     layer = LeanLayer(
-        input_norm=input_norm,
-        qkv=Projection(qkv, _joined([query_bias, key_bias, biases[2]]), packed),
-        qk_norm=qk_norm,
-        output=Projection(output, tensors.maybe(f"{attention}o_proj.bias"), packed),
-        mlp_norm=mlp_norm,
-        gate_up=Projection(gate_up, gate_up_bias, packed),
-        down=Projection(down, tensors.maybe(f"{mlp}down_proj.bias"), packed),
-        thin=thin_layer,
+        input_norm=qkv.norm,
+        qkv=qkv.projection,
+        qk_norm=_qk_norm(tensors, attention, sizes),
+        output=output.projection,
+        mlp_norm=gate_up.norm,
+        gate_up=gate_up.projection,
+        down=down.projection,
+        thin=_thin_layer(row_norms, qkv, output, gate_up, down) if layout.thin else None,
     )
     _check_layer(layer, prefix, sizes)
     return layer
+
+
+def _qk_norm(tensors: _Tensors, attention: str, sizes: LeanSizes) -> Tensor | None:
+    """[heads + kv_heads, dim] of models that have them."""
+    query_norm, key_norm = tensors.maybe(f"{attention}q_norm.weight"), tensors.maybe(f"{attention}k_norm.weight")
+    if query_norm is None or key_norm is None:
+        return None
+    query_norm, key_norm = _neighbours(query_norm, sizes.head_dim), _neighbours(key_norm, sizes.head_dim)
+    return torch.cat([query_norm.expand(sizes.num_heads, -1), key_norm.expand(sizes.num_kv_heads, -1)])
+
+
+def _thin_layer(norms: list[RowNorm], *placed: PlacedMatrix) -> ThinLayer:
+    """placed: qkv, output, gate and up, down."""
+    qkv, output, gate_up, down = (matrix.thin for matrix in placed)
+    assert qkv is not None
+    assert output is not None
+    assert gate_up is not None
+    assert down is not None
+    return ThinLayer(norms[0], qkv, output, norms[1], gate_up, down)
 
 
 def _check_layer(layer: LeanLayer, prefix: str, sizes: LeanSizes) -> None:
@@ -207,20 +235,9 @@ def _check_layer(layer: LeanLayer, prefix: str, sizes: LeanSizes) -> None:
         "down": (sizes.mlp_len, sizes.hidden_len),
     }
     for name, shape in wanted.items():
-        found = tuple(getattr(layer, name).matrix.shape)
+        found = getattr(layer, name).shape
         if found != shape:
             raise ModelRefused(f"the {name} matrix of {prefix[:-1]} is {found}, the configuration says {shape}")
-
-
-def _folded(norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-    """In fp32 a norm's weight goes into the matrix behind it: one operation less. In narrower types that would round twice."""
-    if weight.dtype != torch.float32:
-        return norm, weight
-    return None, weight * (norm * weight.shape[1] ** 0.5)
-
-
-def _thin(weight: Tensor) -> ThinMatrix:
-    return ThinMatrix.pack(weight.float().numpy())
 
 
 def _joined(biases: list[Tensor | None]) -> Tensor | None:

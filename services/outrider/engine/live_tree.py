@@ -27,6 +27,7 @@ class LiveTree:
         self._parents = np.empty(max_nodes, np.int32)
         self._depths = np.empty(max_nodes, np.int32)
         self._ancestry = np.zeros((max_nodes, max_nodes), np.bool_)
+        self._places = np.arange(max_nodes, dtype=np.int32)
 
     def __len__(self) -> int:
         return self._num
@@ -61,7 +62,12 @@ class LiveTree:
         begin, count = self._num, len(tokens)
         self._tokens[begin : begin + count] = tokens
         self._parents[begin : begin + count] = parents
-        for index, parent in enumerate(parents.tolist(), begin):
+        above = parents.tolist()
+        self._num += count
+        if begin == 0 and above == list(range(ROOT, count - 1)):
+            self._descend(count)
+            return
+        for index, parent in enumerate(above, begin):
             row = self._ancestry[index]
             if parent == ROOT:
                 row[:] = False
@@ -70,7 +76,13 @@ class LiveTree:
                 row[:] = self._ancestry[parent]
                 self._depths[index] = self._depths[parent] + 1
             row[index] = True
-        self._num += count
+
+    def _descend(self, count: int) -> None:
+        """The first `count` nodes are a chain: what most trees are, in a few array operations."""
+        places = self._places[:count]
+        self._depths[:count] = places
+        self._ancestry[:count] = False
+        np.greater_equal.outer(places, places, out=self._ancestry[:count, :count])
 
     def path_to(self, node: int) -> list[int]:
         """Indices from a child of the root down to the node; empty for ROOT."""
@@ -78,9 +90,9 @@ class LiveTree:
 
     def is_path(self, path: tuple[int, ...]) -> bool:
         """Whether the nodes run from a child of the root downwards, each the child of the one before."""
-        above = ROOT
+        above, parents = ROOT, self.parents.tolist()
         for node in path:
-            if not 0 <= node < self._num or self._parents[node] != above:
+            if not 0 <= node < self._num or parents[node] != above:
                 return False
             above = node
         return True

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.config import INT8_REMEDY, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.contract import Engine
-from outrider.errors import ModelRefused
+from outrider.errors import InvalidRequest, ModelRefused
 
 _LOG = logging.getLogger(__name__)
 
@@ -18,8 +18,8 @@ _LOG = logging.getLogger(__name__)
 def load_engine(config: EngineConfig) -> Engine:
     """Load, probe and warm an engine in the calling thread, which owns it from here on.
 
-    AUTO takes the lean forward where the model's family has one and its files are what that forward knows, else transformers. Raises
-    ModelRefused, with both reasons where both were tried, or InvalidRequest.
+    AUTO takes the lean forward where the model's family has one and its files are what that forward knows, else transformers, but for int8
+    weights, which only the lean one has. Raises ModelRefused, with both reasons where both were tried, or InvalidRequest.
     """
     config.check()
     if config.kind is EngineKind.TRANSFORMERS:
@@ -29,10 +29,14 @@ def load_engine(config: EngineConfig) -> Engine:
     if config.kind is EngineKind.LEAN:
         return load_lean_engine(config)
     if not is_lean(config):
+        if config.weights is WeightFormat.INT8:
+            raise InvalidRequest("engine.weights", f"int8 is for the lean engine, which cannot run {config.model!r}; {INT8_REMEDY}")
         return _load_transformers(config)
     try:
         return load_lean_engine(config)
     except ModelRefused as error:
+        if config.weights is WeightFormat.INT8:
+            raise
         lean_refusal = str(error)
     _LOG.warning("falling back to the transformers engine, which is slower: %s", lean_refusal)
     try:

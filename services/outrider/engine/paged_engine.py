@@ -27,6 +27,7 @@ from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.step import SequenceResult, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import MAX_TREE_NODES, IntArray
 from outrider_kernels.invariant_attention import InvariantShape
+from outrider_kernels.thin_chain import ChainIds
 
 
 class PagedEngine:
@@ -59,7 +60,8 @@ class PagedEngine:
         most_lent = self._threads.most_lent
         self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache, most_lent)
         self._sequences = SequenceTable(identity, self._limits)
-        self._picker = RowPicker(identity.vocab_size, config.device, missing_ids)
+        self._missing_ids = missing_ids
+        self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
         self._follower = self._follower_of(self._arrays)
 
     @property
@@ -97,10 +99,10 @@ class PagedEngine:
         """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what
         the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
+        self._threads.use(plan.lent_threads)
         self._picker.check(plan)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
-            self._threads.use(plan.lent_threads)
             try:
                 logits = self._logits(batch)
                 forwarded = time.perf_counter_ns()
@@ -109,13 +111,15 @@ class PagedEngine:
             except BaseException:
                 batch.revert()
                 raise
-            finally:
-                self._threads.use(0)  # at once: whose cores they are may be waiting for what this step says
         for segment in batch.segments:
             if segment.num_wanted:  # only what led to logits that are numbers: a fault of the hardware must not be found again
                 self._sequences.share(segment.state)
         ended = time.perf_counter_ns()
         return StepResult(results, (forwarded - started) // 1000, (ended - started) // 1000, batch.num_rows)
+
+    def end_loan(self) -> None:
+        """Threads that steps were lent do nothing more until the next step that is lent some."""
+        self._threads.use(0)
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""
@@ -143,9 +147,10 @@ class PagedEngine:
         self._sequences.close(sequence)
 
     def _follower_of(self, arrays: ArrayForward | None) -> PickFollower | None:
-        if arrays is None or arrays.row_forward is None or not arrays.is_invariant:
+        if arrays is None or not arrays.is_invariant:
             return None  # a chain would have other bits than a step for each of its rows
-        return PickFollower(arrays.row_forward, self._picker, self._identity.eos_token_ids, self._max_tree_depth, self._limits.max_context)
+        chain = arrays.row_chain(ChainIds(self._identity.vocab_size, self._missing_ids, self._identity.eos_token_ids))
+        return None if chain is None else PickFollower(chain, self._picker, self._max_tree_depth, self._limits.max_context)
 
     def _followed(self, batch: StepBatch, results: tuple[SequenceResult, ...]) -> tuple[SequenceResult, ...]:
         follower = self._follower

@@ -22,18 +22,16 @@ from outrider.engine.sampling.penalties import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.pick_probs import pick_probs
 from outrider.engine.sampling.probs import processed_probs
+from outrider.engine.sampling.quick_picks import QuickRows, pick_rule, quick_picks
 from outrider.engine.sampling.rows import RowSampling
 from outrider.engine.sampling.sanity import check_best_logits
-from outrider.engine.sampling.single_pick import pick_single
 from outrider.engine.sequence_state import SequenceState
-from outrider.engine.step_batch import Segment, StepBatch
+from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Choices, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
-
-# Rows of a sequence that are picked one by one; for more the general pick's bookkeeping is the smaller part.
-MAX_SINGLE_ROWS = 16
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,14 @@ class _WantedRows:
 
 
 class RowPicker:
-    """Picks at wanted rows. num_ids: emittable ids; columns beyond are padding. missing_ids: ids below that stand for nothing."""
+    """Picks at wanted rows. num_ids: emittable ids; columns beyond are padding. missing_ids: ids below that stand for nothing.
 
-    def __init__(self, num_ids: int, device: str, missing_ids: tuple[int, ...] = ()) -> None:
+    picker: decides most rows on a CPU; None where it cannot be.
+    """
+
+    def __init__(self, num_ids: int, device: str, missing_ids: tuple[int, ...] = (), picker: ThinPick | None = None) -> None:
         self._num_ids = num_ids
+        self._picker = picker
         self._missing = torch.tensor(missing_ids, dtype=torch.int64, device=device) if missing_ids else None
 
     def check(self, plan: StepPlan) -> None:
@@ -59,20 +61,17 @@ class RowPicker:
             if rows.acceptance:
                 acceptance_rule(rows.acceptance)
 
-    def pick_after(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
-        """The pick after one row at this position of a sequence without penalties or biases, and its probability (NaN: not asked for).
+    def rule(self, spec: SequenceSpec, *, with_prob: bool) -> PickRule:
+        """How a sequence without penalties or biases is picked after, a row at a time."""
+        return pick_rule(spec.sampling, key_of(spec.noise, Purpose.PICK), with_prob)
 
-        logits: float32 [num_logits], changed where ids stand for nothing. Raises ModelRefused where they are no numbers.
+    def pick_left(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
+        """The pick after one row at this position that the rule left, and its probability (NaN: not asked for).
+
+        logits: float32 [num_logits], ids that stand for nothing at -inf. Raises ModelRefused where they are no numbers.
         """
-        row = logits[: self._num_ids]
-        if self._missing is not None:
-            row[self._missing.numpy()] = -np.inf
-        params, key = spec.sampling, key_of(spec.noise, Purpose.PICK)
-        single = pick_single(row, params, key, position + 1, with_prob)
-        if single is not None:
-            return single.token, single.prob
-        rows = torch.from_numpy(row[None])
-        picked = pick(rows, [RowSampling(params, key, np.array([position + 1], np.int64))]).numpy()
+        rows, params = torch.from_numpy(logits[None, : self._num_ids]), spec.sampling
+        picked = pick(rows, [RowSampling(params, key_of(spec.noise, Purpose.PICK), np.array([position + 1], np.int64))]).numpy()
         prob = float(pick_probs(rows, [params.temperature], picked)[0]) if with_prob else math.nan
         return int(picked[0]), prob
 
@@ -84,7 +83,7 @@ class RowPicker:
             logits = logits.index_fill(1, self._missing, -torch.inf)
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
-        picks, probs = _picks(logits, wanted, choices)
+        picks, probs = _picks(logits, wanted, choices, self._picker)
         results = []
         for entry in wanted:
             rows, own = entry.segment.rows, logits[entry.begin : entry.end]
@@ -140,57 +139,49 @@ def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
     return found
 
 
-def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices]) -> tuple[IntArray, FloatArray]:
+def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], picker: ThinPick | None) -> tuple[IntArray, FloatArray]:
     """int32 [wanted rows], where candidates were drawn the first of them; and float32 [wanted rows] probabilities, NaN if not asked for."""
-    picks, probs = np.empty(len(logits), np.int32), np.full(len(logits), np.nan, np.float32)
-    rest = []
+    groups = [QuickRows(entry.sampling, entry.segment.rows.pick_probs, entry.segment.rows.sequence in choices) for entry in wanted]
+    picks, probs = quick_picks(logits, groups, picker)
     for entry in wanted:
         drawn = choices.get(entry.segment.rows.sequence)
         if drawn is not None:
             picks[entry.begin : entry.end] = drawn.ids[:, 0]
-        elif entry.end > entry.begin and not _pick_singly(logits, entry, picks, probs):
-            rest.append(entry)
-    if rest and all(_is_plain_argmax(entry.segment.state.spec.sampling) for entry in rest):
-        best = _rows_of(logits, rest).max(dim=1)
-        check_best_logits(best.values.cpu().numpy())
-        own = best.indices.cpu().numpy()  # the first index among ties, as the pick defines it
-    elif rest:
-        own = pick(_rows_of(logits, rest), [entry.sampling for entry in rest]).numpy()
-    begin = 0
-    for entry in rest:
-        end = begin + entry.end - entry.begin
-        picks[entry.begin : entry.end] = own[begin:end]
-        begin = end
-    asking = [entry for entry in wanted if entry.segment.rows.pick_probs and np.isnan(probs[entry.begin : entry.end]).any()]
-    if asking:
-        rows = np.concatenate([np.arange(entry.begin, entry.end) for entry in asking])
-        temperatures = [entry.sampling.params.temperature for entry in asking for _ in range(entry.begin, entry.end)]
-        probs[rows] = pick_probs(_rows_of(logits, asking), temperatures, picks[rows])
+    if LEFT in picks.tolist():
+        left = np.flatnonzero(picks == LEFT)
+        picks[left] = _pick_left(_rows_at(logits, left), [part for entry in wanted if (part := _among(entry, left))])
+    asking = [entry.begin + np.flatnonzero(np.isnan(probs[entry.begin : entry.end])) for entry in wanted if entry.segment.rows.pick_probs]
+    if asking and len(rows := np.concatenate(asking)):
+        temperatures = [entry.sampling.params.temperature for entry in wanted for _ in range(entry.begin, entry.end)]
+        probs[rows] = pick_probs(_rows_at(logits, rows), [temperatures[row] for row in rows.tolist()], picks[rows])
     return picks, probs
 
 
-def _pick_singly(logits: Tensor, entry: _WantedRows, picks: IntArray, probs: FloatArray) -> bool:
-    """Pick an entry's rows one by one, where they are few, on the CPU, and nothing but temperature, top-p and min-p bears on them.
+def _among(entry: _WantedRows, left: LongArray) -> RowSampling | None:
+    """The sampling of those of an entry's rows that are left."""
+    first, last = np.searchsorted(left, (entry.begin, entry.end))
+    if first == last:
+        return None
+    sampling, rows = entry.sampling, left[first:last] - entry.begin
+    paths = tuple(sampling.paths[row] for row in rows.tolist()) if sampling.paths else ()
+    return RowSampling(sampling.params, sampling.key, sampling.positions[rows], sampling.penalties, paths)
 
-    False when the general pick must decide, whatever was written.
-    """
-    sampling = entry.sampling
-    params, num_rows = sampling.params, entry.end - entry.begin
-    if num_rows > MAX_SINGLE_ROWS or params.has_penalties or params.logit_bias or logits.device.type != "cpu":
-        return False
-    if params.temperature == 0.0 and num_rows > 1:
-        return False  # one argmax over all rows is cheaper
-    rows = logits[entry.begin : entry.end].numpy()
-    for place, (row, position) in enumerate(zip(rows, sampling.positions.tolist(), strict=True), entry.begin):
-        single = pick_single(row, params, sampling.key, position, with_prob=entry.segment.rows.pick_probs)
-        if single is None:
-            return False
-        picks[place], probs[place] = single.token, single.prob
-    return True
+
+def _pick_left(logits: Tensor, left: list[RowSampling]) -> IntArray:
+    """By the definition, for rows that follow one another."""
+    if all(_is_plain_argmax(sampling.params) for sampling in left):
+        best = logits.max(dim=1)
+        check_best_logits(best.values.cpu().numpy())
+        return best.indices.cpu().numpy().astype(np.int32)  # the first index among ties, as the pick defines it
+    return pick(logits, left).numpy().astype(np.int32)
 
 
 def _is_plain_argmax(params: SamplingParams) -> bool:
     return params.temperature == 0.0 and not params.has_penalties and not params.logit_bias
+
+
+def _rows_at(logits: Tensor, rows: LongArray) -> Tensor:
+    return logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
 
 
 def _rows_of(logits: Tensor, entries: list[_WantedRows]) -> Tensor:

@@ -59,6 +59,9 @@ class SequenceState:
 
     def take(self, path: tuple[int, ...], subtree: bool) -> tuple[list[int], list[int], list[int]]:
         """Commit a path. Returns (surviving old indices, logical slots to copy from, logical slots to copy to)."""
+        if not path and not subtree:
+            self.tree.clear()
+            return [], [], []
         survivors = self.tree.survivors(path) if subtree else []
         base = self.cached_len
         source = [base + node for node in (*path, *survivors)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from outrider.types.tree import ROOT
 
 LongArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Number = TypeVar("Number", np.int32, np.int64)
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Segment:
         """Which of the keys [cached_before, num_keys) each row sees; those before are seen by all. bool [rows, tail]."""
         committed, total = self.num_committed, self.end - self.begin
         visible = np.zeros((total, self.num_keys - self.cached_before), np.bool_)
-        visible[:committed, :committed] = np.tri(committed, dtype=np.bool_)
+        visible[:committed, :committed] = True if committed < 2 else np.tri(committed, dtype=np.bool_)
         if total > committed:
             visible[committed:, :committed] = True
             visible[committed:, committed:] = self.state.tree.ancestry[self.live_before :]
@@ -91,7 +93,7 @@ class StepBatch:
     def wanted(self) -> LongArray:
         """Flat rows with results, in order."""
         spans = [np.arange(segment.wanted_begin, segment.end, dtype=np.int64) for segment in self.segments if segment.num_wanted]
-        return np.concatenate(spans) if spans else np.empty(0, np.int64)
+        return joined(spans) if spans else np.empty(0, np.int64)
 
     def apply(self) -> None:
         """The rows' KV is written: committed rows are cached now."""
@@ -140,18 +142,29 @@ def build_batch(
             positions.append(base + state.tree.depths[live_before:].astype(np.int64))
             slots.append(state.table.slots[base + live_before : base + live_before + num_nodes])
         begin += total
-    batch = StepBatch(np.concatenate(tokens).astype(np.int64), np.concatenate(positions), np.concatenate(slots), segments)
+    batch = StepBatch(joined(tokens).astype(np.int64), joined(positions), joined(slots), segments)
     for segment in segments:
-        if not len(segment.rows.tokens):
-            continue
-        num_levels = int(segment.state.tree.depths.max()) + 1
-        if num_levels > min(max_tree_depth, limits.max_context - segment.base):
-            batch.revert()
-            name = f"sequence {segment.rows.sequence}"
-            if num_levels > max_tree_depth:
-                raise InvalidRequest("plan.parents", f"{name}: trees may have at most {max_tree_depth} levels")
-            raise InvalidRequest("plan.parents", f"{name}: the tree reaches beyond the context of {limits.max_context}")
+        if len(segment.rows.tokens):
+            _check_depth(batch, segment, limits, max_tree_depth)
     return batch
+
+
+def joined(parts: list[npt.NDArray[Number]]) -> npt.NDArray[Number]:
+    """The parts one after another; the only one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _check_depth(batch: StepBatch, segment: Segment, limits: EngineLimits, max_tree_depth: int) -> None:
+    """Raise InvalidRequest, with the batch reverted, when the segment's tree has too many levels."""
+    most = min(max_tree_depth, limits.max_context - segment.base)
+    tree = segment.state.tree
+    if len(tree) <= most or (num_levels := int(tree.depths.max()) + 1) <= most:
+        return
+    batch.revert()
+    name = f"sequence {segment.rows.sequence}"
+    if num_levels > max_tree_depth:
+        raise InvalidRequest("plan.parents", f"{name}: trees may have at most {max_tree_depth} levels")
+    raise InvalidRequest("plan.parents", f"{name}: the tree reaches beyond the context of {limits.max_context}")
 
 
 def _check(plan: StepPlan, sequences: Mapping[int, SequenceState], limits: EngineLimits, num_ids: int) -> None:
@@ -172,25 +185,25 @@ def _check(plan: StepPlan, sequences: Mapping[int, SequenceState], limits: Engin
 
 def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
     name = f"sequence {rows.sequence}"
-    live = len(state.tree)
-    if not len(rows.committed) and not len(rows.tokens):
+    live, num_committed, num_nodes = len(state.tree), len(rows.committed), len(rows.tokens)
+    if not num_committed and not num_nodes:
         raise InvalidRequest("plan.committed", f"{name} has no rows")
-    if len(rows.committed) and live:
+    if num_committed and live:
         raise InvalidRequest("plan.committed", f"{name} has {live} live nodes; keep or drop them before feeding committed tokens")
-    if not len(rows.committed) and not state.cached_len:
+    if not num_committed and not state.cached_len:
         raise InvalidRequest("plan.committed", f"{name} is empty; feed its prefix first")
-    if state.cached_len + len(rows.committed) > state.spec.max_len:
+    if state.cached_len + num_committed > state.spec.max_len:
         raise InvalidRequest("plan.committed", f"{name} would grow beyond its max_len of {state.spec.max_len}")
-    if len(rows.tokens) > state.tree.room:
-        raise InvalidRequest("plan.tokens", f"{name} has room for {state.tree.room} more live nodes, got {len(rows.tokens)}")
-    if len(rows.tokens) != len(rows.parents):
-        raise InvalidRequest("plan.parents", f"{name} has {len(rows.tokens)} nodes and {len(rows.parents)} parents")
-    if rows.acceptance and not (len(rows.committed) and rows.wanted):
+    if num_nodes > state.tree.room:
+        raise InvalidRequest("plan.tokens", f"{name} has room for {state.tree.room} more live nodes, got {num_nodes}")
+    if num_nodes != len(rows.parents):
+        raise InvalidRequest("plan.parents", f"{name} has {num_nodes} nodes and {len(rows.parents)} parents")
+    if rows.acceptance and not (num_committed and rows.wanted):
         raise InvalidRequest("plan.acceptance", f"{name}: a verdict needs the newest committed token's row, and wanted")
-    for field, ids in (("plan.committed", rows.committed), ("plan.tokens", rows.tokens)):
-        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < num_ids):
+    # Mostly a few plain numbers: array operations would cost more.
+    for field, ids in (("plan.committed", rows.committed.tolist()), ("plan.tokens", rows.tokens.tolist())):
+        if ids and not (min(ids) >= 0 and max(ids) < num_ids):
             raise InvalidRequest(field, f"{name} has a token id outside [0, {num_ids})")
-    if len(rows.parents):
-        own_index = np.arange(live, live + len(rows.parents))
-        if int(rows.parents.min()) < ROOT or bool((rows.parents >= own_index).any()):
+    for index, parent in enumerate(rows.parents.tolist(), live):
+        if not ROOT <= parent < index:
             raise InvalidRequest("plan.parents", f"{name}: a parent must be {ROOT} or an earlier live node")

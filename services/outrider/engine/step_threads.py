@@ -1,4 +1,4 @@
-"""Threads of single steps: an engine's own, or more while somebody else's cores are idle (StepPlan.lent_threads).
+"""Threads of steps: an engine's own, or more while somebody else's cores are idle (StepPlan.lent_threads).
 
 Changing the number costs a wake-up for the team of thin operations; for torch less than a microsecond, and about ten more in the operation
 that follows (measured: 1 and 2 threads in turn, products of 0.4 ms). Must not know who lends.
@@ -25,7 +25,7 @@ class StepThreads(Protocol):
     most_lent: int
 
     def use(self, num_lent: int) -> None:
-        """From now on so many beyond its own, most_lent of them at most. Called by the thread that steps, before and after a step."""
+        """From now on so many beyond its own, most_lent of them at most. Called by the thread that steps, between operations."""
         ...
 
 

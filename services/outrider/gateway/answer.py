@@ -46,19 +46,28 @@ class Answer:
     def push(self, token_ids: Sequence[int]) -> Grown:
         """Add a run; tokens after the end are left out."""
         assert self.end is None, "the answer has ended"
+        if self._cannot_end(token_ids):
+            self.num_tokens += len(token_ids)
+            return Grown(self._decoder.push_run(token_ids), len(token_ids))
         texts: list[str] = []
-        for index, token_id in enumerate(token_ids):
+        decode, match = self._decoder.push, self._matcher.push
+        for num_taken, token_id in enumerate(token_ids, 1):
             self.num_tokens += 1
             if token_id in self._stop_token_ids:
-                return self._ended(texts, index + 1, End.STOP_TOKEN)
-            released = self._matcher.push(self._decoder.push(token_id))
+                return self._ended(texts, num_taken, End.STOP_TOKEN)
+            released = match(decode(token_id))
             texts.append(released.text)
             if released.stop is not None:
                 self.end = End.STOP_STRING
-                return Grown("".join(texts), index + 1, End.STOP_STRING, released.stop)
+                return Grown("".join(texts), num_taken, End.STOP_STRING, released.stop)
             if self.num_tokens >= self._max_tokens:
-                return self._ended(texts, index + 1, End.LENGTH)
+                return self._ended(texts, num_taken, End.LENGTH)
         return Grown("".join(texts), len(token_ids))
+
+    def _cannot_end(self, token_ids: Sequence[int]) -> bool:
+        """Whether the run leaves the answer going on, whatever its text is."""
+        is_within = self.num_tokens + len(token_ids) < self._max_tokens
+        return is_within and not self._matcher.has_stops and self._stop_token_ids.isdisjoint(token_ids)
 
     def finish(self, reason: End) -> Grown:
         """The verifier ended the answer (for instance at its context's end): what waited leaves."""

@@ -19,11 +19,11 @@ class ClientStream:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._pending: asyncio.Task[None] | None = None
+        self._pending: asyncio.Future[None] | None = None
 
     async def write(self, response: pb.GenerateResponse) -> None:
         """Return when grpc has taken the message, which waits for the reader's flow control; an interruption leaves it under way."""
-        self._pending = asyncio.ensure_future(self._write(response))
+        self._pending = asyncio.ensure_future(self._context.write(response))
         await asyncio.shield(self._pending)
         self._pending = None
 
@@ -39,11 +39,8 @@ class ClientStream:
             self._pending.cancel()
             self._pending.add_done_callback(_consume)
 
-    async def _write(self, response: pb.GenerateResponse) -> None:
-        await self._context.write(response)
 
-
-def _consume(task: asyncio.Task[None]) -> None:
+def _consume(task: asyncio.Future[None]) -> None:
     """The reader left: whatever became of the last write no longer matters."""
     if not task.cancelled():
         error = task.exception()

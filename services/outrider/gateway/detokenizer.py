@@ -28,6 +28,10 @@ class TextDecoder(Protocol):
         """Text that became certain with this token; empty while a character is incomplete."""
         ...
 
+    def push_run(self, token_ids: Sequence[int]) -> str:
+        """The same of several tokens at once."""
+        ...
+
     def flush(self) -> str:
         """The end: what still waited, incomplete characters as U+FFFD. Call once."""
         ...
@@ -48,6 +52,13 @@ class ByteTextDecoder:
             self._strip = False
             piece = piece.removeprefix(b" ")
         return self._utf8.decode(piece)
+
+    def push_run(self, token_ids: Sequence[int]) -> str:
+        """See TextDecoder."""
+        if self._strip:
+            return "".join([self.push(token_id) for token_id in token_ids])
+        pieces, num_pieces = self._pieces, len(self._pieces)
+        return self._utf8.decode(b"".join([pieces[token_id] for token_id in token_ids if token_id < num_pieces]))
 
     def flush(self) -> str:
         """See TextDecoder."""
@@ -78,6 +89,10 @@ class WindowTextDecoder:
         if certain_len == len(text) or len(self._ids) >= MAX_WINDOW_TOKENS:
             self._restart(num_held=max(0, len(text) - self._num_sent))
         return new
+
+    def push_run(self, token_ids: Sequence[int]) -> str:
+        """See TextDecoder."""
+        return "".join([self.push(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
         """See TextDecoder."""

@@ -40,23 +40,27 @@ class StopMatcher:
         self._held = ""
 
     @property
+    def has_stops(self) -> bool:
+        """Whether there is any stop string."""
+        return len(self._nodes) > 1
+
+    @property
     def num_held(self) -> int:
         """Characters that wait because they may begin a stop string."""
         return len(self._held)
 
     def push(self, text: str) -> Released:
         """Add text; releases all but the longest suffix that may still become a stop string."""
-        if len(self._nodes) == 1:
-            return Released(text)
+        nodes, firsts = self._nodes, self._nodes[0].children
+        if not firsts or (not self._state and firsts.keys().isdisjoint(text)):
+            return Released(text)  # there is no stop string, or none can begin here
         buffer = self._held + text
-        for index, letter in enumerate(text):
-            self._state = self._next(letter)
-            stop = self._nodes[self._state].stop
-            if stop is not None:
-                end = len(self._held) + index + 1
+        for end, letter in enumerate(text, len(self._held) + 1):
+            node = nodes[self._next(letter)]
+            if node.stop is not None:
                 self._held = ""
-                return Released(buffer[: end - len(stop)], stop)
-        num_free = len(buffer) - self._nodes[self._state].depth
+                return Released(buffer[: end - len(node.stop)], node.stop)
+        num_free = len(buffer) - nodes[self._state].depth
         self._held = buffer[num_free:]
         return Released(buffer[:num_free])
 
@@ -66,10 +70,12 @@ class StopMatcher:
         return held
 
     def _next(self, letter: str) -> int:
-        state = self._state
-        while state and letter not in self._nodes[state].children:
-            state = self._nodes[state].fallback
-        return self._nodes[state].children.get(letter, 0)
+        """Move on by a letter; the new state."""
+        nodes, state = self._nodes, self._state
+        while state and letter not in nodes[state].children:
+            state = nodes[state].fallback
+        self._state = nodes[state].children.get(letter, 0)
+        return self._state
 
 
 def _automaton(stops: Sequence[str]) -> list[_Node]:

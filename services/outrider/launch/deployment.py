@@ -25,7 +25,8 @@ GATEWAY_THREADS = 1
 @dataclass(frozen=True, slots=True)
 class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen: the gateway's address, None for a
-    unix socket of its own. drafter_extra, verifier_extra, gateway_extra: further command-line arguments of each service."""
+    unix socket of its own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra, verifier_extra,
+    gateway_extra: further command-line arguments of each service."""
 
     target: str
     draft: str | None
@@ -33,6 +34,8 @@ class DeploymentSpec:
     threads: ThreadPlan
     dtype: str = "float32"
     numerics: str = "fast"
+    target_weights: str = "full"
+    draft_weights: str = "full"
     listen: str | None = None
     drafter_extra: tuple[str, ...] = ()
     verifier_extra: tuple[str, ...] = ()
@@ -85,9 +88,10 @@ class Deployment:
         paired: tuple[str, ...] = ()
         if spec.draft is not None:
             drafter = ("-m", "drafter_service", "--model", spec.draft, "--listen", self._socket("drafter"), *model)
+            drafter += ("--weights", spec.draft_weights)
             commands.append(self._command("drafter", drafter, spec.threads.drafter, spec.threads.drafter_cores, spec.drafter_extra))
             paired = ("--drafter", self._socket("drafter"))
-        model += ("--numerics", spec.numerics, "--pacing", spec.pacing)
+        model += ("--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
         lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
         verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model, *lent)
         commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))

@@ -40,6 +40,7 @@ class Lane:
         self._max_message_bytes = max_message_bytes
         self._unsent = bytearray()
         self._unread = bytearray()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
     def fileno(self) -> int:
         """For select."""
@@ -95,16 +96,17 @@ class Lane:
         """Both directions, for good."""
         self._end.close()
 
-    def _read(self) -> bytes:
+    def _read(self) -> memoryview:
+        """A view that the next call overwrites."""
         try:
-            data = self._end.recv(_RECEIVE_BYTES)
+            num_read = self._end.recv_into(self._buffer)
         except BlockingIOError:
             raise
         except OSError as error:
             raise Unavailable(f"the lane broke: {error}") from error
-        if not data:
+        if not num_read:
             raise Unavailable("the other side closed the lane")
-        return data
+        return self._buffer[:num_read]
 
 
 def lane_path(address: str) -> str | None:

@@ -87,7 +87,7 @@ class DrafterLink:
     @property
     def is_open(self) -> bool:
         """Whether frames go to it."""
-        return self.state in (LinkState.OPENING, LinkState.LIVE)
+        return self.state is LinkState.LIVE or self.state is LinkState.OPENING
 
     @property
     def is_stalled(self) -> bool:
@@ -97,7 +97,7 @@ class DrafterLink:
     @property
     def is_worth_waiting(self) -> bool:
         """It is live, answers in time, and is not between trees because of a gap."""
-        return self.state is LinkState.LIVE and not self.is_stalled and not self._discarding
+        return self.state is LinkState.LIVE and not self._discarding and not self.is_stalled
 
     def is_following(self, prefix: CommittedPrefix) -> bool:
         """False when it is known to start over at the newest commit, so that nothing can be waited for yet."""
@@ -109,9 +109,9 @@ class DrafterLink:
 
     def may_be_at_work(self, prefix: CommittedPrefix) -> bool:
         """It is reading the prompt, or has leave to guess on and has not said that it paused, whether or not anybody waits for it."""
-        if self.state is LinkState.OPENING:
-            return True
-        return self.is_open and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+        if self.state is not LinkState.LIVE:
+            return self.state is LinkState.OPENING
+        return self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
     def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
         """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""
@@ -175,8 +175,7 @@ class DrafterLink:
     def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
         assert self.tree is not None
         self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
-        new = range(tail.first_node, self.tree.num_nodes)
-        self.newest_levels = len({self.tree.depth(node) for node in new if not self.tree.is_side(node)})
+        self.newest_levels = self.tree.num_levels(tail.first_node)
         for row in tail.rows:
             if not ROOT <= row.parent < self.tree.num_nodes:
                 raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")
@@ -229,28 +228,31 @@ class DrafterLink:
         """Walk the root along the truth; notice where the tree cannot go on."""
         tree = self.tree
         assert tree is not None
-        while tree.root_len < len(prefix):
-            position, above = tree.root_len, tree.root
-            if not tree.advance(prefix.token(position)):
+        position, prefix_len = tree.root_len, len(prefix)
+        for token in prefix.tokens_from(position):
+            above = tree.root
+            if not tree.advance(token):
                 break
-            took_side = tree.is_side_of(tree.root, above)
-            self._judge(position, right=not took_side)
+            took_side = not tree.is_chain and tree.is_side_of(tree.root, above)
+            if position >= self._judged_len:
+                self._judge(position, right=not took_side)
             if took_side:
                 self._take_side(position, prefix)
+            position += 1
         below = tree.main_nodes()
-        if below and tree.root_len < len(prefix):
-            self._judge(tree.root_len, right=False)
-            self._count_mismatch(tree.root_len)
-        if tree.root_len == len(prefix):
-            start = tree.root_len - tree.base
+        if position == prefix_len:
+            start = position - tree.base
             self.num_live = len(below)
-            self.depth = max((tree.depth(node) for node in below), default=start - 1) - start + 1
+            self.depth = max(map(tree.depth, below), default=start - 1) - start + 1
             return
+        if below:
+            self._judge(position, right=False)
+            self._count_mismatch(position)
         self.num_live = self.depth = 0
         # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
         left = bool(below) or self._end is not TailEnd.MORE
-        if left and tree.root_len >= prefix.newest_begin:
-            self.starts_over_at = len(prefix)
+        if left and position >= prefix.newest_begin:
+            self.starts_over_at = prefix_len
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
 
     def _take_side(self, position: int, prefix: CommittedPrefix) -> None:

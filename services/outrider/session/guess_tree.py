@@ -17,7 +17,8 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftTree
 class GuessTree:
     """A growing trie over the tokens from position `base` on, and where the truth stands in it.
 
-    root: the node the truth has reached, ROOT when it still stands before base. Bounded by MAX_TREE_NODES nodes. width: children of a
+    root: the node the truth has reached, ROOT when it still stands before base. is_chain: each node is the child of the one before it, as
+    in most trees; then there are no side branches, and node i is at depth i. Bounded by MAX_TREE_NODES nodes. width: children of a
     node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
 
@@ -28,6 +29,7 @@ class GuessTree:
         self.root = ROOT
         self.tokens: list[int] = []
         self.parents: list[int] = []
+        self.is_chain = True
         self._depths: list[int] = []
         self._sides: list[int] = []  # side branches entered on the way to each node
         self._num_children: dict[int, int] = {}
@@ -56,23 +58,28 @@ class GuessTree:
         """Add nodes; raises ProtocolViolation on a parent that does not exist, a duplicate child or too many nodes."""
         if len(tokens) != len(parents):
             raise ProtocolViolation(f"tail has {len(tokens)} tokens but {len(parents)} parents")
-        if self.num_nodes + len(tokens) > MAX_TREE_NODES:
-            raise ProtocolViolation(f"tree would have {self.num_nodes + len(tokens)} nodes, at most {MAX_TREE_NODES}")
-        for token, parent in zip(tokens, parents, strict=True):
-            node = self.num_nodes
+        first = len(self.tokens)
+        if first + len(tokens) > MAX_TREE_NODES:
+            raise ProtocolViolation(f"tree would have {first + len(tokens)} nodes, at most {MAX_TREE_NODES}")
+        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), first):
             if not ROOT <= parent < node:
                 raise ProtocolViolation(f"node {node} names parent {parent}, which does not exist")
             if (parent, token) in self._children:
                 raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
-            self.tokens.append(int(token))
-            self.parents.append(int(parent))
-            self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
-            rank = self._num_children.get(parent, 0)
-            self._num_children[parent] = rank + 1
-            if rank == 0:
-                self._firsts[parent] = node
-            self._sides.append((0 if parent == ROOT else self._sides[parent]) + (rank >= self.width))
-            self._children[(int(parent), int(token))] = node
+            self._append(node, int(token), int(parent))
+
+    def _append(self, node: int, token: int, parent: int) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        rank = self._num_children.get(parent, 0)
+        self._num_children[parent] = rank + 1
+        if rank == 0:
+            self._firsts[parent] = node
+        depth, num_sides = (0, 0) if parent == ROOT else (self._depths[parent] + 1, self._sides[parent])
+        self._depths.append(depth)
+        self._sides.append(num_sides + (rank >= self.width))
+        self.is_chain = self.is_chain and parent == node - 1
+        self._children[parent, token] = node
 
     def advance(self, token: int) -> bool:
         """Move the root along a committed token; False when the tree contradicts it (the tree is then useless)."""
@@ -84,6 +91,8 @@ class GuessTree:
 
     def live_nodes(self) -> list[int]:
         """Descendants of the root, in index order."""
+        if self.is_chain:
+            return list(range(self.root + 1, len(self.tokens)))
         live: set[int] = set()
         nodes: list[int] = []
         first = self.root + 1
@@ -104,6 +113,8 @@ class GuessTree:
 
     def main_nodes(self) -> list[int]:
         """Live nodes outside side branches, in index order."""
+        if self.is_chain:
+            return self.live_nodes()
         if self.width > 1:
             return [node for node in self.live_nodes() if not self.is_side(node)]
         nodes: list[int] = []
@@ -112,6 +123,12 @@ class GuessTree:
             nodes.append(node)
             node = self._firsts.get(node)
         return nodes
+
+    def num_levels(self, first: int) -> int:
+        """Levels that nodes from index `first` on lie on, side branches left out."""
+        if self.is_chain:
+            return len(self.tokens) - first
+        return len({self._depths[node] for node in range(first, len(self.tokens)) if not self.is_side(node)})
 
     def live_depth(self) -> int:
         """Levels of live nodes below the root; 0 when nothing is guessed beyond the truth."""

@@ -19,8 +19,12 @@ from outrider.types.tree import ROOT, DraftRow, DraftTree
 
 def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
     """One trie of at most max_nodes nodes and max_depth levels, and the place in it of each verified node of the first tree."""
+    if not trees:
+        return DraftTree.empty(), {}
+    if len(trees) == 1 and trees[0].is_chain:
+        return _clipped_chain(trees[0], min(max_nodes, max_depth), stop_ids)
     starts = [tree.root_len - tree.base for tree in trees]
-    candidates = sorted((tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes())
+    candidates = sorted([(tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes()])
     places: list[dict[int, int]] = [{tree.root: ROOT} for tree in trees]
     known: dict[tuple[int, int], int] = {}
     tokens: list[int] = []
@@ -42,16 +46,26 @@ def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop
             tokens.append(token)
             parents.append(parent)
         places[at][node] = place
-    first = places[0] if places else {}
-    return DraftTree(np.asarray(tokens, np.int32), np.asarray(parents, np.int32)), first
+    return DraftTree(np.asarray(tokens, np.int32), np.asarray(parents, np.int32)), places[0]
+
+
+def _clipped_chain(tree: GuessTree, most: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
+    """merge_trees of what most trees are: at most so many guesses behind the truth, one after another."""
+    first = tree.root + 1
+    tokens = tree.tokens[first : first + max(0, most)]
+    end = next((at for at, token in enumerate(tokens, 1) if token in stop_ids), len(tokens))
+    places = {first + place: place for place in range(end)}
+    return DraftTree.chain(tokens[:end]), {tree.root: ROOT, **places}
 
 
 def tree_depth(tree: DraftTree) -> int:
     """Levels of a tree; 0 when it is empty."""
+    if not tree.num_nodes:
+        return 0
     depths: list[int] = []
     for parent in tree.parents.tolist():
         depths.append(1 if parent == ROOT else depths[parent] + 1)
-    return max(depths, default=0)
+    return max(depths)
 
 
 def placed_rows(rows: dict[int, DraftRow], places: dict[int, int], tree: DraftTree) -> tuple[DraftRow, ...]:

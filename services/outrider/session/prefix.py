@@ -6,11 +6,9 @@ this answers whether that prefix is ours (docs/architecture.md section 3, "hash 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from outrider.types.tree import IntArray, extend_hash
+from outrider.types.tree import IntArray, extend_hash, running_hashes
 
 
 class CommittedPrefix:
@@ -35,9 +33,9 @@ class CommittedPrefix:
         """Hash of everything committed."""
         return self._hashes[-1]
 
-    def token(self, position: int) -> int:
-        """The committed token at an absolute position."""
-        return self._tokens[position]
+    def tokens_from(self, position: int) -> list[int]:
+        """The committed tokens from an absolute position on."""
+        return self._tokens[position:]
 
     def slice(self, begin: int, end: int) -> IntArray:
         """int32 tokens of [begin, end)."""
@@ -48,11 +46,8 @@ class CommittedPrefix:
         assert self._start <= length <= len(self._tokens)
         return self._hashes[length - self._start]
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def append(self, tokens: list[int]) -> None:
         """Extend the truth by one commit; `newest_begin` is where it began."""
         self.newest_begin = len(self._tokens)
-        running = self._hashes[-1]
-        for token in tokens:
-            running = extend_hash(running, [token])
-            self._tokens.append(token)
-            self._hashes.append(running)
+        self._hashes += running_hashes(self._hashes[-1], tokens)
+        self._tokens += tokens

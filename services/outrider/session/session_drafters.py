@@ -41,6 +41,21 @@ class DraftLeave:
     flush_nodes: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DraftersView:
+    """What pacing may know of all drafters of a session, as in SessionView."""
+
+    num_nodes: int
+    depth: int
+    tail_ended: bool
+    has_drafter: bool
+    following: bool
+    is_drafting: bool
+
+
+NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=False, is_drafting=False)
+
+
 class SessionDrafters:
     """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened."""
 
@@ -61,30 +76,54 @@ class SessionDrafters:
 
     # --- what the session asks ----------------------------------------------------------------------------------------------
 
-    def open(self) -> list[DrafterLink]:
-        """Links that frames go to."""
+    @property
+    def num_open(self) -> int:
+        """Drafters that frames go to."""
+        return len(self._open_links())
+
+    @property
+    def any_worth_waiting(self) -> bool:
+        """Whether one is live and answers in time."""
+        return any(link.is_worth_waiting for link in self._links.values())
+
+    def view(self) -> DraftersView:
+        """All of them as one."""
+        if not self._links:
+            return NO_DRAFTERS
+        num_nodes = depth = 0
+        for link in self._guessing():
+            num_nodes += link.num_live
+            depth = max(depth, link.depth)
+        is_pending = has_drafter = is_following = is_drafting = False
+        for link in self._links.values():
+            is_drafting = is_drafting or link.may_be_at_work(self._prefix)
+            if link.is_worth_waiting:
+                has_drafter = True
+                is_pending = is_pending or link.is_pending(self._prefix)
+                is_following = is_following or link.is_following(self._prefix)
+        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting)
+
+    def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
 
     def at_work(self, names: Collection[str]) -> bool:
         """Whether one of these drafters may be drafting at present."""
-        return any(link.is_open and link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
+        return any(link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
 
-    def worth_waiting(self) -> list[DrafterLink]:
-        """Links that are live and answer in time."""
-        return [link for link in self._links.values() if link.is_worth_waiting]
-
-    def guessing(self) -> list[DrafterLink]:
+    def _guessing(self) -> list[DrafterLink]:
         """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
         guessing = [link for link in self._links.values() if link.num_live]
         return guessing[:1] if self._spec.with_rows else guessing
 
     def tree_to_verify(self, max_nodes: int) -> tuple[DraftTree, tuple[DraftRow, ...]]:
         """All guesses as one trie, clipped to the session's bounds, and the draft rows of its nodes."""
-        guessing = self.guessing()
+        guessing = self._guessing()
+        if not guessing:
+            return DraftTree.empty(), ()
         max_depth = min(self._spec.max_draft_len, self._spec.max_len - len(self._prefix) - 1)
         trees = [link.tree for link in guessing if link.tree is not None]
         tree, places = merge_trees(trees, min(max_nodes, self._spec.max_nodes), max_depth, self._spec.stop_token_ids)
-        rows = placed_rows(guessing[0].rows, places, tree) if guessing and self._spec.with_rows else ()
+        rows = placed_rows(guessing[0].rows, places, tree) if self._spec.with_rows else ()
         return tree, rows
 
     def miss_deadline(self) -> None:
@@ -96,7 +135,7 @@ class SessionDrafters:
 
     def observe_commit(self, judged_len: int) -> bool:
         """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell."""
-        links = self.open()
+        links = self._open_links()
         for link in links:
             link.observe_commit(self._prefix, judged_len)
             self._statistics.count_overtaken(link.take_outcomes())
@@ -107,7 +146,7 @@ class SessionDrafters:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen."""
         known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
-        for link in self.open():
+        for link in self._open_links():
             link.credit = max(link.credit, leave.draft_until)
             if link.credit <= known_len and known_len - link.told_len < MAX_UNTOLD_TOKENS:
                 continue
@@ -124,7 +163,7 @@ class SessionDrafters:
     def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:
         """The session ends: every open drafter is told."""
         effects: list[VerifierEffect] = []
-        for link in self.open():
+        for link in self._open_links():
             effects.append(SendToDrafter(link.name, Close(self._spec.session, link.incarnation, reason, detail)))
             link.close(LinkState.CLOSED)
         return effects

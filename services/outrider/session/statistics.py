@@ -166,8 +166,9 @@ class SessionStatistics:
         """A step that held this session ran in [begin_us, end_us)."""
         self.verify_us += max(0, end_us - begin_us)
         self._verify_intervals.append((begin_us, end_us))
-        self._overlapped_us += sum(tail.share_within(begin_us, end_us) for tail in self._pending_tails)
-        self._pending_tails.clear()
+        if self._pending_tails:
+            self._overlapped_us += sum([tail.share_within(begin_us, end_us) for tail in self._pending_tails])
+            self._pending_tails.clear()
 
     def count_overhead(self, wait_us: int, span_us: int, step_us: int) -> None:
         """A round with guesses waited wait_us after its commit and took span_us, of which the target's step was step_us.
@@ -204,15 +205,12 @@ class SessionStatistics:
             self.num_looked_up += num_nodes
             self.num_looked_up_accepted += num_accepted
             return
-        for _ in range(num_accepted):
-            self._count_test(1.0)
-        if corrected:
-            self._count_test(0.0)
+        self._count_tests([1.0] * num_accepted + [0.0] * corrected)
 
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
-        for right in outcomes:
-            self._count_test(float(right))
+        if outcomes:
+            self._count_tests([float(right) for right in outcomes])
 
     def count_hedges(self, num_mismatches: int, num_hedged: int) -> None:
         """Mismatches while side branches were allowed, and of them those that found one."""
@@ -224,13 +222,18 @@ class SessionStatistics:
         """Estimated share of mismatches that find a side branch, in [0, 1]."""
         return min(1.0, (HEDGE_PRIOR * PRIOR_HEDGES + self.num_hedge_hits) / (PRIOR_HEDGES + self.num_hedge_tests))
 
-    def _count_test(self, outcome: float) -> None:
-        self.num_tested += 1
-        self.acceptance += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + self.num_tested)) * (outcome - self.acceptance)
+    def _count_tests(self, outcomes: list[float]) -> None:
+        acceptance, num_tested = self.acceptance, self.num_tested
+        for outcome in outcomes:
+            num_tested += 1
+            rate = 1.0 / (PRIOR_TESTS + num_tested)
+            acceptance += (rate if rate > ACCEPTANCE_RATE else ACCEPTANCE_RATE) * (outcome - acceptance)
+        self.acceptance, self.num_tested = acceptance, num_tested
 
 
 def _count_depths(counts: list[int], depth: int) -> None:
-    counts.extend([0] * (depth - len(counts)))
+    if depth > len(counts):
+        counts.extend([0] * (depth - len(counts)))
     for level in range(depth):
         counts[level] += 1
 

@@ -51,7 +51,8 @@ def _check_ids(what: str, ids: np.ndarray[tuple[int, ...], np.dtype[np.int32]], 
         raise ProtocolViolation(f"{what} ids have shape {ids.shape}")
     if ids.dtype.kind not in "iu":
         raise ProtocolViolation(f"{what} ids are not integers")
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+    values = ids.tolist()  # a few plain numbers: array operations would cost more
+    if values and (min(values) < 0 or max(values) >= vocab_size):
         raise ProtocolViolation(f"{what} id outside the vocabulary of {vocab_size}")
 
 

@@ -95,7 +95,7 @@ class VerifierSession:
     @property
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
-        return len(self._drafters.open())
+        return self._drafters.num_open
 
     def is_drafted_for_by(self, drafters: Collection[str]) -> bool:
         """Whether one of these may be at work for it now, but for reading the prompt while the target does."""
@@ -112,22 +112,20 @@ class VerifierSession:
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
-        worthy = self._drafters.worth_waiting()
-        guessing = self._drafters.guessing()
-        stats = self.statistics
+        drafters, spec, stats, committed_len = self._drafters.view(), self.spec, self.statistics, len(self.prefix)
         return SessionView(
-            session=self.spec.session,
-            committed_len=self.committed_len,
-            num_uncached=self.committed_len - self.cached_len,
-            num_nodes=sum(link.num_live for link in guessing),
-            depth=max((link.depth for link in guessing), default=0),
-            tail_ended=not any(link.is_pending(self.prefix) for link in worthy),
-            has_drafter=bool(worthy),
-            following=any(link.is_following(self.prefix) for link in worthy),
+            session=spec.session,
+            committed_len=committed_len,
+            num_uncached=committed_len - self.cached_len,
+            num_nodes=drafters.num_nodes,
+            depth=drafters.depth,
+            tail_ended=drafters.tail_ended,
+            has_drafter=drafters.has_drafter,
+            following=drafters.following,
             waiting_since_us=min(self._ready_since_us, now_us),
             draft_deadline_us=self._deadline_us,
-            max_draft_len=self.spec.max_draft_len,
-            remaining=self.spec.max_len - self.committed_len,
+            max_draft_len=spec.max_draft_len,
+            remaining=spec.max_len - committed_len,
             draft_us_per_token=stats.draft_us_per_token,
             draft_start_us=stats.draft_start_us,
             acceptance=stats.acceptance,
@@ -136,7 +134,7 @@ class VerifierSession:
             continue_prob=stats.continue_prob,
             link_us=stats.link_us,
             step_overhead_us=stats.step_overhead_us,
-            is_drafting=any(link.may_be_at_work(self.prefix) for link in self._drafters.open()),
+            is_drafting=drafters.is_drafting,
             lookup_rights=self.lookup_rights,
             num_hedge_tests=stats.num_hedge_tests,
             hedge_hit_share=stats.hedge_hit_share,
@@ -201,7 +199,7 @@ class VerifierSession:
         return self._lookup.chain(max_nodes) if self._lookup is not None else DraftTree.empty(), ()
 
     def _count_wait(self, now_us: int) -> None:
-        if self._drafters.worth_waiting():  # else it waited for its turn
+        if self._drafters.any_worth_waiting:  # else it waited for its turn
             self.statistics.draft_wait_us += max(0, now_us - self._ready_since_us)
         if now_us >= self._deadline_us:
             self._drafters.miss_deadline()
@@ -217,7 +215,8 @@ class VerifierSession:
             return []
         verdict = event.verdict
         assert verdict is not None, "the round picked"
-        tokens = [int(verified.tree.tokens[node]) for node in verdict.path] + [int(verdict.emitted)]
+        guessed = verified.tree.tokens.tolist()
+        tokens = [guessed[node] for node in verdict.path] + [int(verdict.emitted)]
         num_kept = self._num_within_answer(tokens)
         tokens = tokens[:num_kept]
         path = verdict.path[: num_kept - 1]  # all but the newest committed token stay cached
@@ -246,11 +245,12 @@ class VerifierSession:
 
     def _num_within_answer(self, tokens: list[int]) -> int:
         """How many of the tokens belong to the answer: up to a stop token, at most what remains."""
-        tokens = tokens[: self.spec.max_len - self.committed_len]
-        for at, token in enumerate(tokens):
-            if token in self.spec.stop_token_ids:
-                return at + 1
-        return len(tokens)
+        num_left, stop_ids = self.spec.max_len - self.committed_len, self.spec.stop_token_ids
+        if not stop_ids.isdisjoint(tokens):
+            for at, token in enumerate(tokens[:num_left]):
+                if token in stop_ids:
+                    return at + 1
+        return min(len(tokens), num_left)
 
     def _origins(self, verdict: Verdict, num_kept: int) -> tuple[TokenOrigin, ...]:
         last = TokenOrigin.BONUS if verdict.bonus else TokenOrigin.CORRECTED

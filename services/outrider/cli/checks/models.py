@@ -17,13 +17,13 @@ from outrider_models.paths import MODEL_NAMES, model_dir
 NEEDED_FILES = ("config.json", "tokenizer.json")
 
 
-def check_models(target: str, draft: str, dtype: str) -> list[Finding]:
-    """The reference models, both models of the pair, and the pair."""
+def check_models(target: str, draft: str, dtype: str, weights: tuple[str, str] = ("full", "full")) -> list[Finding]:
+    """The reference models, both models of the pair, and the pair. weights: what is kept of the target's matrices and of the draft's."""
     findings = [_reference_models()]
     names = [target] if draft == NO_DRAFT else [target, draft]
     identities = []
-    for name in names:
-        found, identity = _model(name, dtype)
+    for name, kept in zip(names, weights, strict=False):
+        found, identity = _model(name, dtype, kept)
         findings += found
         identities += [identity] if identity is not None else []
     if len(identities) == 2:
@@ -38,7 +38,7 @@ def _reference_models() -> Finding:
     return fine("reference models", ", ".join(MODEL_NAMES))
 
 
-def _model(name: str, dtype: str) -> tuple[list[Finding], ModelIdentity | None]:
+def _model(name: str, dtype: str, weights: str) -> tuple[list[Finding], ModelIdentity | None]:
     """Findings about one model, and who it is if it loads."""
     try:
         path = model_path(name)
@@ -49,15 +49,15 @@ def _model(name: str, dtype: str) -> tuple[list[Finding], ModelIdentity | None]:
         missing = [file for file in NEEDED_FILES if not (folder / file).is_file()]
         if missing:
             return [broken(f"model {name}", f"{folder} lacks {', '.join(missing)}", "copy the model's folder again, with every file")], None
-    return _load(name, path, dtype)
+    return _load(name, path, dtype, weights)
 
 
-def _load(name: str, path: str, dtype: str) -> tuple[list[Finding], ModelIdentity | None]:
-    from outrider.engine.config import DType, EngineConfig
+def _load(name: str, path: str, dtype: str, weights: str) -> tuple[list[Finding], ModelIdentity | None]:
+    from outrider.engine.config import DType, EngineConfig, WeightFormat
     from outrider.engine.load import load_engine
 
     try:
-        identity = load_engine(EngineConfig(model=path, dtype=DType(dtype))).identity
+        identity = load_engine(EngineConfig(model=path, dtype=DType(dtype), weights=WeightFormat(weights))).identity
     except OutriderError as error:
         return [broken(f"model {name}", str(error), "serve another model, or another dtype; the sentence says what the engine met")], None
     except (OSError, ValueError) as error:

@@ -1,0 +1,256 @@
+/* The token after a row of logits: the argmax of logit + temperature * Gumbel over what top-p and min-p leave, or plainly of the logits.
+
+   As outrider.engine.sampling.pick does it: which tokens could win at all takes one hash and one exponential each (an exponential race: with
+   1 - u <= E = -log u the winner has 1 - u <= exp((logit - best) / T - bound)), those few are ordered by the library's logarithms, and what lies
+   within a margin of a decision is LEFT to the definition. So a row is decided as the definition decides it, or not at all. */
+
+#include <math.h>
+
+#include "thin.h"
+
+/* Of outrider.noise.field. */
+#define POSITION_STEP 0xD1342543DE82EF95ull
+#define TOKEN_STEP 0x9E3779B97F4A7C15ull
+#define MIX_FACTOR_1 0xBF58476D1CE4E5B9ull
+#define MIX_FACTOR_2 0x94D049BB133111EBull
+#define MAX_GUMBEL 36.75
+
+/* Of outrider.engine.sampling: pick, survivors, single_pick. */
+#define GUMBEL_MARGIN 4e-6
+#define SCORE_MARGIN 1e-14
+#define SLACK 1e-3
+#define MIN_TEMPERATURE 1e-6
+#define CLEAR_MARGIN 1e-3
+#define MAX_NUCLEUS_TRIES 16
+
+#define GROUP (4 * LANES) /* tokens between two looks at whether any of them could win */
+#define PART 1024         /* terms of a sum in floats, before it goes into a double */
+#define NOISE_BITS 24     /* of the hash that rule a token out: as many as a float holds */
+
+typedef uint64_t words __attribute__((vector_size(32)));
+
+/* A row in the midst of its pick. */
+typedef struct {
+    const thin_pick_row *row;
+    int64_t num_ids, best_id;
+    uint64_t subkey;
+    float best, inverse, shift; /* a weight is exp((logit - best) * inverse - shift): 2^NOISE_BITS * exp((logit - best) / T - bound) */
+    double bound, total;        /* what (score - best) / T must reach, loosened by SLACK; all weights */
+} race;
+
+/* Where a token stands among others: by logit, then by id. */
+typedef struct {
+    float value;
+    int64_t token;
+} place;
+
+typedef struct {
+    place at;
+    double score, next; /* its own, and the best of the others */
+} leader;
+
+INLINE lanes choose(bits mask, lanes yes, lanes no) { return (lanes)((mask & (bits)yes) | (~mask & (bits)no)); }
+
+INLINE uint64_t any_of(bits mask) {
+    const words all = (words)mask;
+    return all[0] | all[1] | all[2] | all[3];
+}
+
+/* The last few logits, and -inf behind them. */
+static __attribute__((noinline)) lanes last_logits(const float *logits, int64_t num_left) {
+    lanes some = splat(-INFINITY);
+    for (int64_t lane = 0; lane < num_left; lane++) some[lane] = logits[lane];
+    return some;
+}
+
+/* The logits from `at` on; those behind the last are -inf. */
+INLINE lanes logits_at(const float *logits, int64_t at, int64_t num_ids) {
+    return at + LANES <= num_ids ? *(const lanes *)(logits + at) : last_logits(logits + at, num_ids - at);
+}
+
+INLINE uint64_t mixed(uint64_t value) {
+    value = (value ^ (value >> 30)) * MIX_FACTOR_1;
+    value = (value ^ (value >> 27)) * MIX_FACTOR_2;
+    return value ^ (value >> 31);
+}
+
+/* -log(-log u) of a token's uniform number. */
+static double gumbel_of(uint64_t subkey, int64_t token) {
+    const uint64_t noise = mixed(subkey + (uint64_t)(token + 1) * TOKEN_STEP);
+    return -log(-log(((double)(noise >> 12) + 0.5) * 0x1p-52));
+}
+
+/* 1 - u of eight tokens in units of 2^-NOISE_BITS, rounded down: its upper bits, which the mix's last shift does not reach. counters: of the
+   first four and the last four. */
+INLINE lanes chances(words first, words last) {
+    words both[2] = {first, last};
+    for (int half = 0; half < 2; half++) {
+        words value = both[half];
+        value = (value ^ (value >> 30)) * MIX_FACTOR_1;
+        value = (value ^ (value >> 27)) * MIX_FACTOR_2;
+        both[half] = ~value >> (64 - NOISE_BITS);
+    }
+    const bits narrow = __builtin_shuffle((bits)both[0], (bits)both[1], (bits){0, 2, 4, 6, 8, 10, 12, 14});
+    typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+    return __builtin_convertvector((integers)narrow, lanes);
+}
+
+/* The first largest logit; false when it is no number, or infinite, or any other is no number. */
+static int find_best(const float *logits, int64_t num_ids, float *best, int64_t *best_id) {
+    lanes left = splat(-INFINITY), right = left;
+    bits broken = (bits)splat(0.0f);
+    for (int64_t at = 0; at < num_ids; at += 2 * LANES) {
+        const lanes one = logits_at(logits, at, num_ids), two = logits_at(logits, at + LANES, num_ids);
+        broken |= (bits)(one != one) | (bits)(two != two);
+        left = choose((bits)(one > left), one, left);
+        right = choose((bits)(two > right), two, right);
+    }
+    float most = left[0];
+    for (int lane = 0; lane < LANES; lane++) {
+        most = left[lane] > most ? left[lane] : most;
+        most = right[lane] > most ? right[lane] : most;
+    }
+    if (any_of(broken) || !isfinite(most)) return 0;
+    const lanes wanted = splat(most);
+    int64_t at = 0;
+    while (!any_of((bits)(logits_at(logits, at, num_ids) == wanted))) at += LANES;
+    while (logits[at] != most) at++;
+    *best = most;
+    *best_id = at;
+    return 1;
+}
+
+INLINE lanes weights_of(const race *run, lanes logits) { return exp_of((logits - splat(run->best)) * splat(run->inverse) - splat(run->shift)); }
+
+/* The weights of all tokens that stand before this one; of all tokens where there is none. */
+static double mass_before(const race *run, const place *last) {
+    typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+    const float *logits = run->row->logits;
+    double total = 0.0;
+    for (int64_t begin = 0; begin < run->num_ids; begin += PART) {
+        const int64_t end = begin + PART < run->num_ids ? begin + PART : run->num_ids;
+        lanes sums = splat(0.0f);
+        for (int64_t at = begin; at < end; at += LANES) {
+            const lanes some = logits_at(logits, at, run->num_ids);
+            lanes weights = weights_of(run, some);
+            if (last) {
+                /* tokens of this vector whose id is lower: all, none, or the first few */
+                const int64_t lower = last->token - at;
+                const int32_t few = lower < 0 ? 0 : lower > LANES ? LANES : (int32_t)lower;
+                const integers ids = {0, 1, 2, 3, 4, 5, 6, 7}, limit = {few, few, few, few, few, few, few, few};
+                const lanes value = splat(last->value);
+                weights = (lanes)((bits)weights & ((bits)(some > value) | ((bits)(some == value) & (bits)(ids < limit))));
+            }
+            sums += weights;
+        }
+        total += (double)sum_of(sums);
+    }
+    return total;
+}
+
+/* How far apart two scores must be to order the canonical ones. */
+INLINE double score_margin(double temperature, double best) {
+    return GUMBEL_MARGIN * temperature + SCORE_MARGIN * (fabs(best) + MAX_GUMBEL * temperature);
+}
+
+/* One token that may win joins the race; returns what the weights of those that may still win are to be multiplied by. */
+static float enter(const race *run, const place *barrier, leader *first, int64_t token, float factor) {
+    const thin_pick_row *row = run->row;
+    const float value = row->logits[token];
+    const double below = (double)run->best - (double)value;
+    const int is_behind = barrier && !(value > barrier->value || (value == barrier->value && token < barrier->token));
+    if (is_behind || !(below <= row->min_p_gap)) return factor;
+    const double gumbel = gumbel_of(run->subkey, token), score = (double)value + row->temperature * gumbel;
+    if (!(score > first->score)) {
+        if (score > first->next) first->next = score;
+        return factor;
+    }
+    first->next = first->score;
+    first->score = score;
+    first->at = (place){value, token};
+    const double ahead = gumbel - below / row->temperature - SLACK - run->bound;
+    const float less = ahead > 0.0 ? (float)exp(-ahead) : 1.0f;
+    return less < factor ? less : factor;
+}
+
+/* The best score among the tokens that stand before the barrier (null: all), whose first is always among them. Sums the weights on the way. */
+static leader find_leader(race *run, const place *barrier) {
+    const float *logits = run->row->logits;
+    leader first = {{run->best, run->best_id}, (double)run->best + run->row->temperature * gumbel_of(run->subkey, run->best_id), -INFINITY};
+    words counters = {1, 2, 3, 4};
+    counters = counters * TOKEN_STEP + run->subkey;
+    float factor = 1.0f;
+    run->total = 0.0;
+    lanes sums = splat(0.0f);
+    for (int64_t begin = 0; begin < run->num_ids; begin += GROUP) {
+        bits may_win[GROUP / LANES], any = (bits)splat(0.0f);
+        for (int part = 0; part < GROUP / LANES; part++) {
+            const lanes weights = weights_of(run, logits_at(logits, begin + part * LANES, run->num_ids));
+            sums += weights;
+            may_win[part] = (bits)(chances(counters, counters + 4 * TOKEN_STEP) <= weights * splat(factor));
+            any |= may_win[part];
+            counters += LANES * TOKEN_STEP;
+        }
+        if (any_of(any))
+            for (int64_t token = begin; token < begin + GROUP && token < run->num_ids; token++)
+                if (may_win[(token - begin) / LANES][(token - begin) % LANES] && token != run->best_id)
+                    factor = enter(run, barrier, &first, token, factor);
+        if ((begin + GROUP) % PART == 0) {
+            run->total += (double)sum_of(sums);
+            sums = splat(0.0f);
+        }
+    }
+    run->total += (double)sum_of(sums);
+    return first;
+}
+
+static void pick_sampled(thin_pick_row *row, race *run) {
+    const double temperature = row->temperature, margin = score_margin(temperature, run->best);
+    if (margin > SLACK / 4 * temperature) return; /* so far from 0 that logits swallow the noise */
+    run->subkey = mixed(row->key + (uint64_t)(row->position + 1) * POSITION_STEP);
+    run->bound = gumbel_of(run->subkey, run->best_id) - SLACK;
+    run->inverse = (float)(1.0 / temperature);
+    run->shift = (float)(run->bound - NOISE_BITS * 0.693147180559945309);
+    leader first = find_leader(run, 0);
+    for (int tries = 0; row->top_p < 1.0 && first.at.token != run->best_id; tries++) {
+        if (tries == MAX_NUCLEUS_TRIES) return;
+        const double excess = mass_before(run, &first.at) / run->total - row->top_p;
+        if (excess < -CLEAR_MARGIN) break;
+        if (!(excess > CLEAR_MARGIN)) return;
+        const place outside = first.at; /* and all that stand behind it */
+        first = find_leader(run, &outside);
+    }
+    if (!(first.score - first.next > margin)) return;
+    row->token = (int32_t)first.at.token;
+    if (row->with_prob) row->prob = (float)((double)weights_of(run, splat(first.at.value))[0] / run->total);
+}
+
+void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
+    race run = {.row = row, .num_ids = num_ids};
+    row->token = LEFT;
+    row->prob = NAN;
+    const int is_greedy = row->temperature == 0.0;
+    if (!(is_greedy || row->temperature >= MIN_TEMPERATURE) || !find_best(row->logits, num_ids, &run.best, &run.best_id)) return;
+    if (!is_greedy) {
+        pick_sampled(row, &run);
+        return;
+    }
+    row->token = (int32_t)run.best_id;
+    run.inverse = 1.0f;
+    if (row->with_prob) row->prob = (float)(1.0 / mass_before(&run, 0)); /* at temperature 1 */
+}
+
+typedef struct {
+    thin_pick_row *rows;
+    int64_t num_ids;
+} pick_job;
+
+static void pick_chunk(const void *argument, int64_t chunk) {
+    const pick_job *job = argument;
+    thin_pick_one(job->rows + chunk, job->num_ids);
+}
+
+void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids) {
+    const pick_job job = {rows, num_ids};
+    team_run(all, pick_chunk, &job, num_rows);
+}

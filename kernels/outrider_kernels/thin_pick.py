@@ -1,0 +1,84 @@
+"""The tokens after a few rows of logits, compiled (thin/pick.c): argmax, or the Gumbel race over what top-p and min-p leave.
+
+A row is decided for certain or left, as near ties, edges of filters and logits that are no numbers are: whoever asks has the definition,
+which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along. A row's result depends on the row alone, so
+that one row and many, or a chain (thin_chain.py), find the same. Must not know models, penalties, or who asks.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from outrider_kernels.thin_team import ThinTeam
+
+LEFT = -1  # as in thin/thin.h
+
+_FloatArray = npt.NDArray[np.float32]
+_IntArray = npt.NDArray[np.int32]
+
+# thin_pick_row of thin/thin.h: logits, key, position, temperature, top_p, min_p_gap, with_prob, token, prob. A structure of plain numbers
+# is filled several times as fast as an array of records.
+PICK_ROW = struct.Struct("@QQqdddiif4x")
+_FOUND = np.dtype({"names": ["token", "prob"], "formats": ["i4", "f4"], "offsets": [52, 56], "itemsize": PICK_ROW.size})
+
+
+@dataclass(frozen=True, slots=True)
+class PickRule:
+    """How a row is picked after. key: unsigned 64 bits. temperature: NaN leaves the row. min_p_gap: how far below the best logit a token
+    may be.
+
+    with_prob: whether the probability of the pick is wanted, under softmax(logits / T) without filters; at T = 0 at temperature 1.
+    """
+
+    key: int
+    temperature: float
+    top_p: float = 1.0
+    min_p_gap: float = math.inf
+    with_prob: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThinPicks:
+    """tokens: int32 [rows], LEFT where the definition must decide. probs: float32 [rows], NaN where not asked for, or left."""
+
+    tokens: _IntArray
+    probs: _FloatArray
+
+
+class ThinPick:
+    """Picks after rows of logits."""
+
+    def __init__(self, team: ThinTeam) -> None:
+        self._function, self._team = team.library.thin_pick, team
+        self._handle = team.handle
+        self._grow(1)
+
+    def run(self, logits: _FloatArray, groups: Sequence[tuple[PickRule, Sequence[int]]]) -> ThinPicks:
+        """logits: float32 [rows, ids], each row in one piece; groups: how rows that follow one another are picked after, and the positions
+        of their picks. Raises ValueError where the two do not fit."""
+        num_rows, num_ids = logits.shape
+        row_bytes, item_bytes = logits.strides
+        if logits.dtype != np.float32 or item_bytes != 4 or sum(len(positions) for _, positions in groups) != num_rows:
+            raise ValueError(f"logits of {logits.dtype} and shape {logits.shape} are not what is to be picked after")
+        if num_rows > len(self._tokens):
+            self._grow(2 * num_rows)
+        at, address = 0, logits.ctypes.data
+        for rule, positions in groups:
+            same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan
+            for position in positions:
+                PICK_ROW.pack_into(self._rows, at, address, rule.key, position, *same)
+                at += PICK_ROW.size
+                address += row_bytes
+        self._function(self._handle, self._address, num_rows, num_ids)
+        return ThinPicks(self._tokens[:num_rows].copy(), self._probs[:num_rows].copy())
+
+    def _grow(self, num_rows: int) -> None:
+        self._rows = bytearray(num_rows * PICK_ROW.size)
+        found = np.frombuffer(self._rows, _FOUND)
+        self._tokens, self._probs, self._address = found["token"], found["prob"], found.ctypes.data

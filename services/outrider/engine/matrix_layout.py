@@ -1,0 +1,75 @@
+"""How the lean forward's matrices are laid out: in the model's dtype or as int8, with or without a form for thin products.
+
+One place decides it, so that whoever reads weights says what they are and not where they go. Must not know tensors' names, layers or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outrider.engine.config import WeightFormat
+from outrider.engine.int8_projection import Int8Projection
+from outrider.engine.lean_projection import Projection
+from outrider_kernels.int8_weight import Int8Weight
+from outrider_kernels.thin_product import ThinMatrix
+
+AnyProjection = Projection | Int8Projection
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMatrix:
+    """A matrix where it will be read. thin: packed for thin products, None without them. norm: the norm in front of it, None when it is
+    folded into the matrix, together with the square root of its length."""
+
+    projection: AnyProjection
+    thin: ThinMatrix | None
+    norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedHead:
+    """The same of the head, which is never int8 and has no norm folded into it."""
+
+    projection: Projection
+    thin: ThinMatrix | None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLayout:
+    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: a form for thin products."""
+
+    weights: WeightFormat
+    packed: bool
+    thin: bool
+
+    def place(self, weight: Tensor, bias: Tensor | None = None, norm: Tensor | None = None) -> PlacedMatrix:
+        """weight: [outputs, inputs]. norm: [inputs], of the RMSNorm in front. Raises ValueError where int8 cannot be made of it."""
+        if self.weights is WeightFormat.INT8:
+            return self._place_int8(weight, bias, norm)
+        thin = self._thin(weight)
+        if norm is not None:
+            norm, weight = _folded(norm, weight)
+        return PlacedMatrix(Projection(weight, bias, self.packed), thin, norm)
+
+    def whole(self, weight: Tensor) -> PlacedHead:
+        """The head, [num_logits, hidden], in full: of the picks that int8 changed, most were the head's (see docs/architecture.md)."""
+        return PlacedHead(Projection(weight, None, self.packed), self._thin(weight))
+
+    def _thin(self, weight: Tensor) -> ThinMatrix | None:
+        return ThinMatrix.pack(weight.float().numpy()) if self.thin else None
+
+    def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
+        """Nothing is folded: what a norm does to a channel would be in its scale."""
+        int8 = Int8Weight.of(weight)
+        thin = ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()) if self.thin else None
+        return PlacedMatrix(Int8Projection(int8, bias, thin), thin, norm)
+
+
+def _folded(norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+    """In fp32 a norm's weight goes into the matrix behind it: one operation less. In narrower types that would round twice."""
+    if weight.dtype != torch.float32:
+        return norm, weight
+    return None, weight * (norm * weight.shape[1] ** 0.5)

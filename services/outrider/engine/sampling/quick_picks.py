@@ -1,0 +1,82 @@
+"""Most picks of a step before the general pick is asked: compiled where that can be, else row by row in numpy.
+
+Rows of CPU logits that nothing but temperature, top-p and min-p bears on are decided as `pick` decides them, or left open. The
+probability comes from the same exponentials. Must not know segments, choices or acceptance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from outrider.engine.sampling.rows import RowSampling
+from outrider.engine.sampling.single_pick import pick_single
+from outrider.noise.reference_pick import min_p_gap
+from outrider.types.sampling import SamplingParams
+from outrider.types.tree import FloatArray, IntArray
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
+
+# Rows of a sequence that numpy picks one by one; for more the general pick's bookkeeping is the smaller part.
+MAX_SINGLE_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class QuickRows:
+    """One sequence's rows. with_prob: whether their probabilities are wanted. is_open: somebody else picks them."""
+
+    sampling: RowSampling
+    with_prob: bool
+    is_open: bool
+
+
+def quick_picks(logits: Tensor, groups: Sequence[QuickRows], picker: ThinPick | None) -> tuple[IntArray, FloatArray]:
+    """int32 [rows], LEFT where the general pick must decide; float32 [rows] probabilities, NaN where not asked for, or left.
+
+    logits: float32 [rows, vocab]; the groups' rows follow one another.
+    """
+    if len(logits) and logits.device.type == "cpu" and picker is not None:
+        rules = [(_rule_of(rows), rows.sampling.positions.tolist()) for rows in groups]
+        found = picker.run(logits.numpy(), rules)
+        return found.tokens, found.probs
+    picks, probs = np.full(len(logits), LEFT, np.int32), np.full(len(logits), np.nan, np.float32)
+    begin = 0
+    for rows in groups:
+        end = begin + rows.sampling.num_rows
+        if logits.device.type == "cpu" and not rows.is_open:
+            _pick_singly(logits[begin:end].numpy(), rows, picks[begin:end], probs[begin:end])
+        begin = end
+    return picks, probs
+
+
+def pick_rule(params: SamplingParams, key: int, with_prob: bool) -> PickRule:
+    """The compiled pick's rule, of rows that no penalties or biases bear on; top-k leaves them."""
+    temperature = math.nan if params.top_k else params.temperature
+    return PickRule(key, temperature, params.top_p, min_p_gap(params), with_prob)
+
+
+def _rule_of(rows: QuickRows) -> PickRule:
+    if rows.is_open or _is_changed(rows.sampling.params):
+        return PickRule(0, math.nan)
+    return pick_rule(rows.sampling.params, rows.sampling.key, rows.with_prob)
+
+
+def _is_changed(params: SamplingParams) -> bool:
+    return params.has_penalties or bool(params.logit_bias)
+
+
+def _pick_singly(logits: FloatArray, rows: QuickRows, picks: IntArray, probs: FloatArray) -> None:
+    """A sequence's rows one after another, where they are few; one that stays open leaves all: they cost the general pick little more."""
+    sampling, params = rows.sampling, rows.sampling.params
+    is_argmax_of_many = params.temperature == 0.0 and len(logits) > 1  # one argmax over all rows is cheaper
+    if len(logits) > MAX_SINGLE_ROWS or _is_changed(params) or is_argmax_of_many:
+        return
+    for place, (row, position) in enumerate(zip(logits, sampling.positions.tolist(), strict=True)):
+        single = pick_single(row, params, sampling.key, position, rows.with_prob)
+        if single is None:
+            picks[:place], probs[:place] = LEFT, np.nan
+            return
+        picks[place], probs[place] = single.token, single.prob

@@ -1,0 +1,236 @@
+"""A chain in one call against its rows one by one, each in a step made anew and picked after by the same pick: picks, probabilities, and
+every key and value stored, bit for bit; and all that ends a chain.
+
+Broken twins (runs, windows, ids, positions not as they should be) show that the comparisons would notice.
+Run: pytest tests/kernels/test_thin_chain.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_chain import ChainIds, ChainRows, ChainSlots, ChainStart, Followed, ThinChain
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
+from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_program import ThinOperation, ThinProgram
+from outrider_kernels.thin_team import ThinTeam
+
+FloatArray = npt.NDArray[np.float32]
+
+NUM_SLOTS, NUM_POSITIONS, HIDDEN_LEN, NUM_IDS, NUM_LOGITS = 96, 64, 24, 37, 40
+SIZES = HeadSizes(4, 2, 8, 1e-5)
+WINDOWS = (None, 7)
+RULES = {
+    "greedy": PickRule(3, 0.0, with_prob=True),
+    "warm": PickRule(2**64 - 5, 0.8, with_prob=True),
+    "top p": PickRule(5, 1.0, top_p=0.7, with_prob=True),
+    "without probabilities": PickRule(6, 1.5, min_p_gap=2.0),
+}
+# a sequence's blocks of 4 slots: neighbours, a jump ahead, one back, neighbours again
+SLOTS = np.concatenate([np.arange(begin, begin + 4) for begin in (8, 12, 16, 40, 44, 0, 92, 60, 64, 68, 24, 76)]).astype(np.int64)
+WHERE = ChainSlots(SLOTS, np.array([0, *(np.flatnonzero(np.diff(SLOTS) != 1) + 1), len(SLOTS)], np.int64))
+START = ChainStart(5, 1.0, 9, 30, 0.0)
+ALL_IDS = ChainIds(NUM_IDS)
+
+
+class Model:
+    """Two layers of attention, of which one has a window, between an embedding and a head. Always the same."""
+
+    def __init__(self, team: ThinTeam) -> None:
+        draw = np.random.default_rng(4)
+
+        def numbers(*shape: int) -> FloatArray:
+            return draw.standard_normal(shape).astype(np.float32)
+
+        heads, attended = numbers(1, (SIZES.num_heads + 2 * SIZES.num_kv_heads) * SIZES.dim), numbers(1, SIZES.num_heads * SIZES.dim)
+        self.team, self.embedding = team, numbers(NUM_IDS, HIDDEN_LEN)
+        self.states, self.last, self.logits = numbers(1, HIDDEN_LEN), numbers(1, HIDDEN_LEN), numbers(1, NUM_LOGITS)
+        self.pools = [numbers(2, SIZES.num_kv_heads, NUM_SLOTS, SIZES.dim) for _ in WINDOWS]
+        rotations = numbers(NUM_POSITIONS, SIZES.dim)
+        operations: list[ThinOperation] = []
+        for step, pool in enumerate(self.pools):
+            operations += [
+                ThinProduct(team, ThinMatrix.pack(numbers(heads.shape[1], HIDDEN_LEN)), self.states, heads),
+                (ThinAttention(team, SIZES, heads, attended, pool, rotations), step),
+                ThinProduct(team, ThinMatrix.pack(numbers(HIDDEN_LEN, attended.shape[1])), attended, self.states, adds=True),
+            ]
+        self.program = ThinProgram(team, operations)
+        norm = RowNorm(np.full(HIDDEN_LEN, 0.4, np.float32), 1e-5)
+        self.head = ThinProduct(team, ThinMatrix.pack(numbers(NUM_LOGITS, HIDDEN_LEN)), self.last, self.logits, norm=norm)
+
+    def chain(self, ids: ChainIds, windows: tuple[int | None, ...] = WINDOWS) -> ThinChain:
+        rows = ChainRows(self.program, self.head, self.embedding, self.states[0], self.last[0], self.logits[0], windows)
+        return ThinChain(self.team, rows, ids)
+
+    def row(self, token: int, position: int, missing: tuple[int, ...]) -> FloatArray:
+        """float32 [1, NUM_IDS] of one row, in steps made anew."""
+        steps = []
+        for window in WINDOWS:
+            first = 0 if window is None else max(0, position + 1 - window)
+            runs = tuple((int(slot), int(slot) + 1) for slot in SLOTS[first : position + 1])
+            steps.append(ThinStep(np.array([position]), SLOTS[position : position + 1].copy(), [RowKeys(0, 1, runs, None)]))
+        self.states[0] = self.embedding[token]
+        self.program.run(1, steps)
+        self.last[0] = self.states[0]
+        self.head.run(1)
+        self.logits[0, list(missing)] = -np.inf
+        return self.logits[:, :NUM_IDS]
+
+    def one_by_one(self, start: ChainStart, rule: PickRule, ids: ChainIds) -> Followed:
+        picker, token, prob = ThinPick(self.team), start.token, start.prob
+        picks: list[int] = []
+        probs: list[float] = []
+        while len(picks) < start.most and token not in ids.ends and not prob < start.stop_below:
+            position = start.position + len(picks)
+            found = picker.run(self.row(token, position, ids.missing), [(rule, [position + 1])])
+            token, prob = int(found.tokens[0]), float(found.probs[0]) if rule.with_prob else 1.0
+            if token == LEFT:
+                return Followed(np.array(picks, np.int32), np.array(probs, np.float32), True)
+            picks.append(token)
+            probs.append(prob)
+        return Followed(np.array(picks, np.int32), np.array(probs, np.float32), False)
+
+
+def seen(model: Model, found: Followed) -> list[object]:
+    stored = [pool.tobytes() for pool in model.pools]
+    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits.tobytes(), *stored]
+
+
+def compare(
+    start: ChainStart = START,
+    rule: PickRule = RULES["warm"],
+    ids: ChainIds = ALL_IDS,
+    *,
+    num_threads: int = 1,
+    way: Callable[[Model], Followed] | None = None,
+) -> Followed:
+    """way: another chain in the place of the right one."""
+    team = ThinTeam(num_threads)
+    ours, theirs = Model(team), Model(team)
+    found = ours.chain(ids).follow(start, rule, WHERE) if way is None else way(ours)
+    assert seen(ours, found) == seen(theirs, theirs.one_by_one(start, rule, ids))
+    return found
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_a_chain_is_its_rows_one_by_one(rule: str, num_threads: int) -> None:
+    found = compare(rule=RULES[rule], num_threads=num_threads)
+    assert len(found.picks) == START.most
+    assert (found.probs == 1.0).all() == (rule == "without probabilities")
+
+
+@pytest.mark.parametrize("position", [0, 1, 6, 7, 11, 12, 46, 47])
+def test_a_chain_may_begin_and_end_anywhere(position: int) -> None:
+    most = len(SLOTS) - position
+    for length in {0, 1, most}:
+        assert len(compare(replace(START, position=position, most=length)).picks) == length
+
+
+def test_a_second_chain_goes_on_where_the_first_ended() -> None:
+    whole = compare()
+    ours = Model(ThinTeam(1))
+    chain = ours.chain(ChainIds(NUM_IDS))
+    first = chain.follow(replace(START, most=11), RULES["warm"], WHERE)
+    again = replace(START, token=int(first.picks[-1]), position=START.position + 11, most=19)
+    second = chain.follow(again, RULES["warm"], WHERE)
+    assert [*first.picks, *second.picks] == whole.picks.tolist()
+    assert first.probs.tobytes() + second.probs.tobytes() == whole.probs.tobytes()
+
+
+# --- what ends it ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_token_is_the_last_pick_and_is_not_fed() -> None:
+    picks = compare().picks.tolist()
+    for token in set(picks):
+        found = compare(ids=ChainIds(NUM_IDS, ends=(NUM_IDS + 9, token)))
+        assert found.picks.tolist() == picks[: picks.index(token) + 1]
+    assert len(compare(ids=ChainIds(NUM_IDS, ends=(START.token,))).picks) == 0
+
+
+def test_a_pick_below_the_bar_is_the_last() -> None:
+    probs = compare().probs.tolist()
+    for place, prob in enumerate(probs):
+        if prob < min(probs[:place], default=1.0):
+            assert len(compare(replace(START, stop_below=prob)).picks) > place + 1 or place + 1 == START.most
+            assert len(compare(replace(START, stop_below=float(np.nextafter(np.float64(prob), 1.0)))).picks) == place + 1
+    assert len(compare(replace(START, prob=0.2, stop_below=0.3)).picks) == 0
+    unasked = replace(START, stop_below=1.0)
+    assert len(compare(unasked, RULES["without probabilities"]).picks) == START.most
+
+
+def test_a_pick_that_cannot_be_decided_is_left_with_its_logits() -> None:
+    found = compare(rule=replace(RULES["warm"], temperature=float("nan")))
+    assert found.is_left
+    assert len(found.picks) == 0
+    picks = compare().picks.tolist()
+    token = next(token for token in picks if token != START.token)
+
+    def broken(model: Model) -> Model:
+        model.embedding[token] = np.nan
+        return model
+
+    ours, theirs = broken(Model(ThinTeam(1))), broken(Model(ThinTeam(1)))
+    found = ours.chain(ChainIds(NUM_IDS)).follow(START, RULES["warm"], WHERE)
+    assert found.is_left
+    assert found.picks.tolist() == picks[: picks.index(token) + 1]
+    assert seen(ours, found) == seen(theirs, theirs.one_by_one(START, RULES["warm"], ChainIds(NUM_IDS)))
+
+
+def test_ids_that_stand_for_nothing_are_never_picked() -> None:
+    picks = compare().picks.tolist()
+    missing = tuple(sorted(set(picks)))[1:]
+    assert not set(compare(ids=ChainIds(NUM_IDS, missing)).picks.tolist()) & set(missing)
+
+
+# --- broken twins, and what is refused ------------------------------------------------------------------------------------
+
+
+def follow(
+    model: Model,
+    start: ChainStart = START,
+    rule: PickRule = RULES["warm"],
+    where: ChainSlots = WHERE,
+    *,
+    ids: ChainIds = ALL_IDS,
+    windows: tuple[int | None, ...] = WINDOWS,
+) -> Followed:
+    return model.chain(ids, windows).follow(start, rule, where)
+
+
+BROKEN: dict[str, Callable[[Model], Followed]] = {
+    "an edge left out": lambda model: follow(model, where=ChainSlots(SLOTS, np.delete(WHERE.edges, 2))),
+    "no window": lambda model: follow(model, windows=(None, None)),
+    "the windows exchanged": lambda model: follow(model, windows=(7, None)),
+    "a window of one more": lambda model: follow(model, windows=(None, 8)),
+    "ids left out": lambda model: follow(model, ids=ChainIds(NUM_IDS - 9)),
+    "another position": lambda model: follow(model, replace(START, position=START.position + 1)),
+    "another key": lambda model: follow(model, rule=replace(RULES["warm"], key=RULES["warm"].key - 1)),
+}
+
+
+@pytest.mark.parametrize("broken", list(BROKEN))
+def test_a_chain_that_differs_would_be_noticed(broken: str) -> None:
+    compare(way=follow)
+    with pytest.raises(AssertionError):
+        compare(way=BROKEN[broken])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = Model(ThinTeam(1))
+    for ids in (ChainIds(NUM_LOGITS), ChainIds(0), ChainIds(NUM_IDS, missing=(NUM_IDS,))):
+        with pytest.raises(ValueError, match=r"ids"):
+            model.chain(ids)
+    with pytest.raises(ValueError, match="windows"):
+        model.chain(ChainIds(NUM_IDS), (None,) * 9)
+    chain = model.chain(ChainIds(NUM_IDS))
+    for start in (replace(START, token=NUM_IDS), replace(START, token=-1), replace(START, most=40), replace(START, position=-1)):
+        with pytest.raises(ValueError, match="does not fit"):
+            chain.follow(start, RULES["warm"], WHERE)

@@ -1,0 +1,223 @@
+"""The compiled pick either equals the definition or leaves the row to it; its probabilities are softmax's own; neighbours change neither.
+
+Broken copies of the C file (noise of another place, a margin or a filter left out) show that the comparisons would notice.
+Run: pytest tests/kernels/test_thin_pick.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from outrider.engine.sampling.pick import pick
+from outrider.engine.sampling.quick_picks import pick_rule
+from outrider.engine.sampling.rows import RowSampling
+from outrider.noise.field import gumbel
+from outrider.noise.reference_pick import pick_processed
+from outrider.types.sampling import SamplingParams
+from outrider_kernels import native_library, thin_team
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+from outrider_kernels.thin_team import ThinTeam
+
+FloatArray = npt.NDArray[np.float32]
+
+KEY = 0xFEDC_BA98_7654_3210
+VOCABS = (1, 2, 7, 8, 31, 33, 1000, 1024, 2021, 8193)
+PARAMS = (
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=1e-6),
+    SamplingParams(temperature=0.05),
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=5.0),
+    SamplingParams(temperature=0.8, top_p=0.9),
+    SamplingParams(temperature=1.0, top_p=0.3),
+    SamplingParams(temperature=2.0, top_p=1e-6),
+    SamplingParams(temperature=1.0, min_p=0.1),
+    SamplingParams(temperature=1.5, top_p=0.95, min_p=0.02),
+)
+
+
+@pytest.fixture(scope="module")
+def picker() -> ThinPick:
+    return ThinPick(ThinTeam(1))
+
+
+def drawn(generator: np.random.Generator, vocab: int, scale: float) -> FloatArray:
+    return (generator.standard_normal(vocab) * scale).astype(np.float32)
+
+
+def rows_of(seed: int) -> Iterator[FloatArray]:
+    """Plain ones, ties, plateaus, masked ids, far ones, and values a rounding apart."""
+    generator = np.random.default_rng(seed)
+    for vocab in VOCABS:
+        plain = drawn(generator, vocab, 3.0)
+        near = np.full(vocab, 2.5, np.float32)
+        near[generator.random(vocab) < 0.5] = np.nextafter(np.float32(2.5), np.float32(3))
+        masked = drawn(generator, vocab, 1.0)
+        masked[generator.integers(0, vocab, vocab // 2)] = -np.inf
+        far = drawn(generator, vocab, 1.0)
+        far[generator.integers(0, vocab)] += 30.0
+        yield from (plain, np.round(plain), near, np.zeros(vocab, np.float32), masked, far, plain * np.float32(1e4) + np.float32(3e5))
+
+
+def one(picker: ThinPick, logits: FloatArray, rule: PickRule, position: int) -> tuple[int, float]:
+    found = picker.run(logits[None], [(rule, [position])])
+    return int(found.tokens[0]), float(found.probs[0])
+
+
+def check(picker: ThinPick, params: SamplingParams) -> None:
+    """Rows that are decided equal the definition, and few are left."""
+    num_left = num_rows = 0
+    for seed in range(3):
+        for position, logits in enumerate(rows_of(seed)):
+            token, _ = one(picker, logits, pick_rule(params, KEY, False), position)
+            num_rows += 1
+            num_left += token == LEFT
+            assert token in (LEFT, pick_processed(logits, params, KEY, position)) or not np.isfinite(logits.max())
+    is_cold = 0.0 < params.temperature < 1e-3  # the rows far from 0 swallow its noise
+    assert num_left <= (0.16 if is_cold else 0.1 if params.top_p < 1.0 else 0.02) * num_rows
+
+
+def check_near_ties(picker: ThinPick) -> None:
+    """Two tokens whose scores are a rounding apart, above all others."""
+    generator, num_decided = np.random.default_rng(8), 0
+    for position in range(400):
+        temperature = float(generator.choice([0.3, 1.0, 5.0]))
+        logits = drawn(generator, 60, 1.0)
+        noise = temperature * gumbel(KEY, position, np.arange(60)).astype(np.float64)
+        first, second = generator.choice(60, 2, replace=False)
+        score = float((logits + noise).max()) + 1.0
+        logits[first], logits[second] = score - noise[first], score - noise[second]
+        token, _ = one(picker, logits, PickRule(KEY, temperature), position)
+        num_decided += token != LEFT
+        assert token in (LEFT, pick_processed(logits, SamplingParams(temperature=temperature), KEY, position))
+    assert num_decided < 40
+
+
+def check_all(picker: ThinPick) -> None:
+    check_near_ties(picker)
+    for params in PARAMS:
+        check(picker, params)
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_it_equals_the_definition_wherever_it_decides(picker: ThinPick, params: SamplingParams) -> None:
+    check(picker, params)
+
+
+def test_scores_a_rounding_apart_are_left(picker: ThinPick) -> None:
+    check_near_ties(picker)
+
+
+def test_every_row_of_a_long_run_is_the_general_picks(picker: ThinPick) -> None:
+    """Peaked and flat rows of a real vocabulary's size, thousands of them: no decision differs, few are left."""
+    generator = np.random.default_rng(5)
+    for params in PARAMS:
+        logits = np.stack([drawn(generator, 1021, scale) for scale in (0.5, 2.0, 6.0) for _ in range(100)])
+        expected = pick(torch.from_numpy(logits), [RowSampling(params, KEY, np.arange(300))]).numpy()
+        found = picker.run(logits, [(pick_rule(params, KEY, True), range(300))]).tokens
+        decided = found != LEFT
+        np.testing.assert_array_equal(found[decided], expected[decided])
+        assert decided.mean() > 0.97
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6, 0.5, 1.0, 5.0])
+def test_probabilities_are_those_of_softmax(picker: ThinPick, temperature: float) -> None:
+    generator = np.random.default_rng(4)
+    rule = PickRule(77, temperature, with_prob=True)
+    for position, vocab in enumerate(VOCABS * 5):
+        logits = drawn(generator, vocab, 3.0)
+        token, prob = one(picker, logits, rule, position)
+        exact = torch.softmax(torch.from_numpy(logits).double() / (temperature or 1.0), dim=0)
+        assert prob == pytest.approx(float(exact[token]), rel=2e-5)
+
+
+def test_only_probabilities_asked_for_are_given(picker: ThinPick) -> None:
+    for temperature in (0.0, 1.0):
+        assert np.isnan(one(picker, np.zeros(9, np.float32), PickRule(1, temperature), 0)[1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_left(picker: ThinPick, broken: float, temperature: float) -> None:
+    rule = PickRule(1, temperature, with_prob=True)
+    for vocab in VOCABS:
+        for place in {0, vocab // 2, vocab - 1}:
+            logits = drawn(np.random.default_rng(1), vocab, 3.0)
+            logits[place] = broken
+            token, prob = one(picker, logits, rule, 0)
+            assert token == LEFT
+            assert np.isnan(prob)
+        assert one(picker, np.full(vocab, -np.inf, np.float32), rule, 0)[0] == LEFT
+
+
+def test_what_it_does_not_know_is_left(picker: ThinPick) -> None:
+    logits = drawn(np.random.default_rng(1), 50, 3.0)
+    for params in (SamplingParams(top_k=5), SamplingParams(temperature=1e-7)):
+        assert one(picker, logits, pick_rule(params, 1, False), 0)[0] == LEFT
+    assert one(picker, logits, pick_rule(SamplingParams(temperature=0.0, top_p=0.5, min_p=0.5), 1, False), 0)[0] == logits.argmax()
+
+
+def same(ours: ThinPicks, theirs: ThinPicks) -> bool:
+    return ours.tokens.tobytes() == theirs.tokens.tobytes() and ours.probs.tobytes() == theirs.probs.tobytes()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_rows_result_depends_on_the_row_alone(picker: ThinPick, num_threads: int) -> None:
+    """Neighbours, threads, and columns that are padding change no bit."""
+    generator, many = np.random.default_rng(6), ThinPick(ThinTeam(num_threads))
+    padded = generator.standard_normal((40, 1030)).astype(np.float32) * 4
+    logits = padded[:, :1021]
+    rules = [pick_rule(params, KEY + at, True) for at, params in enumerate(PARAMS)]
+    together = many.run(logits, [(rule, range(4 * at, 4 * at + 4)) for at, rule in enumerate(rules)])
+    for row, own in enumerate(logits):
+        alone = picker.run(own[None].copy(), [(rules[row // 4], [row])])
+        assert same(alone, ThinPicks(together.tokens[row : row + 1], together.probs[row : row + 1]))
+
+
+def test_logits_of_another_kind_are_refused(picker: ThinPick) -> None:
+    for logits in (np.zeros((2, 8)), np.zeros((8, 2), np.float32).T, np.zeros((3, 8), np.float32)):
+        with pytest.raises(ValueError, match="not what is to be picked"):
+            picker.run(logits, [(PickRule(1, 1.0), [0, 1])])  # type: ignore[arg-type]
+
+
+# --- broken copies --------------------------------------------------------------------------------------------------------
+
+BREAKS = {
+    "the noise of the position before": ("(uint64_t)(row->position + 1) * POSITION_STEP", "(uint64_t)row->position * POSITION_STEP"),
+    "the noise of the token before": ("words counters = {1, 2, 3, 4}", "words counters = {0, 1, 2, 3}"),
+    "scores by the wrong noise": ("mixed(subkey + (uint64_t)(token + 1) * TOKEN_STEP)", "mixed(subkey + (uint64_t)token * TOKEN_STEP)"),
+    "no margin between scores": ("first.score - first.next > margin", "1"),
+    "tokens ruled out too soon": ("gumbel_of(run->subkey, run->best_id) - SLACK", "gumbel_of(run->subkey, run->best_id) + 0.5"),
+    "a bound that rises too far": ("exp(-ahead)", "exp(-2.0 * ahead)"),
+    "no nucleus": ("row->top_p < 1.0 &&", "0 &&"),
+    "no margin at the nucleus": ("#define CLEAR_MARGIN 1e-3", "#define CLEAR_MARGIN -1e-2"),
+    "no barrier behind the nucleus": ("if (is_behind ||", "if ("),
+    "ties in any order": ("((bits)(some == value) & (bits)(ids < limit))", "(bits)(some == value)"),
+    "no min-p": ("!(below <= row->min_p_gap)", "0"),
+    "the last largest logit": (
+        "while (logits[at] != most) at++;",
+        "for (int64_t id = 0; id < num_ids; id++) at = logits[id] == most ? id : at;",
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", list(BREAKS))
+def test_a_broken_pick_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = BREAKS[broken]
+    folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))
+    source = (folder / "pick.c").read_text("utf-8")
+    assert source.count(right) == 1
+    (folder / "pick.c").write_text(source.replace(right, wrong), "utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_library, "FLAGS", tuple(flag for flag in native_library.FLAGS if flag != "-O3"))
+    monkeypatch.setattr(thin_team, "SOURCES", folder)
+    picker = ThinPick(ThinTeam(1))
+    with pytest.raises(AssertionError):
+        check_all(picker)

@@ -1,0 +1,125 @@
+"""The bench of rounds and messages: every part is there, calls repeat themselves exactly, and watching changes nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from outrider.engine import replay_engine as replay_module
+from outrider.engine.step_batch import build_batch
+from outrider.types.identity import ModelIdentity
+from outrider_bench.message_cost import MessageLoop
+from outrider_bench.part_clock import REST, PartClock
+from outrider_bench.round_loop import DRAFTER, STEP, RoundLoop, Task
+from outrider_bench.rounds import (
+    DRAFT_LEN,
+    TOTAL,
+    PartCost,
+    RoundCost,
+    as_table,
+    markdown,
+    measure,
+    measure_messages,
+    replay_engine,
+    result,
+)
+
+NUM_TOKENS = 150
+ENGINE = (STEP, "batch", "keep")
+MODEL = Path(__file__).resolve().parents[2] / "models" / "ref-small"
+
+
+def spin(milliseconds: int) -> None:
+    end_s = time.perf_counter() + milliseconds / 1000.0
+    while time.perf_counter() < end_s:
+        pass
+
+
+class Work:
+    """An inner part within an outer one."""
+
+    def outer(self) -> None:
+        spin(2)
+        self.inner()
+
+    def inner(self) -> None:
+        spin(5)
+
+
+def test_time_belongs_to_the_innermost_part() -> None:
+    clock, work = PartClock(), Work()
+    clock.watch(work, "outer", "outer")
+    clock.watch(work, "inner", "inner")
+    clock.end_round()
+    for _ in range(3):
+        work.outer()
+        clock.end_round()
+    clock.rounds[:] = clock.rounds[1:]
+    least = clock.least()
+    assert least["inner"] >= 5_000.0 > least["outer"] >= 2_000.0 > least[REST]
+    clock.release()
+    work.outer()
+    clock.end_round()
+    assert set(clock.rounds[-1]) == {REST}, "nothing is watched any more"
+
+
+def test_calls_are_counted_by_part_and_always_alike() -> None:
+    clock = PartClock(counts_calls=True)
+    inner = clock.timed(lambda: len([abs(1), abs(2)]), "inner")
+    clock.end_round()
+    for _ in range(4):
+        inner()
+        clock.end_round()
+    clock.stop()
+    assert [found["inner"] for found in clock.rounds[1:]] == [4.0] * 4, "the function, abs twice, len"
+
+
+def test_a_serial_round_has_its_parts_and_the_text_of_plain_decoding() -> None:
+    engine = replay_engine(NUM_TOKENS)
+    plain = Task("plain", None, NUM_TOKENS)
+    answer = RoundLoop(engine, plain, PartClock()).run()
+    clock = PartClock()
+    assert RoundLoop(engine, Task("serial", DRAFT_LEN, NUM_TOKENS, answer), clock).run() == answer
+    whole = [found for found in clock.rounds if STEP in found]
+    assert len(whole) < NUM_TOKENS / 4
+    assert {"plan", "batch", "session", "keep", "send", "receive", "take tails", DRAFTER} <= set(clock.median())
+    assert vars(replay_module)["build_batch"] is build_batch, "what was watched is as it was"
+
+
+def test_calls_of_the_engine_do_not_depend_on_the_machine() -> None:
+    first, second = (dict(costs(NUM_TOKENS)) for _ in range(2))
+    for pacing, parts in first.items():
+        # The engine knows no clock; a session has deadlines, which pass on a machine that has other work.
+        assert {part: parts[part].num_calls for part in ENGINE if part in parts} == {
+            part: second[pacing][part].num_calls for part in ENGINE if part in parts
+        }
+        ours = [cost.num_calls for part, cost in parts.items() if part != TOTAL and not part.startswith("(")]
+        assert parts[TOTAL].num_calls == sum(ours)
+        assert parts[TOTAL].least_us > 0.0
+    assert set(ENGINE) <= set(first["serial"])
+    assert first["serial"]["session"].num_calls > first["plain"]["session"].num_calls > 0
+
+
+def costs(num_tokens: int) -> list[tuple[str, dict[str, PartCost]]]:
+    found = measure("replay", replay_engine(num_tokens), num_tokens, 1)
+    return [(cost.pacing, cost.parts) for cost in found if cost.pacing != "adaptive"]  # what it plans depends on measured times
+
+
+def test_a_message_costs_more_with_more_tokens_only_where_tokens_are() -> None:
+    identity: ModelIdentity = replay_engine(4_000).identity
+    messages = dict(measure_messages(MODEL, identity, 1))
+    few, many = (parts for parts in messages.values())
+    assert few["gateway: text"].num_calls <= many["gateway: text"].num_calls
+    assert few[TOTAL].num_calls > few["gateway: text"].num_calls
+    clock = PartClock()
+    MessageLoop(MODEL, identity, 5, 2, clock).run()
+    assert len(clock.rounds) == 5
+
+
+def test_tables_have_a_line_a_part_and_the_result_every_total() -> None:
+    cost = RoundCost("replay", "plain", {"plan": PartCost(1.26, 3.0), TOTAL: PartCost(9.0, 30.0)})
+    messages = {"1 tokens": {"gateway: text": PartCost(2.0, 4.0), TOTAL: PartCost(5.0, 8.0)}}
+    assert as_table("title", [("replay, plain", cost.parts)]).row_count == 2
+    assert "| plan | 1 / 3 |" in markdown([cost], messages)
+    assert "| ours in all | 5 / 8 |" in markdown([cost], messages)
+    assert result([cost], messages) == {"rounds": {"replay plain": [9.0, 30.0]}, "messages": {"1 tokens": [5.0, 8.0]}}

@@ -1,0 +1,35 @@
+"""The nodes of a sequence: a chain laid out at once is what its nodes one by one make, whatever stood there before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from outrider.engine.live_tree import LiveTree
+from outrider.types.tree import ROOT, IntArray
+
+
+def ids(*values: int) -> IntArray:
+    return np.array(values, np.int32)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 5, 8])
+def test_a_chain_at_once_is_a_chain_by_its_nodes(num_nodes: int) -> None:
+    at_once, one_by_one = LiveTree(8), LiveTree(8)
+    for tree in (at_once, one_by_one):
+        tree.add(ids(1, 2, 3, 4, 5, 6, 7, 8), ids(ROOT, ROOT, 0, 1, 2, 3, 4, 0))  # leaves its marks behind
+        tree.clear()
+    at_once.add(np.arange(num_nodes, dtype=np.int32), np.arange(-1, num_nodes - 1, dtype=np.int32))
+    for node in range(num_nodes):
+        one_by_one.add(ids(node), ids(node - 1))
+    assert at_once.depths.tolist() == one_by_one.depths.tolist() == list(range(num_nodes))
+    assert np.array_equal(at_once.ancestry, one_by_one.ancestry)
+    assert at_once.path_to(num_nodes - 1) == list(range(num_nodes))
+
+
+def test_nodes_below_a_chain_know_it() -> None:
+    tree = LiveTree(8)
+    tree.add(ids(1, 2, 3), ids(ROOT, 0, 1))
+    tree.add(ids(4, 5), ids(0, ROOT))
+    assert tree.depths.tolist() == [0, 1, 2, 1, 0]
+    assert [tree.path_to(node) for node in (3, 4)] == [[0, 3], [4]]

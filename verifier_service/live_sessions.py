@@ -1,0 +1,202 @@
+"""The sessions of the engine thread: admitted, told of events, and ended with everything of theirs freed.
+
+Lives on the engine thread. What sessions want to say waits in `outgoing` for the end of the turn. An error of one session ends that session
+only. Must not know threads, steps or policies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+
+from outrider.engine.contract import Engine
+from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.rpc.convert.link import BadFrame
+from outrider.rpc.status import RemoteFailure
+from outrider.session.events import (
+    CancelRequested,
+    DrafterFrameArrived,
+    DrafterFrameMalformed,
+    DrafterJoined,
+    DrafterLost,
+    Finish,
+    FinishReason,
+    SendToDrafter,
+    VerifierEffect,
+    VerifierEvent,
+    Verify,
+)
+from outrider.session.lookup_odds import FIRST_RIGHTS
+from outrider.session.statistics import ACCEPTANCE_PRIOR
+from outrider.types.frames import Close
+from outrider.types.statistics import DraftStatistics
+from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
+from verifier_service.clock import monotonic_us
+from verifier_service.hosted import HostedSession, host
+from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
+from verifier_service.outgoing import Outgoing
+from verifier_service.step_planner import StepPlanner
+
+_LOG = logging.getLogger(__name__)
+MAX_HANDLE = (1 << 32) - 1
+MIN_DRAFTED_TO_LEARN = 16  # tokens: below it a session says nothing about the next
+ACCEPTANCE_MEMORY = 1 / 4
+
+
+class LiveSessions:
+    """By handle. acceptance: of the sessions that ended lately, where the next one's estimate begins; lookup_priors: the same of guesses
+    from the text itself. outgoing: what waits to be said."""
+
+    def __init__(self, engine: Engine, planner: StepPlanner, max_sessions: int) -> None:
+        self.acceptance = ACCEPTANCE_PRIOR
+        self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
+        self.outgoing = Outgoing()
+        self._engine = engine
+        self._planner = planner
+        self._max_sessions = max_sessions
+        self._sessions: dict[int, HostedSession] = {}
+        self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
+        self._last_handle = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[HostedSession]:
+        return iter(self._sessions.values())
+
+    def __getitem__(self, handle: int) -> HostedSession:
+        return self._sessions[handle]
+
+    def take_outgoing(self) -> Outgoing:
+        """Everything that waits to be said; nothing waits then."""
+        outgoing, self.outgoing = self.outgoing, Outgoing()
+        return outgoing
+
+    # --- drafters ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def drafters(self) -> Collection[str]:
+        """Endpoints of those whose stream is up."""
+        return self._connections.keys()
+
+    def connect(self, up: PairUp) -> None:
+        """A drafter's stream is up."""
+        self._connections[up.drafter] = up.connection
+        self._tell_all(DrafterJoined(up.drafter, monotonic_us()), up.drafter)
+
+    def disconnect(self, down: PairDown) -> None:
+        """A drafter's stream has ended; that of an earlier connection is no news."""
+        if self._connections.get(down.drafter) == down.connection:
+            del self._connections[down.drafter]
+            self._tell_all(DrafterLost(down.drafter, down.reason, monotonic_us()), down.drafter)
+
+    def take_frames(self, message: FramesArrived) -> None:
+        """Frames of a drafter, each to its session; those of an old connection or of nobody are dropped."""
+        if self._connections.get(message.drafter) != message.connection:
+            return
+        now_us = message.arrived_us or monotonic_us()
+        for frame in message.frames:
+            hosted = self._sessions.get(-1 if frame.session is None else frame.session)
+            if hosted is None:
+                continue
+            if isinstance(frame, BadFrame):
+                self.apply(hosted, DrafterFrameMalformed(message.drafter, frame.incarnation, str(frame.error), now_us))
+            else:
+                self.apply(hosted, DrafterFrameArrived(message.drafter, frame, now_us))
+
+    def _tell_all(self, event: DrafterJoined | DrafterLost, drafter: str) -> None:
+        for hosted in list(self._sessions.values()):
+            if hosted.may_use(drafter):
+                self.apply(hosted, event)
+
+    # --- the beginning of a session ---------------------------------------------------------------------------------------
+
+    def open(self, answer: AnswerStream, *, stopping: bool) -> None:
+        """Admit a session and tell its drafters, or end its stream with the reason. stopping: nobody is admitted any more."""
+        try:
+            hosted = self._admit(answer, stopping)
+        except OutriderError as error:
+            self.outgoing.answer(answer, SessionEnded(FinishReason.FAILED, DraftStatistics(), error))
+            return
+        self.outgoing.answer(answer, SessionStarted(self._engine.identity.fingerprint))
+        for drafter in self._connections:
+            if hosted.may_use(drafter):
+                self.apply(hosted, DrafterJoined(drafter, monotonic_us()))
+
+    def _admit(self, answer: AnswerStream, stopping: bool) -> HostedSession:
+        """Reserve everything or raise with nothing held."""
+        if stopping:
+            raise Unavailable("the verifier is shutting down")
+        if len(self._sessions) >= self._max_sessions:
+            raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
+        policy = self._planner.policy(answer.request.pacing)
+        self._last_handle = self._last_handle % MAX_HANDLE + 1
+        hosted = host(answer, self._last_handle, policy, self._engine, self.acceptance, monotonic_us(), self.lookup_priors)
+        self._sessions[hosted.handle] = hosted
+        answer.handle = hosted.handle
+        return hosted
+
+    # --- events and effects -----------------------------------------------------------------------------------------------
+
+    def apply(self, hosted: HostedSession, event: VerifierEvent) -> list[Verify]:
+        """Run one event through a session and carry out what it wants, but for Verify, which is returned."""
+        effects: list[VerifierEffect] = []
+        try:
+            effects = hosted.step(event)
+            return self._carry_out(hosted, effects)
+        except Exception as error:  # noqa: BLE001 -- a bug in one session costs that session only
+            _LOG.exception("session %s failed", hosted.answer.request.spec.request_id)
+            # An answer that had just ended has told its drafters in the effects that were not reached; a second Close does no harm.
+            self.fail(hosted, f"the session failed: {error}", [effect for effect in effects if _is_close(effect)])
+            return []
+
+    def _carry_out(self, hosted: HostedSession, effects: list[VerifierEffect]) -> list[Verify]:
+        verify: list[Verify] = []
+        for effect in effects:
+            if isinstance(effect, Verify):
+                verify.append(effect)
+            elif isinstance(effect, Finish):
+                self._end(hosted, effect)
+            else:
+                hosted.carry_out(effect, self._engine, self.outgoing, self._connections)
+        return verify
+
+    # --- the end of a session ---------------------------------------------------------------------------------------------
+
+    def cancel(self, item: CancelAsked) -> None:
+        """End a session that somebody gave up, if it is still there."""
+        hosted = self._sessions.get(item.answer.handle)
+        if hosted is not None and hosted.answer is item.answer:
+            hosted.error = item.error
+            self.apply(hosted, CancelRequested(item.detail, monotonic_us()))
+
+    def fail(self, hosted: HostedSession, detail: str, closing: Sequence[VerifierEffect] = ()) -> None:
+        """End one session after an error that is not its client's. closing: what its drafters are still to be told."""
+        for effect in (*closing, *hosted.session.fail(detail)):
+            if not isinstance(effect, Finish | Verify):
+                hosted.carry_out(effect, self._engine, self.outgoing, self._connections)
+        self._end(hosted, Finish(FinishReason.FAILED, detail))
+
+    def end_all(self, detail: str) -> None:
+        """End every session: the service cannot go on."""
+        for hosted in list(self._sessions.values()):
+            hosted.error = Unavailable(detail)
+            self.fail(hosted, detail)
+
+    def _end(self, hosted: HostedSession, finish: Finish) -> None:
+        """Free everything of the session, and say so at the end of this turn."""
+        if self._sessions.pop(hosted.handle, None) is None:
+            return
+        statistics = hosted.session.statistics
+        if statistics.num_drafted - statistics.num_looked_up >= MIN_DRAFTED_TO_LEARN:
+            self.acceptance += ACCEPTANCE_MEMORY * (statistics.acceptance - self.acceptance)
+        self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
+        error = hosted.error
+        if error is None and finish.reason is FinishReason.FAILED:
+            error = RemoteFailure(finish.detail)
+        self.outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
+        self._engine.close(hosted.handle)  # last: whatever it raises, the client has its end
+
+
+def _is_close(effect: VerifierEffect) -> bool:
+    return isinstance(effect, SendToDrafter) and isinstance(effect.frame, Close)

@@ -1,0 +1,121 @@
+"""Steps of the target: who takes part, what goes through the engine, and what the sessions make of it.
+
+Lives on the engine thread. Knows live sessions, the planner, what steps cost and what they are lent. Must not know threads, streams or how
+sessions begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from outrider.engine.contract import Engine
+from outrider.engine.prefill_order import waiting
+from outrider.session.events import RoundPlanned, RoundVerified
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan
+from outrider.session.verifier import VerifierSession
+from outrider.types.step import SequenceResult, SequenceRows, StepPlan
+from verifier_service.clock import monotonic_us
+from verifier_service.core_loan import CoreLoan
+from verifier_service.hosted import HostedSession
+from verifier_service.live_sessions import LiveSessions
+from verifier_service.step_planner import StepPlanner
+
+_LOG = logging.getLogger(__name__)
+
+
+class TargetSteps:
+    """`plan`, then `take` what it says. num_steps: that the engine made. loan: what steps cost, and on whose cores."""
+
+    def __init__(self, engine: Engine, loan: CoreLoan, sessions: LiveSessions, planner: StepPlanner) -> None:
+        self.num_steps = 0
+        self.loan = loan
+        self._engine = engine
+        self._sessions = sessions
+        self._planner = planner
+        self._drafting = False  # whether drafters may be at work during the step that was planned, for a session that it could take
+        self._left_out = False  # whether there are other sessions
+
+    @property
+    def cost(self) -> CostCurve:
+        """What steps cost while drafters rest."""
+        return self.loan.curves()[0]
+
+    def plan(self) -> PacingPlan:
+        """Who takes part in a step now, or until when to wait."""
+        now_us = monotonic_us()
+        ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]
+        ready = self._without_waiting(ready, now_us)
+        if not ready:
+            return PacingPlan((), None, "idle")
+        views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
+        self._drafting = any(view.is_drafting for _, view in views)
+        self._left_out = len(views) < len(self._sessions)
+        cost, cost_drafting = self.loan.curves()
+        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting)
+
+    def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
+        """Without those whose prompt another session is reading for them."""
+        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
+        limits = self._engine.limits
+        if not reading or not limits.prefix_cache:
+            return ready
+        late = waiting(reading, limits.block_len)
+        taken: list[HostedSession] = []
+        for hosted in ready:
+            if hosted.handle in late:
+                hosted.await_prefix()
+            else:
+                hosted.take_prefix(self._engine, now_us)
+                taken.append(hosted)
+        return taken
+
+    def take(self, plans: tuple[SessionPlan, ...]) -> None:
+        """One step of these sessions."""
+        now_us = monotonic_us()
+        hosted = [self._sessions[entry.session] for entry in plans]
+        rows: list[SequenceRows] = []
+        for one, entry in zip(hosted, plans, strict=True):
+            for effect in self._sessions.apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup)):
+                rows.append(one.rows(effect))
+        if rows:
+            self._verify(rows)
+
+    def _verify(self, rows: list[SequenceRows]) -> None:
+        """One step of the engine and what follows from it.
+
+        A step that raises has changed nothing (engine/contract.py), so its sessions are stepped once more, one by one: a fault that
+        belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
+        """
+        reads = any(len(one.committed) != 1 for one in rows)
+        lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
+        try:
+            result = self._engine.step(StepPlan(tuple(rows), lent))
+        except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions it was raised for only
+            _LOG.exception("a step of %d sessions failed", len(rows))
+            if len(rows) == 1:
+                self._sessions.fail(self._sessions[rows[0].sequence], f"the target's step failed: {error}")
+                return
+            for row in rows:
+                self._verify([row])
+            return
+        self.num_steps += 1
+        self.loan.count(lent)
+        if not reads:
+            self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting)
+        for row, one_result in zip(rows, result.results, strict=True):
+            self._verified(self._sessions[row.sequence], one_result, result.step_us)
+
+    def _lent_threads(self, rows: list[SequenceRows], *, reads: bool) -> int:
+        sessions: Iterable[VerifierSession] = ()
+        if self.loan.concerns_drafters and (self._drafting or self._left_out):
+            sessions = (hosted.session for hosted in self._sessions)
+        return self.loan.threads(sum(len(one.committed) + len(one.tokens) for one in rows), sessions, reads=reads)
+
+    def make_way(self, drafters: Iterable[str]) -> None:
+        """Frames are about to go to these drafters, who may want cores that were lent."""
+        self.loan.give_back(self._engine, drafters)
+
+    def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
+        hosted.logprobs = result.logprobs
+        self._sessions.apply(hosted, RoundVerified(result.verdict, step_us, monotonic_us()))
