@@ -7,11 +7,12 @@ from collections.abc import Collection
 import pytest
 
 from fakes import TableEngine
-from fakes_scheduler import PROMPT, TABLE, Loop, ended
+from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from fakes_simulation import ScriptedDrafter
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.verifier import VerifierSession
+from verifier_service.answer import MAX_UNDELIVERED_TOKENS
 from verifier_service.clock import monotonic_us
 from verifier_service.inbox import FramesArrived, PairUp
 from verifier_service.loan_worth import MIN_STAY, PROBE_AFTER
@@ -88,6 +89,18 @@ async def test_nothing_is_lent_beside_a_drafter_of_this_machine_at_work(drafter:
     assert lent[1 : 1 + num_beside] == [beside] * num_beside, "it never said that it rests"
     assert set(lent[1 + num_beside :]) <= {2}, "the answer that it drafts for has ended"
     assert num_beside >= 7
+
+
+async def test_nothing_is_lent_beside_a_drafter_at_work_for_a_session_that_is_left_out() -> None:
+    engine = TableEngine(TABLE, lent_threads=2, num_blocks=1024)
+    loop = Loop(engine)
+    num_before = len(engine.lent)
+    loop.scheduler.inbox.put(PairUp(NEAR, 1))
+    slow = loop.open(4 * MAX_UNDELIVERED_TOKENS, "pearl")
+    with loop.changed:
+        assert loop.changed.wait_for(lambda: slow.is_slow, WAIT_S)
+    ended(loop, loop.open(20))
+    assert lent_of(loop, engine, num_before)[-20:] == [0] * 20
 
 
 async def test_cores_are_given_back_before_their_drafter_hears_of_a_commit() -> None:
