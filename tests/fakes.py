@@ -81,6 +81,8 @@ class TableEngine:
     """The Engine protocol over a TruthTable, strict about every invariant a scheduler must keep. step_us: what a step claims to cost.
 
     prefix_cache: whether what one sequence was fed, another need not be fed again, in whole blocks; num_fed counts committed rows.
+    lent_threads: what a step can use of its plan's; then it claims to cost lent_step_us. lent: what each step was given.
+    held: what the newest step was given, until the loan was ended; num_ended: how often there was one to end.
     """
 
     def __init__(
@@ -92,12 +94,17 @@ class TableEngine:
         max_rows: int = 256,
         step_us: int = 1000,
         prefix_cache: bool = False,
+        lent_threads: int = 0,
+        lent_step_us: int = 600,
     ) -> None:
         self.table = table
         self.step_us = step_us
+        self.lent_step_us = lent_step_us
+        self.lent: list[int] = []
+        self.held = self.num_ended = 0
         self.num_steps = 0
         self.num_fed = 0
-        self._limits = EngineLimits(max_rows, block_len, num_blocks, num_blocks * block_len, prefix_cache)
+        self._limits = EngineLimits(max_rows, block_len, num_blocks, num_blocks * block_len, prefix_cache, lent_threads)
         self._known: set[tuple[str, tuple[int, ...]]] = set()
         self._sequences: dict[int, _Sequence] = {}
         self._free = num_blocks
@@ -153,6 +160,10 @@ class TableEngine:
         del state.cached[length:]
         state.nodes.clear()
 
+    def end_loan(self) -> None:
+        self.num_ended += self.held > 0
+        self.held = 0
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         assert not subtree
         state = self._sequences[sequence]
@@ -171,7 +182,11 @@ class TableEngine:
         assert 0 < num_rows <= self._limits.max_rows
         assert len({rows.sequence for rows in plan.sequences}) == len(plan.sequences)
         results = tuple(self._step_one(rows) for rows in plan.sequences)
-        return StepResult(results, self.step_us, self.step_us, num_rows)
+        assert 0 <= plan.lent_threads <= self._limits.lent_threads
+        self.lent.append(plan.lent_threads)
+        self.held = plan.lent_threads
+        step_us = self.lent_step_us if plan.lent_threads else self.step_us
+        return StepResult(results, step_us, step_us, num_rows)
 
     def _step_one(self, rows: SequenceRows) -> SequenceResult:
         state = self._sequences[rows.sequence]

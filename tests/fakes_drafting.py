@@ -179,6 +179,9 @@ class TableEngine:
         probs = _choices(rankings, contexts, 1, vocab_size, seed).probs[:, 0] if rows.pick_probs else None
         return SequenceResult(rows.sequence, picks, choices, logprobs, pick_probs=probs)
 
+    def end_loan(self) -> None:
+        raise AssertionError("drafters are lent nothing")
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         held = self._sequences[sequence]
         last = ROOT

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -35,9 +36,8 @@ class CostModel:
     def __init__(self, points: dict[int, float]) -> None:
         assert points
         self._points = dict(sorted(points.items()))
-        rows = self._rows = list(self._points)
-        # Below the geometric mean of two points the smaller is nearer, by ratio.
-        self._edges = [math.isqrt(fewer * more) for fewer, more in itertools.pairwise(rows)]
+        self._rows = list(self._points)
+        self._edges = row_edges(self._rows)
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
@@ -62,7 +62,20 @@ class CostModel:
         return CostModel(dict(self._curve.points))
 
     def _flattened(self) -> CostCurve:
-        return CostCurve(tuple(zip(self._points, itertools.accumulate(self._points.values(), max), strict=True)))
+        return rising(self._rows, self._points.values())
+
+
+def rising(rows: Sequence[int], times_us: Iterable[float]) -> CostCurve:
+    """A curve through these points, of ascending rows, that never falls: a point below one of fewer rows is raised to it."""
+    return CostCurve(tuple(zip(rows, itertools.accumulate(times_us, max), strict=True)))
+
+
+def row_edges(rows: Sequence[int]) -> list[int]:
+    """The most rows, by bisect_left, to which each of these ascending counts but the last is the nearest, by ratio.
+
+    Below the geometric mean of two the smaller is nearer.
+    """
+    return [math.isqrt(fewer * more) for fewer, more in itertools.pairwise(rows)]
 
 
 class StepCosts:
@@ -80,8 +93,11 @@ class StepCosts:
         (self.drafting if drafting else self.alone).observe(num_rows, step_us)
 
 
-def measure_cost(engine: Engine) -> CostModel:
-    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards."""
+def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:
+    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards.
+
+    lent_threads: as in StepPlan, of each step.
+    """
     most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - NUM_REPEATS * len(MEASURED_ROWS))
     row_counts = [rows for rows in MEASURED_ROWS if rows <= most] or [1]
     num_steps = 1 + NUM_REPEATS * len(row_counts)
@@ -91,18 +107,18 @@ def measure_cost(engine: Engine) -> CostModel:
     except (DoesNotFit, Overloaded):
         return CostModel({1: 1.0})  # a cache too small to measure in; the first steps will
     try:
-        _time_step(engine, NUM_PROMPT, 1)  # warms the first shapes, and gives the sequence a context
-        return CostModel({rows: min(_time_step(engine, 1, rows) for _ in range(NUM_REPEATS)) for rows in row_counts})
+        _time_step(engine, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
+        return CostModel({rows: min(_time_step(engine, 1, rows, lent_threads) for _ in range(NUM_REPEATS)) for rows in row_counts})
     finally:
         engine.close(MEASURING_SEQUENCE)
 
 
-def _time_step(engine: Engine, num_committed: int, num_rows: int) -> float:
+def _time_step(engine: Engine, num_committed: int, num_rows: int, lent_threads: int) -> float:
     """Microseconds of a step of num_committed committed rows and a tree of chains up to num_rows in all."""
     indices = np.arange(max(0, num_rows - num_committed), dtype=np.int32)
     nodes = indices // CHAIN_LEN
     parents = np.where(indices % CHAIN_LEN == 0, np.int32(ROOT), indices - 1).astype(np.int32)
     rows = SequenceRows(MEASURING_SEQUENCE, np.zeros(num_committed, np.int32), nodes, parents, acceptance="coupled")
-    result = engine.step(StepPlan((rows,)))
+    result = engine.step(StepPlan((rows,), lent_threads))
     engine.keep(MEASURING_SEQUENCE, ())
     return float(max(1, result.step_us))

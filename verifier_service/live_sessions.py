@@ -7,7 +7,7 @@ only. Must not know threads, steps or policies.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from outrider.engine.contract import Engine
 from outrider.errors import OutriderError, Overloaded, Unavailable
@@ -71,6 +71,11 @@ class LiveSessions:
         return outgoing
 
     # --- drafters ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def drafters(self) -> Collection[str]:
+        """Endpoints of those whose stream is up."""
+        return self._connections.keys()
 
     def connect(self, up: PairUp) -> None:
         """A drafter's stream is up."""

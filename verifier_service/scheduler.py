@@ -17,7 +17,7 @@ from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
 from outrider.types.identity import ModelIdentity
 from verifier_service.clock import monotonic_us
-from verifier_service.cost_model import StepCosts, measure_cost
+from verifier_service.core_loan import measure_loan
 from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem, Nudge, OpenAsked, PairDown, PairUp, StopAsked
 from verifier_service.lanes import DrafterLanes
 from verifier_service.live_sessions import LiveSessions
@@ -33,7 +33,7 @@ PUBLISH_EVERY_US = 20_000
 class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
-    num_drafter_sessions: opened at drafters by live sessions.
+    num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
     """
 
     num_sessions: int = 0
@@ -41,6 +41,7 @@ class SchedulerSnapshot:
     num_free_blocks: int = 0
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
+    num_lent_steps: int = 0
 
 
 class Scheduler:
@@ -119,11 +120,11 @@ class Scheduler:
         begin_us = monotonic_us()
         self._engine = self._load()
         loaded_us = monotonic_us()
-        cost = StepCosts(measure_cost(self._engine))
+        loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
-        _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, cost.alone.curve().points)
+        _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions)
-        self.steps = TargetSteps(self._engine, cost, self.sessions, self._planner)
+        self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner)
 
     def _serve(self) -> None:
         timeout_s: float | None = None
@@ -159,9 +160,11 @@ class Scheduler:
                 if item.lane is not None:
                     self._lanes.add(item.drafter, item.connection, item.lane)
                 self.sessions.connect(item)
+                self.steps.loan.observe_drafters(self.sessions.drafters)
             case PairDown():
                 self._lanes.drop(item.drafter, item.connection)
                 self.sessions.disconnect(item)
+                self.steps.loan.observe_drafters(self.sessions.drafters)
             case Nudge():
                 pass
             case StopAsked():
@@ -174,13 +177,18 @@ class Scheduler:
 
     def _send_frames(self) -> None:
         """Drafters hear of a step as soon as it is over, on lanes here and now."""
-        frames = self.sessions.outgoing.frames
-        self._lanes.send(frames)
-        if frames:
+        self._send_on_lanes()
+        if self.sessions.outgoing.frames:
             self._flush()
 
+    def _send_on_lanes(self) -> None:
+        frames = self.sessions.outgoing.frames
+        if frames:
+            self.steps.make_way(drafter for drafter, _ in frames)
+        self._lanes.send(frames)
+
     def _flush(self) -> None:
-        self._lanes.send(self.sessions.outgoing.frames)
+        self._send_on_lanes()
         if self.sessions.outgoing:
             self._send(self.sessions.take_outgoing())
 
@@ -192,6 +200,7 @@ class Scheduler:
             num_free_blocks=self._engine.num_free_blocks,
             cost=self.steps.cost.points,
             num_steps=self.steps.num_steps,
+            num_lent_steps=self.steps.loan.num_steps,
         )
 
     def _end_all(self, detail: str) -> None:

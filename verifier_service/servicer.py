@@ -82,6 +82,9 @@ class VerifierServicer(VerifierServiceServicer):
             cost_us=[us for _, us in snapshot.cost],
             pacings=sorted(PACINGS),
             num_threads=self._settings.engine.num_threads,
+            lent_threads=self._limits.lent_threads,
+            num_steps=snapshot.num_steps,
+            num_lent_steps=snapshot.num_lent_steps,
         )
 
     async def drain(self, grace_s: float) -> None:

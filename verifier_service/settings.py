@@ -87,6 +87,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         weights=WeightFormat(given.weights),
         numerics=Numerics(given.numerics),
         num_threads=given.threads,
+        lent_threads=given.lent_threads,
         num_blocks=given.kv_blocks,
         kv_budget_mib=given.kv_mib,
         max_rows=given.max_rows,
@@ -146,6 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
     add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
+    lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"
+    add("--lent-threads", type=int, default=0, metavar="M", help=lent)
     add("--device", default="cpu")
     add("--revision", default="")
     add("--trust-remote-code", action="store_true")

@@ -1,19 +1,22 @@
 """Steps of the target: who takes part, what goes through the engine, and what the sessions make of it.
 
-Lives on the engine thread. Knows live sessions, the planner and what steps cost. Must not know threads, streams or how sessions begin.
+Lives on the engine thread. Knows live sessions, the planner, what steps cost and what they are lent. Must not know threads, streams or how
+sessions begin.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.session.events import RoundPlanned, RoundVerified
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan
-from outrider.types.step import SequenceResult, SequenceRows, StepPlan, StepResult
+from outrider.session.verifier import VerifierSession
+from outrider.types.step import SequenceResult, SequenceRows, StepPlan
 from verifier_service.clock import monotonic_us
-from verifier_service.cost_model import StepCosts
+from verifier_service.core_loan import CoreLoan
 from verifier_service.hosted import HostedSession
 from verifier_service.live_sessions import LiveSessions
 from verifier_service.step_planner import StepPlanner
@@ -22,20 +25,21 @@ _LOG = logging.getLogger(__name__)
 
 
 class TargetSteps:
-    """`plan`, then `take` what it says. num_steps: that the engine made."""
+    """`plan`, then `take` what it says. num_steps: that the engine made. loan: what steps cost, and on whose cores."""
 
-    def __init__(self, engine: Engine, cost: StepCosts, sessions: LiveSessions, planner: StepPlanner) -> None:
+    def __init__(self, engine: Engine, loan: CoreLoan, sessions: LiveSessions, planner: StepPlanner) -> None:
         self.num_steps = 0
+        self.loan = loan
         self._engine = engine
-        self._cost = cost
         self._sessions = sessions
         self._planner = planner
-        self._drafting = False  # whether drafters may be at work during the step that was planned
+        self._drafting = False  # whether drafters may be at work during the step that was planned, for a session that it could take
+        self._left_out = False  # whether there are other sessions
 
     @property
     def cost(self) -> CostCurve:
         """What steps cost while drafters rest."""
-        return self._cost.alone.curve()
+        return self.loan.curves()[0]
 
     def plan(self) -> PacingPlan:
         """Who takes part in a step now, or until when to wait."""
@@ -46,7 +50,9 @@ class TargetSteps:
             return PacingPlan((), None, "idle")
         views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
         self._drafting = any(view.is_drafting for _, view in views)
-        return self._planner.plan(views, self.cost, self._engine.limits.max_rows, now_us, cost_drafting=self._cost.drafting.curve())
+        self._left_out = len(views) < len(self._sessions)
+        cost, cost_drafting = self.loan.curves()
+        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting)
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
@@ -81,8 +87,10 @@ class TargetSteps:
         A step that raises has changed nothing (engine/contract.py), so its sessions are stepped once more, one by one: a fault that
         belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
         """
+        reads = any(len(one.committed) != 1 for one in rows)
+        lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
         try:
-            result = self._engine.step(StepPlan(tuple(rows)))
+            result = self._engine.step(StepPlan(tuple(rows), lent))
         except Exception as error:  # noqa: BLE001 -- whatever the model raised costs the sessions it was raised for only
             _LOG.exception("a step of %d sessions failed", len(rows))
             if len(rows) == 1:
@@ -92,13 +100,21 @@ class TargetSteps:
                 self._verify([row])
             return
         self.num_steps += 1
-        self._observe_cost(rows, result)
+        self.loan.count(lent)
+        if not reads:
+            self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting)
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 
-    def _observe_cost(self, rows: list[SequenceRows], result: StepResult) -> None:
-        if all(len(one.committed) == 1 for one in rows):
-            self._cost.observe(result.num_rows, result.step_us, drafting=self._drafting)
+    def _lent_threads(self, rows: list[SequenceRows], *, reads: bool) -> int:
+        sessions: Iterable[VerifierSession] = ()
+        if self.loan.concerns_drafters and (self._drafting or self._left_out):
+            sessions = (hosted.session for hosted in self._sessions)
+        return self.loan.threads(sum(len(one.committed) + len(one.tokens) for one in rows), sessions, reads=reads)
+
+    def make_way(self, drafters: Iterable[str]) -> None:
+        """Frames are about to go to these drafters, who may want cores that were lent."""
+        self.loan.give_back(self._engine, drafters)
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
         hosted.logprobs = result.logprobs

@@ -48,5 +48,5 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 
 def cores_of(plan: ThreadPlan, num_cores: int, *, drafting: bool) -> int:
-    """Cores a deployment needs to itself: a core for every thread of the verifier, and of the drafter when it drafts; at most all."""
-    return min(num_cores, plan.verifier + (plan.drafter if drafting else 0))
+    """Cores a deployment needs to itself: a core for every thread of the verifier, and of the drafter that drafts or lends; at most all."""
+    return min(num_cores, plan.verifier + max(plan.lent, plan.drafter if drafting else 0))

@@ -17,6 +17,7 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 _PROTOTYPES = {
     "team_new": ([ctypes.c_int], _POINTER),
     "team_free": ([_POINTER], None),
+    "team_hold": ([_POINTER, ctypes.c_int], None),
     "thin_product": ([_POINTER, _POINTER, _SIZE], None),
     "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
     "thin_gate": ([_POINTER, _SIZE], None),
@@ -38,5 +39,13 @@ class ThinTeam:
         self.handle: int | None = self.library.team_new(num_threads)
         if not self.handle:
             raise NativeUnavailable(f"{num_threads} threads could not be started")
+        self.num_threads = self.num_active = max(1, num_threads)
         self.build = Path(self.library._name).stem  # source, compiler and processor: equal names give equal bits
         weakref.finalize(self, self.library.team_free, self.handle)
+
+    def hold(self, num_threads: int) -> None:
+        """This many threads take part from now on, at least one and at most all; the others sleep. Results have the same bits."""
+        wanted = max(1, min(num_threads, self.num_threads))
+        if wanted != self.num_active:
+            self.library.team_hold(self.handle, wanted)
+            self.num_active = wanted

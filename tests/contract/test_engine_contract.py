@@ -65,6 +65,19 @@ def test_a_step_that_raises_has_changed_nothing(engine: Engine, monkeypatch: pyt
     assert feed(engine, 1, ints(truth[3]), ints(truth[4]), ints(-1)).picks.tolist() == truth[4:6]
 
 
+def test_an_engine_with_threads_of_its_own_takes_plans_that_lend_it_more(engine: Engine) -> None:
+    truth = plain(engine, 4)
+    assert engine.limits.lent_threads == 0
+    engine.open(1, spec())
+    tokens, committed = [], PROMPT
+    for lent_threads in (3, 0, 1, 64):
+        committed = engine.step(StepPlan((SequenceRows(1, committed, NONE, NONE),), lent_threads)).results[0].picks
+        tokens.append(int(committed[0]))
+        engine.end_loan()
+    assert tokens == truth
+    assert torch.get_num_threads() == 1
+
+
 def test_prefill_in_chunks_gives_the_same_picks(engine: Engine) -> None:
     truth = plain(engine, 6)
     engine.open(1, spec())

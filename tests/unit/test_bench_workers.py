@@ -98,6 +98,8 @@ def test_an_answers_bill_is_what_its_processes_used_meanwhile() -> None:
         (ThreadPlan(2, 1), 2, True, 2),
         (ThreadPlan(6, 2), 8, True, 8),
         (ThreadPlan(6, 2), 8, False, 6),
+        (ThreadPlan(6, 2, lent=2), 8, False, 8),
+        (ThreadPlan(1, 1, lent=1), 2, True, 2),
     ],
 )
 def test_a_drafters_cores_are_counted_when_it_drafts(plan: ThreadPlan, num_cores: int, drafting: bool, expected: int) -> None:

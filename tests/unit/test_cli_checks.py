@@ -154,6 +154,39 @@ def test_threads_are_planned_from_the_pacing_and_may_be_overridden(tmp_path: Pat
     assert spec_from(options(*names, "--pin"), None).threads.verifier_cores == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "plan"),
+    [
+        ((), (1, 1, 1)),
+        (("--pacing", "pearl"), (1, 1, 1)),
+        (("--dtype", "bfloat16"), (1, 1, 1)),
+        (("--numerics", "invariant"), (1, 1, 1)),
+        (("--numerics", "invariant", "--dtype", "bfloat16"), (2, 1, 0)),
+        (("--lent-threads", "0"), (2, 1, 0)),
+        (("--lent-threads", "0", "--pacing", "pearl"), (1, 1, 0)),
+        (("--verifier-threads", "2"), (2, 1, 0)),
+        (("--verifier-threads", "2", "--lent-threads", "1"), (2, 1, 1)),
+        (("--lent-threads", "3"), (1, 1, 3)),
+        (("--pin",), (2, 1, 0)),
+    ],
+)
+def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], plan: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
+    monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: "cc")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    threads = spec_from(options("--target", str(tmp_path), "--draft", str(tmp_path), "--pacing", "serial", *arguments), None).threads
+    assert (threads.verifier, threads.drafter, threads.lent) == plan
+
+
+def test_torch_is_lent_nothing_where_its_bits_would_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: None)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    models = ("--target", str(tmp_path), "--draft", str(tmp_path))
+    assert spec_from(options(*models, "--numerics", "invariant"), None).threads.lent == 0
+
+
 def test_each_model_is_told_what_to_keep_of_its_weights(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     names = ("--target", str(tmp_path), "--draft", str(tmp_path))

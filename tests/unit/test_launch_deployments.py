@@ -51,6 +51,14 @@ def test_each_service_is_told_its_model_threads_and_peers() -> None:
     assert "--model-dir" not in lines["gateway"], "a hub name is no folder: the gateway asks the verifier where its tokenizer is"
 
 
+def test_the_verifier_is_told_what_it_may_be_lent() -> None:
+    assert "--lent-threads" not in arguments(SPEC)["verifier"]
+    lines = arguments(replace(SPEC, threads=ThreadPlan(1, 1, lent=1)))
+    assert "--threads 1" in lines["verifier"]
+    assert "--lent-threads 1" in lines["verifier"]
+    assert "--lent-threads" not in lines["drafter"]
+
+
 def test_each_model_keeps_its_weights_as_it_was_told() -> None:
     lines = arguments(replace(SPEC, draft_weights="int8"))
     assert "--weights int8" in lines["drafter"]

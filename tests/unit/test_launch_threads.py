@@ -26,6 +26,24 @@ def test_overlapping_never_oversubscribes(num_cores: int) -> None:
     assert plan.verifier + plan.drafter == num_cores
 
 
+@pytest.mark.parametrize("pacing", ["plain", "serial", "pearl", "adaptive"])
+@pytest.mark.parametrize(("num_cores", "expected"), [(2, ThreadPlan(1, 1, lent=1)), (8, ThreadPlan(6, 2, lent=2)), (1, ThreadPlan(1, 1))])
+def test_with_a_loan_every_policy_has_the_same_plan(pacing: str, num_cores: int, expected: ThreadPlan) -> None:
+    assert plan_threads(num_cores, pacing, lends=True) == expected
+
+
+@pytest.mark.parametrize("num_cores", [2, 3, 4, 8, 16, 64])
+def test_a_loan_uses_every_core_and_never_more(num_cores: int) -> None:
+    plan = plan_threads(num_cores, "adaptive", lends=True)
+    assert plan.verifier + plan.lent == plan.verifier + plan.drafter == num_cores
+    assert plan.describe().endswith(f"{plan.lent} lent while it is idle")
+
+
+def test_a_pinned_verifier_may_run_on_the_cores_that_it_is_lent() -> None:
+    plan = pinned(ThreadPlan(2, 2, lent=1), (2, 3, 6, 7))
+    assert (plan.verifier_cores, plan.drafter_cores, plan.lent) == ((2, 3, 6), (6, 7), 1)
+
+
 def test_one_core_serves_both() -> None:
     assert plan_threads(1, "pearl") == ThreadPlan(verifier=1, drafter=1)
 

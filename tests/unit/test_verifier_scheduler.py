@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from fakes import TableEngine, TruthTable
+from fakes import TableEngine
+from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from fakes_simulation import spec_of
 from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
@@ -22,68 +21,8 @@ from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.hosted import host
-from verifier_service.inbox import CancelAsked, FramesArrived, Nudge, OpenAsked, PairDown, PairUp, StopAsked
-from verifier_service.outgoing import Outgoing
+from verifier_service.inbox import CancelAsked, FramesArrived, OpenAsked, PairDown, PairUp
 from verifier_service.scheduler import Scheduler
-
-TABLE = TruthTable(vocab_size=40, seed=3)
-PROMPT = [5, 6, 7]
-WAIT_S = 60.0  # a bound on what would hang, no measure of speed
-
-
-class Loop:
-    """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
-
-    def __init__(self, engine: TableEngine, **options: int) -> None:
-        self.changed = threading.Condition()
-        self.messages: dict[int, list[object]] = {}
-        self.frames: list[object] = []
-        self.dead: Future[None] = Future()
-        bounds = {"max_sessions": 8, "draft_len": 4} | options
-        self.scheduler = Scheduler(lambda: engine, self.take, lambda: None, lambda: self.dead.set_result(None), **bounds)
-        self.scheduler.start()
-        self.scheduler.engine_ready.result(WAIT_S)
-
-    def take(self, outgoing: Outgoing) -> None:
-        with self.changed:
-            for answer, message in outgoing.answers:
-                self.messages.setdefault(id(answer), []).append(message)
-            for frames in outgoing.frames.values():
-                self.frames += frames
-            self.changed.notify_all()
-
-    def of(self, answer: AnswerStream, kind: type) -> list[object]:
-        return [message for message in self.messages.get(id(answer), []) if isinstance(message, kind)]
-
-    def tokens(self, answer: AnswerStream) -> list[int]:
-        return [token for message in self.of(answer, TokensCommitted) for token in message.tokens]  # type: ignore[attr-defined]
-
-    def wait(self, answer: AnswerStream, kind: type) -> object:
-        with self.changed:
-            assert self.changed.wait_for(lambda: self.of(answer, kind), WAIT_S)
-            return self.of(answer, kind)[-1]
-
-    def more(self, answer: AnswerStream, num_tokens: int) -> int:
-        """How many tokens came, once there are more than num_tokens or the answer has ended."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.tokens(answer)) > num_tokens or self.of(answer, SessionEnded), WAIT_S)
-            return len(self.tokens(answer))
-
-    def open(self, max_tokens: int = 30, pacing: str = "plain", table: TruthTable = TABLE, **changes: object) -> AnswerStream:
-        spec = spec_of(0, PROMPT, max_tokens, table, **changes)
-        answer = AnswerStream(SessionRequest(spec, pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge()))
-        self.scheduler.inbox.put(OpenAsked(answer))
-        return answer
-
-    def stop(self) -> None:
-        self.scheduler.inbox.put(StopAsked())
-        assert self.scheduler.join(WAIT_S)
-
-
-def ended(loop: Loop, answer: AnswerStream) -> SessionEnded:
-    message = loop.wait(answer, SessionEnded)
-    assert isinstance(message, SessionEnded)
-    return message
 
 
 async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:

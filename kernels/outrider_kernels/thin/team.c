@@ -1,5 +1,6 @@
 /* A team of threads takes chunks of work from one counter. Whoever is late finds nothing left and keeps nobody waiting: a thread that lost its
-   core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep. */
+   core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep. A team may be
+   held to fewer threads for a while: the others sleep at a place of their own, where no operation wakes them. */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,7 +15,9 @@
 struct team {
     _Atomic uint64_t ticket; /* generation in the upper half, next chunk in the lower; CLOSED while the job below is being changed */
     _Atomic int64_t done;
-    _Atomic int sleepers;
+    _Atomic int sleepers;    /* those that an operation has to wake */
+    _Atomic int num_active;  /* threads at work, the caller's among them: helper k is one of them while k + 1 < num_active */
+    _Atomic int num_started; /* helpers that know their number */
     _Atomic int is_over;
     _Atomic(chunk_work) work;
     _Atomic(const void *) job;
@@ -22,6 +25,7 @@ struct team {
     int num_helpers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
+    pthread_cond_t released; /* where helpers sleep that the team is to do without */
     pthread_t helpers[];
 };
 
@@ -49,23 +53,38 @@ static int take_chunk(team *all, uint32_t generation) {
     }
 }
 
-static int is_waiting(team *all, uint32_t seen) { return generation_of(atomic_load(&all->ticket)) == seen && !atomic_load(&all->is_over); }
+static int is_off(team *all, int helper) { return helper + 1 >= atomic_load(&all->num_active) && !atomic_load(&all->is_over); }
 
-static void sleep_until_called(team *all, uint32_t seen) {
+static int is_waiting(team *all, int helper, uint32_t seen) {
+    return generation_of(atomic_load(&all->ticket)) == seen && !atomic_load(&all->is_over) && !is_off(all, helper);
+}
+
+static void sleep_until_called(team *all, int helper, uint32_t seen) {
     pthread_mutex_lock(&all->lock);
     atomic_fetch_add(&all->sleepers, 1);
-    while (is_waiting(all, seen)) pthread_cond_wait(&all->wake, &all->lock);
+    while (is_waiting(all, helper, seen)) pthread_cond_wait(&all->wake, &all->lock);
     atomic_fetch_sub(&all->sleepers, 1);
+    pthread_mutex_unlock(&all->lock);
+}
+
+static void sleep_while_off(team *all, int helper) {
+    pthread_mutex_lock(&all->lock);
+    while (is_off(all, helper)) pthread_cond_wait(&all->released, &all->lock);
     pthread_mutex_unlock(&all->lock);
 }
 
 static void *help(void *argument) {
     team *all = argument;
+    const int helper = atomic_fetch_add(&all->num_started, 1);
     uint32_t seen = 0;
     for (;;) {
-        for (int spins = 0; is_waiting(all, seen) && spins < SPINS_BEFORE_SLEEP; spins++) pause_briefly();
-        if (is_waiting(all, seen)) sleep_until_called(all, seen);
+        for (int spins = 0; is_waiting(all, helper, seen) && spins < SPINS_BEFORE_SLEEP; spins++) pause_briefly();
+        if (is_waiting(all, helper, seen)) sleep_until_called(all, helper, seen);
         if (atomic_load(&all->is_over)) return 0;
+        if (is_off(all, helper)) {
+            sleep_while_off(all, helper);
+            continue;
+        }
         const uint64_t ticket = atomic_load(&all->ticket);
         if ((ticket & CLOSED) == CLOSED) {
             pause_briefly(); /* the job is being written */
@@ -82,14 +101,27 @@ static void wake_all(team *all) {
     pthread_mutex_unlock(&all->lock);
 }
 
+static void wake_everybody(team *all) {
+    pthread_mutex_lock(&all->lock);
+    pthread_cond_broadcast(&all->wake);
+    pthread_cond_broadcast(&all->released);
+    pthread_mutex_unlock(&all->lock);
+}
+
+void team_hold(team *all, int num_threads) {
+    const int most = all->num_helpers + 1, wanted = num_threads < 1 ? 1 : num_threads > most ? most : num_threads;
+    if (atomic_exchange(&all->num_active, wanted) != wanted) wake_everybody(all);
+}
+
 int64_t team_chunks(const team *all, int64_t num_parts) {
-    if (!all->num_helpers) return 1;
-    const int64_t most = (int64_t)(all->num_helpers + 1) * CHUNKS_A_THREAD;
+    const int num_active = atomic_load(&all->num_active);
+    if (num_active == 1) return 1;
+    const int64_t most = (int64_t)num_active * CHUNKS_A_THREAD;
     return num_parts < most ? num_parts : most;
 }
 
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
-    if (!all->num_helpers) {
+    if (atomic_load(&all->num_active) == 1) {
         for (int64_t chunk = 0; chunk < num_chunks; chunk++) work(job, chunk);
         return;
     }
@@ -107,9 +139,10 @@ void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
 
 void team_free(team *all) {
     atomic_store(&all->is_over, 1);
-    wake_all(all);
+    wake_everybody(all);
     for (int at = 0; at < all->num_helpers; at++) pthread_join(all->helpers[at], 0);
     pthread_cond_destroy(&all->wake);
+    pthread_cond_destroy(&all->released);
     pthread_mutex_destroy(&all->lock);
     free(all);
 }
@@ -122,6 +155,8 @@ team *team_new(int num_threads) {
     atomic_store(&all->ticket, CLOSED);
     pthread_mutex_init(&all->lock, 0);
     pthread_cond_init(&all->wake, 0);
+    pthread_cond_init(&all->released, 0);
+    atomic_store(&all->num_active, wanted + 1);
     for (; all->num_helpers < wanted; all->num_helpers++)
         if (pthread_create(&all->helpers[all->num_helpers], 0, help, all)) break;
     if (all->num_helpers == wanted) return all;

@@ -49,6 +49,10 @@ INLINE lanes exp_of(lanes x) {
 typedef struct team team;
 typedef void (*chunk_work)(const void *job, int64_t chunk);
 
+/* From now on, until told otherwise, this many threads take part, the caller's among them: at least one, at most those the team was made of. The
+   others sleep and are not woken. Between two operations, by their caller. */
+void team_hold(team *all, int num_threads);
+
 /* How many chunks to make of so many indivisible parts: enough that a late thread's share can be taken over. */
 int64_t team_chunks(const team *all, int64_t num_parts);
 

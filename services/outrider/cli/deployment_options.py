@@ -14,6 +14,7 @@ from pathlib import Path
 from outrider.errors import InvalidRequest
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan, pinned, plan_threads, usable_cores
+from outrider_kernels.native_library import find_compiler
 from outrider_models.paths import MODEL_NAMES, model_dir
 
 DEFAULT_TARGET = "ref-large"
@@ -53,6 +54,12 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="plain, serial, pearl, ... (%(default)s)")
     group.add_argument("--verifier-threads", type=int, metavar="N", help="compute threads of the verifier (planned from cores and pacing)")
     group.add_argument("--drafter-threads", type=int, metavar="N", help="compute threads of the drafter (planned from cores and pacing)")
+    group.add_argument(
+        "--lent-threads",
+        type=int,
+        metavar="N",
+        help="further threads of the verifier for steps during which the drafter is idle; 0: a fixed plan by pacing (the drafter's)",
+    )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
     for service in ("verifier", "drafter", "gateway"):
         group.add_argument(
@@ -80,9 +87,22 @@ def model_path(name: str) -> str:
 def threads_from(args: argparse.Namespace) -> ThreadPlan:
     """The planned threads, with what the command line overrides."""
     cores = usable_cores()
-    plan = plan_threads(len(cores), args.pacing)
-    plan = replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter)
+    plan = plan_threads(len(cores), args.pacing, lends=_lends(args))
+    lent = plan.lent if args.lent_threads is None else args.lent_threads
+    plan = replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter, lent=lent)
     return pinned(plan, cores) if args.pin else plan
+
+
+def _lends(args: argparse.Namespace) -> bool:
+    """Whether the drafter's cores are to be lent: unless the command line says so, only where it leaves the plan to us.
+
+    In `invariant` numerics only the compiled operations, which are for float32, give the same bits on any number of threads.
+    """
+    if args.draft == NO_DRAFT or args.lent_threads is not None:
+        return bool(args.draft != NO_DRAFT and args.lent_threads)
+    if args.pin or args.verifier_threads or args.drafter_threads:
+        return False
+    return args.numerics != "invariant" or (args.dtype == "float32" and find_compiler() is not None)
 
 
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:

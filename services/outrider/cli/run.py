@@ -170,9 +170,13 @@ def comparison_table(result: dict[str, object]) -> Table:
 def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]:
     """What the numbers belong to."""
     spec = deployment.spec
+    with Connection(deployment.verifier) as verifier:
+        info = verifier.verifier_info()
     return {
         "pacing": spec.pacing,
         "verifier_threads": spec.threads.verifier,
+        "lent_threads": info.lent_threads,
+        "lent_step_share": round(info.num_lent_steps / max(1, info.num_steps), 4),
         "drafter_threads": spec.threads.drafter if spec.draft else 0,
         "dtype": spec.dtype,
         "numerics": spec.numerics,

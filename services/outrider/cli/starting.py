@@ -54,9 +54,10 @@ def endpoint_table(deployment: Deployment) -> Table:
     spec = deployment.spec
     table = Table("service", "address", "model", "threads", "pid", title=f"up in {deployment.start_s:.1f} s, logs in {deployment.folder}")
     target, draft = (_kept(spec.dtype, weights) for weights in (spec.target_weights, spec.draft_weights))
+    verifier_threads = f"{spec.threads.verifier}{f' + {spec.threads.lent} lent' if spec.threads.lent else ''}"
     rows = {
         "gateway": (deployment.gateway, "tokenizer only", "1"),
-        "verifier": (deployment.verifier, f"{_short(spec.target)} ({target}, {spec.numerics})", str(spec.threads.verifier)),
+        "verifier": (deployment.verifier, f"{_short(spec.target)} ({target}, {spec.numerics})", verifier_threads),
         "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({draft})", str(spec.threads.drafter)),
     }
     for name, process in deployment.processes.items():

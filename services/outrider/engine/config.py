@@ -64,7 +64,8 @@ class EngineConfig:
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never).
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers.
-    num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. probe: check the model at load time.
+    num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
+    says that somebody else's cores are at hand. probe: check the model at load time.
     """
 
     model: str
@@ -72,6 +73,7 @@ class EngineConfig:
     dtype: DType = DType.FLOAT32
     numerics: Numerics = Numerics.FAST
     num_threads: int = 0
+    lent_threads: int = 0
     num_blocks: int = 0
     kv_budget_mib: int = 256
     block_len: int = 32
@@ -103,7 +105,7 @@ class EngineConfig:
                 raise InvalidRequest(f"engine.invariant.{name}", f"must be a positive multiple of 16, got {size}")
         if self.invariant.group_blocks <= 0 or self.invariant.group_blocks.bit_count() != 1:
             raise InvalidRequest("engine.invariant.group_blocks", f"must be a power of two, got {self.invariant.group_blocks}")
-        for name in ("num_threads", "max_context", "array_rows"):
+        for name in ("num_threads", "lent_threads", "max_context", "array_rows"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"engine.{name}", f"must be 0 or positive, got {getattr(self, name)}")
         if self.num_blocks < 0 or self.kv_budget_mib <= 0:

@@ -18,7 +18,8 @@ from outrider.types.tree import IntArray
 class EngineLimits:
     """max_rows: rows of one step. block_len: positions per KV block. num_blocks: all KV blocks. max_context: positions of a sequence.
 
-    prefix_cache: whether sequences take over KV of equal prefixes.
+    prefix_cache: whether sequences take over KV of equal prefixes. lent_threads: the most that a step can use of StepPlan.lent_threads, 0
+    for an engine whose threads are fixed.
     """
 
     max_rows: int
@@ -26,6 +27,7 @@ class EngineLimits:
     num_blocks: int
     max_context: int
     prefix_cache: bool = False
+    lent_threads: int = 0
 
 
 class Engine(Protocol):
@@ -72,6 +74,10 @@ class Engine(Protocol):
 
         Whatever it raises, every sequence is as it was before: the caller may step the same rows again, or without the guilty ones.
         """
+        ...
+
+    def end_loan(self) -> None:
+        """Give back what steps were lent: who lent it wants it now. Until then, or a step that is lent less, the engine may hold it."""
         ...
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:

@@ -19,6 +19,7 @@ from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_wei
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches
+from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
@@ -68,6 +69,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         config,
         dtype,
         vocabulary.missing_ids,
+        step_threads(config, team),
     )
 
 
@@ -88,7 +90,7 @@ def thin_team(config: EngineConfig) -> ThinTeam | None:
     if not wanted or not config.array_rows:
         return None
     try:
-        return ThinTeam(config.num_threads or torch.get_num_threads())
+        return ThinTeam((config.num_threads or torch.get_num_threads()) + config.lent_threads)
     except NativeUnavailable as error:
         _LOG.warning("thin products are left to numpy, which is slower: %s", error)
         return None

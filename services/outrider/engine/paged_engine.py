@@ -22,6 +22,7 @@ from outrider.engine.pick_follower import PickFollower
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_table import SequenceTable
 from outrider.engine.step_batch import StepBatch, build_batch
+from outrider.engine.step_threads import FixedThreads, StepThreads
 from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.step import SequenceResult, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import MAX_TREE_NODES, IntArray
@@ -39,7 +40,9 @@ class PagedEngine:
         config: EngineConfig,
         dtype: torch.dtype,
         missing_ids: tuple[int, ...] = (),
+        threads: StepThreads | None = None,
     ) -> None:
+        self._threads = threads or FixedThreads()
         self._forward = forward
         self._identity = identity
         self._device = config.device
@@ -54,7 +57,8 @@ class PagedEngine:
         # a way whose bits do not depend on the row count takes all rows: what another computes has other bits
         self._array_rows = config.max_rows if arrays is not None and arrays.is_invariant else config.array_rows
         self._max_tree_depth = sizes.max_tree_depth if self._invariant and self._arrays is None else MAX_TREE_NODES
-        self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache)
+        most_lent = self._threads.most_lent
+        self._limits = EngineLimits(config.max_rows, config.block_len, num_blocks, identity.max_context, config.prefix_cache, most_lent)
         self._sequences = SequenceTable(identity, self._limits)
         self._missing_ids = missing_ids
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
@@ -95,6 +99,7 @@ class PagedEngine:
         """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what
         the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
+        self._threads.use(plan.lent_threads)
         self._picker.check(plan)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
@@ -111,6 +116,10 @@ class PagedEngine:
                 self._sequences.share(segment.state)
         ended = time.perf_counter_ns()
         return StepResult(results, (forwarded - started) // 1000, (ended - started) // 1000, batch.num_rows)
+
+    def end_loan(self) -> None:
+        """Threads that steps were lent do nothing more until the next step that is lent some."""
+        self._threads.use(0)
 
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""

@@ -130,6 +130,9 @@ class ReplayEngine:
                 self._sequences.share(segment.state)
         return StepResult(results, forward_us, (time.perf_counter_ns() - started) // 1000, batch.num_rows)
 
+    def end_loan(self) -> None:
+        """There is no loan: threads are of no use here."""
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""
         kept = self._sequences.keep(sequence, path, subtree)

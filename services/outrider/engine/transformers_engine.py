@@ -21,6 +21,7 @@ from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
 from outrider.engine.served_families import architecture_refused
+from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.errors import ModelRefused
@@ -44,7 +45,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model.config.get_text_config())
     identity = model_identity(files, config, "transformers", vocabulary, max_context, eos)
-    return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids)
+    return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config))
 
 
 def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:

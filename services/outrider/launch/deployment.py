@@ -92,7 +92,8 @@ class Deployment:
             commands.append(self._command("drafter", drafter, spec.threads.drafter, spec.threads.drafter_cores, spec.drafter_extra))
             paired = ("--drafter", self._socket("drafter"))
         model += ("--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
-        verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model)
+        lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
+        verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model, *lent)
         commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))
         gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
         gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours

@@ -1,14 +1,15 @@
 """How the cores of one machine are shared between a verifier and a drafter.
 
 Two processes that compute at the same time must not have more threads than there are cores: an oversubscribed parallel region
-waits at every barrier for the thread that lost its core. A policy under which they take turns may give both every core.
+waits at every barrier for the thread that lost its core. So the drafter's cores are set aside, and lent to the verifier for steps during
+which the drafter is idle; where nothing can be lent, a policy under which the two take turns may give the verifier every core for good.
 Must not know torch: a plan is numbers, applied by whoever starts the processes.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_DRAFTER_THREADS = 4
 # How long a waiting OpenMP thread spins before it sleeps (GNU's, which torch's CPU builds use). Its default outlasts a time slice: with
@@ -24,16 +25,19 @@ FEW_CORES = 2  # up to here a core of its own for the drafter costs the verifier
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """Compute threads of each process. *_cores: cores a process is pinned to, empty for any."""
+    """Compute threads of each process. *_cores: cores a process is pinned to, empty for any. lent: the verifier's further threads for steps
+    during which the drafter is idle."""
 
     verifier: int
     drafter: int
     verifier_cores: tuple[int, ...] = ()
     drafter_cores: tuple[int, ...] = ()
+    lent: int = 0
 
     def describe(self) -> str:
-        """One line for people, for example `verifier 2 threads, drafter 1 thread`."""
-        return f"verifier {_threads(self.verifier, self.verifier_cores)}, drafter {_threads(self.drafter, self.drafter_cores)}"
+        """One line for people, for example `verifier 1 thread, drafter 1 thread, 1 lent while it is idle`."""
+        lent = f", {self.lent} lent while it is idle" if self.lent else ""
+        return f"verifier {_threads(self.verifier, self.verifier_cores)}, drafter {_threads(self.drafter, self.drafter_cores)}{lent}"
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -41,8 +45,9 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
-    """Threads for a policy: taking turns, the verifier gets every core; overlapping, the drafter's are set aside.
+def plan_threads(num_cores: int, pacing: str, *, lends: bool = False) -> ThreadPlan:
+    """Threads for a policy. lends: the drafter's cores are set aside, and lent while it is idle, whatever the policy. Without that: taking
+    turns, the verifier gets every core; overlapping, the drafter's are set aside.
 
     `adaptive` may do either: with few cores it is set up for turns. A small draft model gains nothing from many threads, so the drafter
     gets one, or a quarter of the cores up to MAX_DRAFTER_THREADS. Raises ValueError without a core.
@@ -50,6 +55,8 @@ def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
     if num_cores < 1:
         raise ValueError(f"num_cores must be at least 1, got {num_cores}")
     drafter = max(1, min(MAX_DRAFTER_THREADS, num_cores // 4))
+    if lends and num_cores > drafter:
+        return ThreadPlan(verifier=num_cores - drafter, drafter=drafter, lent=drafter)
     if pacing in _TAKING_TURNS or (pacing == _EITHER and num_cores <= FEW_CORES):
         return ThreadPlan(verifier=num_cores, drafter=drafter)
     return ThreadPlan(verifier=max(1, num_cores - drafter), drafter=drafter)
@@ -58,9 +65,11 @@ def plan_threads(num_cores: int, pacing: str) -> ThreadPlan:
 def pinned(plan: ThreadPlan, cores: tuple[int, ...]) -> ThreadPlan:
     """The same plan with each process on cores of its own: the verifier on the first, the drafter on the last ones.
 
-    Where there are too few cores for both, they overlap.
+    Where there are too few cores for both, they overlap. Cores that are lent are the verifier's too.
     """
-    return ThreadPlan(plan.verifier, plan.drafter, cores[: plan.verifier], cores[-plan.drafter :])
+    drafter_cores = cores[-plan.drafter :]
+    verifier_cores = dict.fromkeys((*cores[: plan.verifier], *drafter_cores[: plan.lent]))
+    return replace(plan, verifier_cores=tuple(verifier_cores), drafter_cores=drafter_cores)
 
 
 def thread_environment(num_threads: int) -> dict[str, str]:

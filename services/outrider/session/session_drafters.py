@@ -7,7 +7,7 @@ them costs its drafter its part in this session (docs/architecture.md section 3)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from outrider.errors import ProtocolViolation
 from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
@@ -105,6 +105,10 @@ class SessionDrafters:
 
     def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
+
+    def at_work(self, names: Collection[str]) -> bool:
+        """Whether one of these drafters may be drafting at present."""
+        return any(link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
 
     def _guessing(self) -> list[DrafterLink]:
         """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""

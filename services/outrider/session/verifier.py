@@ -7,6 +7,7 @@ untrusted: the worst of them costs that drafter its part in this session. Must n
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from outrider.session.events import (
@@ -95,6 +96,10 @@ class VerifierSession:
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
         return self._drafters.num_open
+
+    def is_drafted_for_by(self, drafters: Collection[str]) -> bool:
+        """Whether one of these may be at work for it now, but for reading the prompt while the target does."""
+        return self.finished is None and not self.is_reading and self._drafters.at_work(drafters)
 
     @property
     def lookup_rights(self) -> tuple[float, ...]:

@@ -180,6 +180,10 @@ RECONCILE_SECONDS = Metric(
 DRAFT_WAIT_SECONDS = Metric(
     "outrider_draft_wait_seconds_total", MetricKind.COUNTER, "Time samples were ready and waited for drafts.", _SPECULATION, "seconds"
 )
+NUM_STEPS = Metric("outrider_num_steps_total", MetricKind.COUNTER, "Steps of the target.", (Label.MODEL,))
+NUM_LENT_STEPS = Metric(
+    "outrider_num_lent_steps_total", MetricKind.COUNTER, "Of the steps, those that used an idle drafter's cores too.", (Label.MODEL,)
+)
 LIVE_SESSIONS = Metric("outrider_live_sessions", MetricKind.GAUGE, "Sessions held now.", (Label.SERVICE,))
 LIVE_STREAMS = Metric("outrider_live_streams", MetricKind.GAUGE, "Streams open now.", (Label.SERVICE,))
 KV_BLOCKS_IN_USE = Metric("outrider_kv_blocks_in_use", MetricKind.GAUGE, "KV blocks held now.", (Label.SERVICE,))

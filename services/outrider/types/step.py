@@ -74,9 +74,15 @@ class SequenceRows:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """All rows of one forward pass; a sequence appears at most once."""
+    """All rows of one forward pass; a sequence appears at most once.
+
+    lent_threads: compute threads that the engine may use beyond its own from this step on, until the next one or until `end_loan`, because
+    somebody else's cores are idle. For speed only: in `invariant` numerics the results have the same bits, and an engine that cannot use
+    them works with what it has.
+    """
 
     sequences: tuple[SequenceRows, ...]
+    lent_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

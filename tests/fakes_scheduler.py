@@ -1,0 +1,75 @@
+"""The engine thread over a table, and what stands in for the event loop: batches collected, and a wait until something is true of them.
+
+Must not know grpc: what a test wants to happen it puts into the inbox.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from fakes import TableEngine, TruthTable
+from fakes_simulation import spec_of
+from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
+from verifier_service.inbox import Nudge, OpenAsked, StopAsked
+from verifier_service.outgoing import Outgoing
+from verifier_service.scheduler import Scheduler
+
+TABLE = TruthTable(vocab_size=40, seed=3)
+PROMPT = [5, 6, 7]
+WAIT_S = 60.0  # a bound on what would hang, no measure of speed
+
+
+class Loop:
+    """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
+
+    def __init__(self, engine: TableEngine, **options: int) -> None:
+        self.changed = threading.Condition()
+        self.messages: dict[int, list[object]] = {}
+        self.frames: list[object] = []
+        self.dead: Future[None] = Future()
+        bounds = {"max_sessions": 8, "draft_len": 4} | options
+        self.scheduler = Scheduler(lambda: engine, self.take, lambda: None, lambda: self.dead.set_result(None), **bounds)
+        self.scheduler.start()
+        self.scheduler.engine_ready.result(WAIT_S)
+
+    def take(self, outgoing: Outgoing) -> None:
+        with self.changed:
+            for answer, message in outgoing.answers:
+                self.messages.setdefault(id(answer), []).append(message)
+            for frames in outgoing.frames.values():
+                self.frames += frames
+            self.changed.notify_all()
+
+    def of(self, answer: AnswerStream, kind: type) -> list[object]:
+        return [message for message in self.messages.get(id(answer), []) if isinstance(message, kind)]
+
+    def tokens(self, answer: AnswerStream) -> list[int]:
+        return [token for message in self.of(answer, TokensCommitted) for token in message.tokens]  # type: ignore[attr-defined]
+
+    def wait(self, answer: AnswerStream, kind: type) -> object:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.of(answer, kind), WAIT_S)
+            return self.of(answer, kind)[-1]
+
+    def more(self, answer: AnswerStream, num_tokens: int) -> int:
+        """How many tokens came, once there are more than num_tokens or the answer has ended."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.tokens(answer)) > num_tokens or self.of(answer, SessionEnded), WAIT_S)
+            return len(self.tokens(answer))
+
+    def open(self, max_tokens: int = 30, pacing: str = "plain", table: TruthTable = TABLE, **changes: object) -> AnswerStream:
+        spec = spec_of(0, PROMPT, max_tokens, table, **changes)
+        answer = AnswerStream(SessionRequest(spec, pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge()))
+        self.scheduler.inbox.put(OpenAsked(answer))
+        return answer
+
+    def stop(self) -> None:
+        self.scheduler.inbox.put(StopAsked())
+        assert self.scheduler.join(WAIT_S)
+
+
+def ended(loop: Loop, answer: AnswerStream) -> SessionEnded:
+    message = loop.wait(answer, SessionEnded)
+    assert isinstance(message, SessionEnded)
+    return message

@@ -1,0 +1,133 @@
+"""Cores of a drafter on this machine, lent to the target's steps while that drafter is idle, as far as is known here.
+
+Knows which connected drafters are of this machine, and what steps cost, with a loan and without, while drafters rest and while they may be
+at work: the policies are told what the coming step is going to cost. A drafter that reads a prompt which the target reads as well counts as
+idle: it is done long before the target is. A loan stays out from step to step, for a drafter that rests begins nothing by itself: it is
+given back before a frame goes to it. Must not know streams or what is in a step beyond its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outrider.engine.contract import Engine
+from outrider.session.pacing.contract import CostCurve
+from outrider.session.verifier import VerifierSession
+from verifier_service.cost_model import CostModel, StepCosts, measure_cost, rising
+from verifier_service.loan_worth import LoanWorth
+
+_NEAR = ("unix:", "127.", "localhost:", "[::1]:")
+_NOBODY: frozenset[str] = frozenset()
+
+
+class CoreLoan:
+    """own, lent: what steps took at start, at the same rows; lent None where nothing is lent. most_lent: threads of a loan.
+
+    num_steps: steps that ran with a loan.
+    """
+
+    def __init__(self, own: CostModel, lent: CostModel | None = None, most_lent: int = 0) -> None:
+        self.num_steps = 0
+        self._own = StepCosts(own)
+        self._lent = None if lent is None else StepCosts(lent)
+        self._worth = None if lent is None else LoanWorth(own.curve(), lent.curve())
+        self._most_lent = most_lent
+        self._near = _NOBODY  # drafters of this machine that are connected
+        self._is_at_hand = False  # for the step chosen for last
+        self._is_out = False
+        self._resting: CostCurve | None = None  # of steps while drafters rest, and
+        self._drafting: CostCurve | None = None  # of steps while some may be at work, until they change
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is anything to lend."""
+        return self._worth is not None
+
+    @property
+    def concerns_drafters(self) -> bool:
+        """Whether it matters what drafters do."""
+        return bool(self._near)
+
+    def observe_drafters(self, drafters: Iterable[str]) -> None:
+        """From now on these are connected, by endpoint."""
+        if self.is_possible:
+            self._near = frozenset(filter(is_near, drafters))
+            self._drafting = None
+
+    # --- what steps cost --------------------------------------------------------------------------------------------------
+
+    def curves(self) -> tuple[CostCurve, CostCurve]:
+        """What steps cost while drafters rest, and while some may be at work.
+
+        Beside drafters of this machine there is no loan, beside those of others there is.
+        """
+        own, lent = self._own, self._lent
+        if lent is None:
+            return own.alone.curve(), own.drafting.curve()
+        if self._resting is None:
+            self._resting = self._mixed(own.alone, lent.alone)
+        if self._drafting is None:
+            self._drafting = own.drafting.curve() if self._near else self._mixed(own.drafting, lent.drafting)
+        return self._resting, self._drafting
+
+    def observe(self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool) -> None:
+        """The step had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile."""
+        costs = self._lent if self._lent is not None and lent_threads else self._own
+        costs.observe(num_rows, step_us, drafting=drafting)
+        if drafting:
+            self._drafting = None
+        else:
+            self._resting = None
+        if self._worth is not None and self._is_at_hand and self._worth.observe(num_rows, step_us, lent=lent_threads > 0):
+            self._resting = self._drafting = None
+
+    def _mixed(self, own: CostModel, lent: CostModel) -> CostCurve:
+        """By rows, the curve of the way that is in use."""
+        assert self._worth is not None
+        ways = self._worth.ways
+        if all(ways):
+            return lent.curve()
+        if not any(ways):
+            return own.curve()
+        points = zip(own.curve().points, lent.curve().points, ways, strict=True)
+        return rising(self._worth.rows, [(lent_us if lends else own_us) for (_, own_us), (_, lent_us), lends in points])
+
+    # --- what is lent -----------------------------------------------------------------------------------------------------
+
+    def threads(self, num_rows: int, sessions: Iterable[VerifierSession], *, reads: bool = False) -> int:
+        """How many lent threads the coming step is to use; the engine holds them from then on.
+
+        sessions: all that a drafter may be at work for. reads: the step has a prefill, and is not observed.
+        """
+        worth = self._worth
+        if worth is None:
+            return 0
+        near = self._near
+        self._is_at_hand = not near or not any(session.is_drafted_for_by(near) for session in sessions)
+        self._is_out = self._is_at_hand and (worth.lends(num_rows) if reads else worth.choose(num_rows))
+        return self._most_lent if self._is_out else 0
+
+    def count(self, lent_threads: int) -> None:
+        """A step has run on so many lent threads."""
+        self.num_steps += lent_threads > 0
+
+    def give_back(self, engine: Engine, drafters: Iterable[str]) -> None:
+        """Before frames go to these drafters: one that hears of something may want its cores at once."""
+        if self._is_out and not self._near.isdisjoint(drafters):
+            engine.end_loan()
+            self._is_out = False
+
+
+def measure_loan(engine: Engine) -> CoreLoan:
+    """Time steps with and without what can be lent, in the calling thread, which owns the engine; nothing is held afterwards."""
+    most_lent = engine.limits.lent_threads
+    if not most_lent:
+        return CoreLoan(measure_cost(engine))
+    own, lent = measure_cost(engine), measure_cost(engine, most_lent)
+    engine.end_loan()
+    return CoreLoan(own, lent, most_lent)
+
+
+def is_near(drafter: str) -> bool:
+    """Whether this endpoint is of the machine we run on, as far as an address tells."""
+    return drafter.startswith(_NEAR)
