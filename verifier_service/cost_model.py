@@ -25,6 +25,7 @@ NUM_REPEATS = 3
 NUM_PROMPT = 16
 REFINE_RATE = 1 / 16
 MAX_SURPRISE = 2.0
+OWN_STEPS = 4  # after so many steps of its own a point believes half of what others say of the machine
 MEASURING_SEQUENCE = 0
 CHAIN_LEN = 16  # `invariant` numerics bound the levels of a tree
 _NOTHING: IntArray = np.empty(0, np.int32)
@@ -37,11 +38,13 @@ class CostModel:
         assert points
         self._points = dict(sorted(points.items()))
         self._rows = list(self._points)
+        self._num_seen = dict.fromkeys(self._rows, 0)
         self._edges = row_edges(self._rows)
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
-        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows).
+        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows), and the others by the same factor
+        as far as they have seen few steps: the machine was quiet when all were measured, and what is dearer now is so for any rows.
 
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
@@ -50,7 +53,11 @@ class CostModel:
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
         target = self._curve.verify_us(nearest) * surprise
-        self._points[nearest] += REFINE_RATE * (target - self._points[nearest])
+        change = REFINE_RATE * (target / self._points[nearest] - 1.0)
+        for rows, num_seen in self._num_seen.items():
+            share = 1.0 if rows == nearest else OWN_STEPS / (OWN_STEPS + num_seen)
+            self._points[rows] *= 1.0 + share * change
+        self._num_seen[nearest] += 1
         self._curve = self._flattened()
 
     def curve(self) -> CostCurve:

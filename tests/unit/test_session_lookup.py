@@ -159,9 +159,28 @@ def test_a_chain_ends_with_the_answer() -> None:
     assert guesses.chain(2).parents.tolist() == [-1, 0]
 
 
+def test_a_chain_ends_where_nothing_is_to_be_hoped_for() -> None:
+    spec = spec_of(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], 40, TABLE)
+    assert len(LookupGuesses(replace(spec, lookup_priors=(0.1,) * 6)).rights) == 2
+    assert len(LookupGuesses(replace(spec, lookup_priors=(0.9,) * 6)).rights) > 8
+
+
+def test_a_text_that_repeats_itself_less_than_those_before_is_trusted_less() -> None:
+    odds, fair = LookupOdds((0.5,) * 6), LookupOdds((0.5,) * 6)
+    for at in range(12):
+        odds.count(1, right=False)
+        fair.count(1, right=at % 2 == 0)
+    assert odds.trust < 0.5, "short matches speak for long ones"
+    assert fair.trust > 0.8
+    for _ in range(200):
+        odds.count(8, right=True)
+    assert odds.trust > 0.95, "what comes later may be other text"
+    assert odds.right(16) == 0.5, "chances of classes are learned apart, and remembered"
+
+
 def test_deeper_guesses_stand_on_longer_matches() -> None:
     spec = spec_of(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], 40, TABLE)
-    guesses = LookupGuesses(replace(spec, lookup_priors=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5)))
-    assert guesses.rights[:7] == (0.1, 0.2, 0.2, 0.3, 0.3, 0.3, 0.4)
+    guesses = LookupGuesses(replace(spec, lookup_priors=(0.6, 0.7, 0.8, 0.85, 0.9, 0.95)))
+    assert guesses.rights[:7] == (0.7, 0.8, 0.8, 0.85, 0.85, 0.85, 0.9)
     guesses.observe_commit([3, 4])
     assert guesses.chain(2).tokens.tolist() == [5, 6]

@@ -6,7 +6,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
-from verifier_service.cost_model import REFINE_RATE, CostModel, StepCosts, measure_cost
+from verifier_service.cost_model import OWN_STEPS, REFINE_RATE, CostModel, StepCosts, measure_cost
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -30,14 +30,23 @@ def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
     assert model.curve().verify_us(1) < 1.1 * before
 
 
-def test_a_step_moves_the_point_nearest_by_ratio() -> None:
+def test_a_step_moves_the_point_nearest_by_ratio_and_those_that_saw_none_with_it() -> None:
     measured = (1, 2, 4, 8, 16, 32, 64)
     for num_rows in range(1, 200):
-        model = CostModel(dict.fromkeys(measured, 1_000.0))
+        model = CostModel({rows: 1_000.0 + rows for rows in measured})
+        for rows in measured:
+            for _ in range(100 * OWN_STEPS):
+                model.observe(rows, 1_000 + rows)
+        before = dict(model.curve().points)
         model.observe(num_rows, 2_000)
         nearest = min(measured, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
-        expected = [1_000.0 if rows < nearest else 1_000.0 * (1.0 + REFINE_RATE) for rows in measured]
-        assert [us for _, us in model.curve().points] == pytest.approx(expected)
+        moved = {rows: us / before[rows] - 1.0 for rows, us in model.curve().points}
+        assert moved.pop(nearest) == pytest.approx(REFINE_RATE, rel=0.1)
+        assert all(change < REFINE_RATE / 20 for rows, change in moved.items() if rows < nearest), "they have seen enough of their own"
+    fresh = CostModel({rows: 1_000.0 * rows for rows in measured})
+    for _ in range(200):
+        fresh.observe(1, 1_500)
+    assert fresh.curve().verify_us(16) == pytest.approx(24_000, rel=0.05), "the machine was quieter when they were measured"
 
 
 def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:

@@ -13,6 +13,8 @@ from outrider.session.lookup_odds import LookupOdds
 from outrider.session.opening import VerifierSpec
 from outrider.types.tree import DraftTree
 
+LEAST_REACHED = 0.02  # chance that a guess is asked at all, below which it is none: a row costs more than that anywhere
+
 
 class LookupGuesses:
     """rights: for each guess at hand, the chance that it is right if all before it are."""
@@ -39,8 +41,12 @@ class LookupGuesses:
     def _look(self) -> None:
         # The last position of an answer is the target's own: a guess there could save nothing.
         max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
-        tokens = self._text.guess(max_len) if max_len > 0 else []
-        ends = [at for at, token in enumerate(tokens) if token in self._spec.stop_token_ids]
-        self._tokens = tokens[: ends[0] + 1] if ends else tokens
-        match_len = self._text.match_len
-        self.rights = tuple(self.odds.right(match_len + at) for at in range(len(self._tokens)))
+        rights, match_len = [], self._text.match_len
+        reached = 1.0
+        while match_len and len(rights) < max_len and reached >= LEAST_REACHED:
+            rights.append(self.odds.trust * self.odds.right(match_len + len(rights)))
+            reached *= rights[-1]
+        tokens = self._text.guess(len(rights)) if rights else []
+        end = next((at for at, token in enumerate(tokens) if token in self._spec.stop_token_ids), len(tokens))
+        self._tokens = tokens[: end + 1]
+        self.rights = tuple(rights[: len(self._tokens)])

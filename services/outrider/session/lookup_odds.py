@@ -15,6 +15,8 @@ RATE = 1 / 32
 PRIOR_TESTS = 4  # tokens that the prior counts for
 MIN_TESTS_TO_REMEMBER = 16
 MEMORY = 1 / 4
+TRUST_RIGHTS = 2.0  # right guesses, expected and found, that a text begins with
+TRUST_KEPT = 1.0 - 1 / 64  # of both, with each token that was looked at: what comes later in a text may be other text
 
 
 class LookupOdds:
@@ -24,6 +26,7 @@ class LookupOdds:
         assert len(priors) == len(CLASS_LENS)
         self._rights = list(priors)
         self._num_tested = [0] * len(CLASS_LENS)
+        self._expected = self._found = TRUST_RIGHTS
 
     @property
     def rights(self) -> tuple[float, ...]:
@@ -35,6 +38,12 @@ class LookupOdds:
         """Tokens counted in each class."""
         return tuple(self._num_tested)
 
+    @property
+    def trust(self) -> float:
+        """Share of the right guesses that were expected of this text, of all classes together, at most 1: one that repeats itself less than
+        those before it shows so in short matches long before it has many long ones."""
+        return min(1.0, self._found / self._expected)
+
     def right(self, match_len: int) -> float:
         """Chance of the token that followed where so many tokens matched; match_len at least 1."""
         return self._rights[_CLASS_OF[min(match_len, CLASS_LENS[-1])]]
@@ -43,6 +52,8 @@ class LookupOdds:
         """The truth went on as it did there, or otherwise."""
         at = _CLASS_OF[min(match_len, CLASS_LENS[-1])]
         self._num_tested[at] += 1
+        self._expected = TRUST_KEPT * self._expected + self._rights[at]
+        self._found = TRUST_KEPT * self._found + right
         self._rights[at] += max(RATE, 1.0 / (PRIOR_TESTS + self._num_tested[at])) * (float(right) - self._rights[at])
 
     def remembered(self, known: Sequence[float]) -> tuple[float, ...]:

@@ -111,7 +111,8 @@ class AdaptivePacing:
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
         self._note_excess(plan, cost)
-        return marked(plan, {session.session for session in view.sessions if self._by_lookup.goes(session)}.__contains__)
+        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
+        return marked(plan, going.__contains__) if going else plan
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
@@ -151,13 +152,13 @@ class AdaptivePacing:
     def _with_lookups(self, view: StepView) -> StepView:
         """Sessions that go by their own text have their guesses, and nothing to wait for."""
         self._by_lookup.observe(view, self._rates.overhead_us)
-        sessions = []
-        for session in view.sessions:
-            num = self._num_looked_up(session)
-            if num:
-                own = self._sessions[session.session]
-                own.comparable, own.looked_up = False, True
-            sessions.append(as_guessed(session, num) if num else session)
+        going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
+        if not going:
+            return view
+        for handle in going:
+            own = self._sessions[handle]
+            own.comparable, own.looked_up = False, True
+        sessions = (as_guessed(one, going[one.session]) if one.session in going else one for one in view.sessions)
         return replace(view, sessions=tuple(sessions))
 
     def _num_looked_up(self, session: SessionView) -> int:
