@@ -104,7 +104,7 @@ def merged(first: Commit, second: Commit) -> Commit:
         prefix_hash=second.prefix_hash,
         num_accepted=first.num_accepted + second.num_accepted,
         verify_us=first.verify_us + second.verify_us,
-        draft_until=max(first.draft_until, second.draft_until),
+        draft_until=second.draft_until,
         hedge_nodes=second.hedge_nodes,
         flush_nodes=first.flush_nodes if second.flush_nodes is None else second.flush_nodes,
     )

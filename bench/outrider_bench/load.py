@@ -86,7 +86,7 @@ class Amount:
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when texts differ from plain decoding more often than `fast` numerics may."""
     amount = Amount.of(args)
-    layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive")}
+    layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
         bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(amount.sizes) * 2 * amount.repeats)

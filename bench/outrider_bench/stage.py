@@ -75,10 +75,7 @@ class Stage:
 
     def candidates(self, policy: str, quick: bool) -> Iterator[Stack]:
         """Our stack with a policy, its draft options under each thread plan."""
-        planned = plan_threads(self.num_cores, policy)
-        for each in self.served:
-            if quick and each.threads != planned:
-                continue
+        for each in self.served[: 1 if quick else None]:
             for max_len, stop_below in QUICK_WISHES if quick else WISHES:
                 yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, max_len, stop_below), each.threads.describe())
 
@@ -89,7 +86,8 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
     num_cores = len(usable_cores())
     progress = make_console(stderr=True)
     served = []
-    for threads in dict.fromkeys(plan_threads(num_cores, pacing) for pacing in ("serial", "pearl")):
+    # First what `outrider up` does; then every core for the verifier for good, which is as good where the two take turns.
+    for threads in dict.fromkeys((plan_threads(num_cores, "serial", lends=True), plan_threads(num_cores, "serial"))):
         spec = DeploymentSpec(
             target, draft, "serial", threads, dtype=args.dtype, drafter_extra=READ_ALL_PROMPTS, verifier_extra=READ_ALL_PROMPTS
         )

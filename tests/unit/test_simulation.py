@@ -238,7 +238,7 @@ def test_a_broken_policy_is_reported_with_the_cell_in_which_it_fails() -> None:
     assert worst.at.cell.cost_ratio == 2
     assert worst.at.best_fixed == "plain"
     assert worst_cells("serial:16", results, 1) == [worst.at]
-    assert max(result.ratio("serial:16") for result in results) > 0.9  # where it belongs, it is no loser
+    assert max(result.ratio("serial:16") for result in results) > 0.85  # where it belongs, it is no loser
 
 
 def test_no_fixed_policy_exceeds_the_best_and_one_reaches_it() -> None:

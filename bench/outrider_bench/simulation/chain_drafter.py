@@ -95,7 +95,7 @@ class ChainDrafter:
         newest = commit.begin + len(commit.tokens)
         num_fresh = newest - self._known
         grew = commit.draft_until > self._credit
-        self._credit = max(self._credit, commit.draft_until)
+        self._credit = commit.draft_until
         if commit.flush_nodes is not None:
             self._flush_nodes = commit.flush_nodes
         frames: list[DrafterFrame] = []

@@ -139,7 +139,7 @@ class DrafterSession:
             raise ProtocolViolation("a commit's tokens must be one sequence")
         fresh = self._text.extend(frame.begin, frame.tokens.tolist(), frame.prefix_hash)
         grew = frame.draft_until > self._credit
-        self._credit = max(self._credit, frame.draft_until)
+        self._credit = frame.draft_until
         self._hedge_nodes = min(frame.hedge_nodes, opening.limits.hedge_nodes)
         if frame.flush_nodes is not None:
             self._flush_nodes = frame.flush_nodes

@@ -45,7 +45,7 @@ class DrafterLink:
     """State of one drafter within one session.
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
-    truth has not moved on from there, nothing it sent before can follow. credit: the largest draft_until it was given.
+    truth has not moved on from there, nothing it sent before can follow. credit: the newest draft_until it was given.
     told_len: committed tokens that were sent to it. hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
     guesses beyond the truth, side branches left out.

@@ -143,12 +143,13 @@ class SessionDrafters:
         return bool(links)
 
     def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave) -> list[VerifierEffect]:
-        """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen."""
+        """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
+        one that had leave is told at once that it is taken back."""
         known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
         for link in self._open_links():
-            link.credit = max(link.credit, leave.draft_until)
-            if link.credit <= known_len and known_len - link.told_len < MAX_UNTOLD_TOKENS:
+            had_leave, link.credit = link.credit > known_len, leave.draft_until
+            if link.credit <= known_len and not had_leave and known_len - link.told_len < MAX_UNTOLD_TOKENS:
                 continue
             if link.told_len < self._prefix.newest_begin and not link.num_live:
                 link.starts_over_at = known_len  # it was left behind, and guesses again only when it has heard

@@ -132,7 +132,7 @@ class Commit:
     """Verifier: the truth now covers [begin, begin + len(tokens)).
 
     prefix_hash: rolling hash of all committed tokens after this commit. num_accepted: drafted tokens among them.
-    draft_until: absolute credit, idempotent (the largest seen counts). verify_us: duration of the round's step.
+    draft_until: absolute credit, in place of all before it. verify_us: duration of the round's step.
     hedge_nodes: live nodes of side branches the drafter may hold from now on, at most DraftLimits.hedge_nodes; the newest frame counts.
     flush_nodes: in place of DraftLimits.flush_nodes from now on; None leaves it as it is.
     """

@@ -46,8 +46,8 @@ SURPRISE = 0.08
 MAX_SURPRISED_SESSIONS = 4
 SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
 # A session that was not tested is hoped to be better than those before it: only who guesses learns.
-HOPE = 0.8
-HOPEFUL_TESTS = 6
+HOPE = 0.8  # acceptance
+HOPEFUL_TESTS = 4
 
 
 @dataclass(slots=True)
@@ -124,6 +124,8 @@ class AdaptivePacing:
         if not session.max_draft_len:
             return 0
         own = self._remember(session)
+        if not session.num_tested and session.committed_len == own.begin:
+            return min(FIRST_LEN, self._bound(session))  # while the target reads the prompt: the cheapest of all probes
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
@@ -346,7 +348,8 @@ class AdaptivePacing:
 
 def _hoped(session: SessionView) -> float:
     """Acceptance to choose a course by."""
-    return session.acceptance + HOPE * max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS) * (1.0 - session.acceptance)
+    hope = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
+    return max(session.acceptance, session.acceptance + hope * (HOPE - session.acceptance))
 
 
 def _courses(
