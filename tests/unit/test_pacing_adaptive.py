@@ -11,6 +11,7 @@ import pytest
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.course_choice import HOPE, HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import PROBE_AFTER
@@ -204,7 +205,7 @@ def test_noise_at_a_switching_point_does_not_make_it_oscillate() -> None:
         driver.round(acceptance=0.35, draft_us_per_token=8_000.0)
     for at in range(300):
         driver.round(acceptance=0.35 + (0.02 if at % 2 else -0.02), draft_us_per_token=8_000.0)
-        course = driver.policy._sessions[driver.session.session].course  # the course itself: its effects look alike
+        course = driver.policy._sessions.of(driver.session).course  # the course itself: its effects look alike
         switches += before is not None and course.pace is not before
         before = course.pace
     assert switches <= 2
@@ -225,3 +226,52 @@ def test_a_given_draft_length_bounds_every_course() -> None:
         driver.round(acceptance=0.97, draft_us_per_token=500.0)
     assert driver.wait_len() <= 3
     assert policy.draft_ahead(driver.session) <= 6
+
+
+# --- sessions that are new ---------------------------------------------------------------------------------------------------
+
+
+def taught(acceptance: float) -> Driver:
+    """A policy after a long session with a drafter that agrees so often."""
+    driver = Driver()
+    for _ in range(60):
+        driver.round(acceptance=acceptance, draft_us_per_token=3_000.0)
+    return driver
+
+
+def successor(driver: Driver, **changes: Any) -> SessionView:
+    """The next session, as it is first seen."""
+    return replace(driver.session, session=driver.session.session + 1, num_tested=0, committed_len=10, **changes)
+
+
+def test_a_new_sessions_drafter_guesses_a_little_while_the_target_reads_whatever_the_last_one_did() -> None:
+    for acceptance in (0.02, 0.97):
+        driver = taught(acceptance)
+        assert driver.policy.draft_ahead(successor(driver, num_uncached=10)) == FIRST_LEN
+
+
+def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once() -> None:
+    """Answers may be over before the next look is due."""
+    driver = taught(0.97)
+    driver.session = successor(driver)
+    driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+    assert driver.policy._sessions.of(driver.session).course.pace is not Pace.PLAIN
+    for num_rounds in range(1, 20):
+        driver.now_us += 1_000  # far less than between two looks
+        driver.session = replace(
+            driver.session, num_tested=num_rounds, acceptance=0.97 * 0.6**num_rounds, committed_len=10 + num_rounds,
+            waiting_since_us=driver.now_us, draft_deadline_us=driver.now_us + 50_000,
+        )  # fmt: skip
+        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+        if driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN:
+            break
+    assert num_rounds <= 6
+
+
+def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
+    view = replace(READY, acceptance=0.2)
+    hopes = [hoped_acceptance(replace(view, num_tested=num)) for num in range(HOPEFUL_TESTS + 2)]
+    assert hopes[0] == pytest.approx(HOPE)
+    assert hopes == sorted(hopes, reverse=True)
+    assert hopes[-2:] == [0.2, 0.2]
+    assert hoped_acceptance(replace(view, acceptance=0.95)) == 0.95

@@ -56,6 +56,18 @@ def test_commits_without_credit_are_held_back_and_told_in_one_frame() -> None:
     assert (after.begin, len(after.tokens)) == (9, 1)
 
 
+def test_leave_that_is_taken_back_is_told_at_once() -> None:
+    pacing = OnDemand(4)
+    pacing.on = True
+    session = _session(pacing)
+    assert len(_decode(session, 100)) == 1
+    pacing.on = False
+    (told,) = _decode(session, 200)
+    assert told.draft_until == session.committed_len, "it would go on for the rest of its credit"
+    assert not session.view(300).is_drafting
+    assert [_decode(session, 100 * at) for at in range(3, 6)] == [[]] * 3
+
+
 def test_what_is_held_back_is_bounded() -> None:
     session = _session(OnDemand(4))
     told = [commit for at in range(1, 2 * MAX_UNTOLD_TOKENS + 1) for commit in _decode(session, 100 * at)]

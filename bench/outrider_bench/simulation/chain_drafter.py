@@ -94,7 +94,7 @@ class ChainDrafter:
     def _on_commit(self, commit: Commit) -> list[DrafterFrame]:
         newest = commit.begin + len(commit.tokens)
         num_fresh = newest - self._known
-        grew = commit.draft_until > self._credit
+        is_other_leave = commit.draft_until != self._credit
         self._credit = commit.draft_until
         if commit.flush_nodes is not None:
             self._flush_nodes = commit.flush_nodes
@@ -107,7 +107,7 @@ class ChainDrafter:
                 self._plant(self._tree_id + 1)
             elif self._sent < self._tip:
                 frames.append(self._tail(TailEnd.MORE))
-        return frames + self._arm() if num_fresh > 0 or grew else frames
+        return frames + self._arm() if num_fresh > 0 or is_other_leave else frames
 
     def _follows(self, newest: int) -> bool:
         """Whether the tree holds the truth up to `newest`."""

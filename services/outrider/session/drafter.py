@@ -138,7 +138,7 @@ class DrafterSession:
         if frame.tokens.ndim != 1:
             raise ProtocolViolation("a commit's tokens must be one sequence")
         fresh = self._text.extend(frame.begin, frame.tokens.tolist(), frame.prefix_hash)
-        grew = frame.draft_until > self._credit
+        is_other_leave = frame.draft_until != self._credit
         self._credit = frame.draft_until
         self._hedge_nodes = min(frame.hedge_nodes, opening.limits.hedge_nodes)
         if frame.flush_nodes is not None:
@@ -146,7 +146,7 @@ class DrafterSession:
         if not self._begun:
             return self._begin_when_complete(opening)
         effects: list[DrafterEffect] = self._move(fresh) if fresh else []
-        if fresh or grew:
+        if fresh or is_other_leave:
             effects += self._arm()
         return effects
 

@@ -41,7 +41,8 @@ class LookupGuesses:
     def _look(self) -> None:
         # The last position of an answer is the target's own: a guess there could save nothing.
         max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
-        rights, match_len = [], self._text.match_len
+        rights: list[float] = []
+        match_len = self._text.match_len
         reached = 1.0
         while match_len and len(rights) < max_len and reached >= LEAST_REACHED:
             rights.append(self.odds.trust * self.odds.right(match_len + len(rights)))

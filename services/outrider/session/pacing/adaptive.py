@@ -11,17 +11,18 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.hedging import hedge_budget
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
-from outrider.session.pacing.probing import Probe, ProbeBudget
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
+from outrider.session.pacing.probing import ProbeBudget
+from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
+from outrider.session.pacing.round_model import Course, Pace
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.together import Outlook, plan_together
 
@@ -39,32 +40,11 @@ FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  #
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
-MAX_REMEMBERED = 4096
 # An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
 # than these, one that waits for its turn costs little, and looking much.
 SURPRISE = 0.08
 MAX_SURPRISED_SESSIONS = 4
 SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
-# A session that was not tested is hoped to be better than those before it: only who guesses learns.
-HOPE = 0.8  # acceptance
-HOPEFUL_TESTS = 4
-
-
-@dataclass(slots=True)
-class _Session:
-    """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen."""
-
-    course: Course
-    probe: Probe
-    begin: int
-    committed_len: int
-    ready_us: int = 0  # of its newest commit
-    comparable: bool = False  # the round under way is an ordinary one
-    looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
-    draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
-    restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
-    restart_len: int = 0
-    looked_at: float = -1.0
 
 
 class AdaptivePacing:
@@ -80,10 +60,9 @@ class AdaptivePacing:
         self._memory = PaceMemory()
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
-        self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._pace = Pace.SERIAL
-        self._usual = FIRST_COURSE  # where new sessions begin
         self._taught = False
         self._rates = PaceRates()
         self._now_us = 0
@@ -116,14 +95,14 @@ class AdaptivePacing:
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
-        own = self._remember(session)
+        own = self._sessions.of(session)
         return own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth and not self._by_lookup.goes(session)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
         if not session.max_draft_len:
             return 0
-        own = self._remember(session)
+        own = self._sessions.of(session)
         if not session.num_tested and session.committed_len == own.begin:
             return min(FIRST_LEN, self._bound(session))  # while the target reads the prompt: the cheapest of all probes
         if own.course.pace is Pace.PLAIN:
@@ -135,7 +114,7 @@ class AdaptivePacing:
 
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
-        own = self._remember(session)
+        own = self._sessions.of(session)
         return self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
 
     def _hedge_budget(self, session: SessionView) -> int:
@@ -144,7 +123,7 @@ class AdaptivePacing:
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
         draft_us = self._rates.draft_us(Pace.SERIAL)
-        if self._remember(session).course.pace is not Pace.AHEAD or not draft_us:
+        if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
             return MAX_FLUSH_LEN
         # Drafting undisturbed: sent off one by one, guesses cost so much that they would stay so.
         return min(MAX_FLUSH_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * draft_us))))
@@ -158,7 +137,7 @@ class AdaptivePacing:
         if not going:
             return view
         for handle in going:
-            own = self._sessions[handle]
+            own = self._sessions.known(handle)
             own.comparable, own.looked_up = False, True
         sessions = (as_guessed(one, going[one.session]) if one.session in going else one for one in view.sessions)
         return replace(view, sessions=tuple(sessions))
@@ -166,7 +145,7 @@ class AdaptivePacing:
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
         would never find out what its drafter can do."""
-        own = self._remember(session)
+        own = self._sessions.of(session)
         if own.probe.is_on:
             return 0
         course = own.course
@@ -178,7 +157,7 @@ class AdaptivePacing:
     # --- readiness --------------------------------------------------------------------------------------------------------
 
     def _outlook(self, session: SessionView) -> Outlook:
-        own = self._remember(session)
+        own = self._sessions.of(session)
         course, bound, right = own.course, self._bound(session), session.acceptance
         if num := self._by_lookup.goes(session):
             right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
@@ -195,7 +174,7 @@ class AdaptivePacing:
         goes_on = course.pace is Pace.AHEAD
         return Outlook(wanted, bound, right, right * session.continue_prob, next_us, draft_us, until_us, goes_on)
 
-    def _in_turns_until_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float | None:
+    def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
         if not session.has_drafter or not session.max_draft_len:
             return None
@@ -203,7 +182,7 @@ class AdaptivePacing:
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
 
-    def _next_guess_us(self, own: _Session, session: SessionView, wanted: int, draft_us: float) -> float:
+    def _next_guess_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float:
         """A drafter that goes on sends at any time; one that starts over once it has heard, and has guessed what was decoded meanwhile.
         One that is late may be late as long again."""
         away_us = 2.0 * self._rates.link_us + self._rates.start_us
@@ -218,12 +197,12 @@ class AdaptivePacing:
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
         plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._rates.overhead_us)
-        return sum(max(plain, self._worth(self._remember(session).course)) for session in view.sessions)
+        return sum(max(plain, self._worth(self._sessions.of(session).course)) for session in view.sessions)
 
     def _bound(self, session: SessionView) -> int:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
 
-    def _probe(self, own: _Session, session: SessionView) -> None:
+    def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:
             own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us, self._num_sessions)
         else:
@@ -231,7 +210,7 @@ class AdaptivePacing:
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
-        taken = [(part, self._sessions[part.session].course) for part in plan.take]
+        taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
         if not taken:
             return
         num_rows = sum(part.max_feed + part.max_nodes for part, _ in taken)
@@ -243,7 +222,7 @@ class AdaptivePacing:
     def _count(self, view: StepView) -> None:
         """Rounds that ended since the last plan: what they took, against what their course expected."""
         for session in view.sessions:
-            own = self._remember(session)
+            own = self._sessions.of(session)
             if not session.following:
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
@@ -259,15 +238,6 @@ class AdaptivePacing:
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False
 
-    def _remember(self, session: SessionView) -> _Session:
-        own = self._sessions.get(session.session)
-        if own is None:
-            at = session.committed_len
-            own = self._sessions[session.session] = _Session(self._usual, Probe(at), begin=at, committed_len=at)
-            while len(self._sessions) > MAX_REMEMBERED:
-                self._sessions.popitem(last=False)
-        return own
-
     # --- looking for a better course --------------------------------------------------------------------------------------
 
     def _look(self, view: StepView) -> None:
@@ -282,36 +252,36 @@ class AdaptivePacing:
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in (_hoped(session), session.continue_prob, hedge_share))
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
             if key not in found:
-                found[key] = _courses(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
+                found[key] = courses_of(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
             for pace in gains:
                 gains[pace] += max(self._worth(course) for course in (*found[key][pace], *found[key][Pace.PLAIN]))
         drafting = self._drafting_pace(gains)
         for session, courses in looks:
             self._choose(session, courses, drafting)
-        courses_now = [self._sessions[session.session].course for session in view.sessions]
+        courses_now = [self._sessions.known(session.session).course for session in view.sessions]
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
-        self._usual = (drafted or courses_now)[-1]
+        self._sessions.usual = (drafted or courses_now)[-1]
 
     def _is_surprised(self, view: StepView) -> bool:
         """A session is new, or its guesses turn out otherwise than its course was chosen for."""
         if not self._taught or len(view.sessions) > MAX_SURPRISED_SESSIONS:
             return False
-        return any(abs(one.acceptance - self._remember(one).looked_at) > SURPRISE for one in view.sessions if one.has_drafter)
+        return any(abs(one.acceptance - self._sessions.of(one).looked_at) > SURPRISE for one in view.sessions if one.has_drafter)
 
     def _has_seen_enough(self, view: StepView) -> bool:
         """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
-        num_tokens = sum(session.committed_len - self._remember(session).begin for session in view.sessions)
+        num_tokens = sum(session.committed_len - self._sessions.of(session).begin for session in view.sessions)
         return num_tokens >= MAX_FIRST_TOKENS or sum(session.num_tested for session in view.sessions) >= FIRST_TESTS
 
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
         fresh: dict[Pace, list[SessionView]] = {}
         for session in view.sessions:
-            own = self._remember(session)
+            own = self._sessions.of(session)
             if self._rates.is_known and not session.num_tested:
                 continue  # its only tail holds the reading of the prompt
             if session.draft_us_per_token not in (0.0, own.draft_us):
@@ -329,7 +299,7 @@ class AdaptivePacing:
         return best if gains[best] > (1.0 + SWITCH_GAIN) * gains[present] else present
 
     def _choose(self, session: SessionView, courses: dict[Pace, list[Course]], drafting: Pace) -> None:
-        own = self._sessions[session.session]
+        own = self._sessions.known(session.session)
         drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
         least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
         best = drafted if self._worth(drafted) > (1.0 + least_gain) * self._worth(plain) else plain
@@ -340,28 +310,7 @@ class AdaptivePacing:
         own.comparable = own.comparable and best.pace is own.course.pace
         own.course, own.looked_at = best, session.acceptance
 
-    def _best_drafted(self, own: _Session, courses: list[Course], drafting: Pace) -> Course:
+    def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
         best = max(courses, key=self._worth)
-        present = _same(own.course, courses) if own.course.pace is drafting else None
+        present = same_course(own.course, courses) if own.course.pace is drafting else None
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
-
-
-def _hoped(session: SessionView) -> float:
-    """Acceptance to choose a course by."""
-    hope = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
-    return max(session.acceptance, session.acceptance + hope * (HOPE - session.acceptance))
-
-
-def _courses(
-    rates: dict[Pace, RoundRates], longest: int, acceptance: float, continue_prob: float, hedge_share: float
-) -> dict[Pace, list[Course]]:
-    return {
-        Pace.PLAIN: [plain_course(rates[Pace.PLAIN])],
-        Pace.SERIAL: serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest],
-        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)],
-    }
-
-
-def _same(course: Course, among: list[Course]) -> Course | None:
-    """The same course under present rates; None when it is not among them."""
-    return next((one for one in among if (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len)), None)

@@ -1,0 +1,55 @@
+"""What `adaptive` remembers of each session from plan to plan, and the course that new ones begin with.
+
+Views are all that a policy is given, so whatever needs a before and an after is kept here, of as many sessions as are remembered at most.
+Must not know how a course is chosen.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.probing import Probe
+from outrider.session.pacing.round_model import Course
+
+MAX_REMEMBERED = 4096
+
+
+@dataclass(slots=True)
+class RememberedSession:
+    """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen."""
+
+    course: Course
+    probe: Probe
+    begin: int
+    committed_len: int
+    ready_us: int = 0  # of its newest commit
+    comparable: bool = False  # the round under way is an ordinary one
+    looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
+    draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
+    restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
+    restart_len: int = 0
+    looked_at: float = -1.0
+
+
+class RememberedSessions:
+    """By session id; the ones seen first are forgotten first. usual: the course of sessions that nothing is known of."""
+
+    def __init__(self, usual: Course) -> None:
+        self.usual = usual
+        self._sessions: OrderedDict[int, RememberedSession] = OrderedDict()
+
+    def of(self, session: SessionView) -> RememberedSession:
+        """From the first time on that it is asked for."""
+        own = self._sessions.get(session.session)
+        if own is None:
+            at = session.committed_len
+            own = self._sessions[session.session] = RememberedSession(self.usual, Probe(at), begin=at, committed_len=at)
+            while len(self._sessions) > MAX_REMEMBERED:
+                self._sessions.popitem(last=False)
+        return own
+
+    def known(self, session: int) -> RememberedSession:
+        """Of one that was asked for before."""
+        return self._sessions[session]
