@@ -91,7 +91,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replay-hedge-acceptance", type=_not_negative, default=0.0, metavar="H", help="of the second choice where the first is wrong"
     )
-    group.add_argument("--draft-us", type=int, default=500, metavar="US", help="what drafting a token takes (%(default)s)")
+    group.add_argument("--draft-us", type=int, default=200, metavar="US", help="what drafting a token takes (%(default)s)")
 
 
 def _add_simulation(group: argparse._ArgumentGroup) -> None:
