@@ -53,10 +53,10 @@ class CostModel:
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
         target = self._curve.verify_us(nearest) * surprise
-        change = REFINE_RATE * (target / self._points[nearest] - 1.0)
         for rows, num_seen in self._num_seen.items():
-            share = 1.0 if rows == nearest else OWN_STEPS / (OWN_STEPS + num_seen)
-            self._points[rows] *= 1.0 + share * change
+            if rows != nearest:
+                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * REFINE_RATE * (surprise - 1.0)
+        self._points[nearest] += REFINE_RATE * (target - self._points[nearest])
         self._num_seen[nearest] += 1
         self._curve = self._flattened()
 

@@ -166,6 +166,9 @@ def test_a_step_follows_as_many_guesses_as_a_commit_may_wait_for() -> None:
     assert cost.most(2) == MAX_FOLLOWED_UNMEASURED // 2, "nothing is known"
     cost.note(result(2, 100, 200))
     assert (cost.most(1), cost.most(3)) == (MAX_FOLLOW_US // 100, MAX_FOLLOW_US // 300)
+    slow = FollowCost()
+    slow.note(result(1, 10_000, 200))
+    assert slow.most(1) == slow.most(4) == 1, "a machine that stalled once: who follows nothing would never know better"
     cost.note(result(1, 0, 200))
     assert cost.most(1) <= MAX_FOLLOW_US, "a clock that stood still"
 

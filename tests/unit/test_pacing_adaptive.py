@@ -275,3 +275,5 @@ def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
     assert hopes == sorted(hopes, reverse=True)
     assert hopes[-2:] == [0.2, 0.2]
     assert hoped_acceptance(replace(view, acceptance=0.95)) == 0.95
+    assert hoped_acceptance(replace(view, num_tested=0, has_drafter=False)) == 0.2
+    assert hoped_acceptance(replace(view, num_tested=0, max_draft_len=0)) == 0.2

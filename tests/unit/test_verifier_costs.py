@@ -59,6 +59,14 @@ def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
     assert model.curve().verify_us(4) == pytest.approx(900, rel=0.02)
 
 
+def test_a_point_that_finds_its_own_way_up_says_nothing_of_the_machine() -> None:
+    model = CostModel({1: 100.0, 2: 50.0, 4: 200.0})
+    for _ in range(300):
+        model.observe(2, 100)
+    assert model.curve().verify_us(1) == pytest.approx(100, rel=0.02)
+    assert model.curve().verify_us(4) == pytest.approx(200, rel=0.02)
+
+
 def test_a_cache_too_small_to_measure_in_is_no_obstacle() -> None:
     assert measure_cost(TableEngine(TABLE, num_blocks=1)).curve().points
     assert CostModel({1: 1.0}).curve() == CostCurve(((1, 1.0),))

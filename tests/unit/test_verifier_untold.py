@@ -68,6 +68,17 @@ def test_leave_that_is_taken_back_is_told_at_once() -> None:
     assert [_decode(session, 100 * at) for at in range(3, 6)] == [[]] * 3
 
 
+def test_a_drafter_that_reads_the_prompt_keeps_its_leave() -> None:
+    """It would rest, and say that it is done with the prompt, for which the verifier would wait at its next draft."""
+    pacing = OnDemand(4)
+    pacing.on = True
+    session = VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), pacing, 0)
+    session.step(DrafterJoined("d", 0))
+    pacing.on = False
+    told = [_decode(session, 100 * at) for at in range(1, 6)]
+    assert [[commit.draft_until for commit in commits] for commits in told] == [[7]] * 3 + [[]] * 2
+
+
 def test_what_is_held_back_is_bounded() -> None:
     session = _session(OnDemand(4))
     told = [commit for at in range(1, 2 * MAX_UNTOLD_TOKENS + 1) for commit in _decode(session, 100 * at)]

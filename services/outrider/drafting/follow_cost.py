@@ -44,10 +44,10 @@ class FollowCost:
         return self._num_refused % STEPS_TO_RETRY == 0
 
     def most(self, num_sessions: int) -> int:
-        """Guesses that may follow each session's first in one step."""
+        """Guesses that may follow each session's first in one step; at least one, for who follows nothing measures nothing more."""
         if self._guess_us is None:
             return MAX_FOLLOWED_UNMEASURED // num_sessions
-        return int(MAX_FOLLOW_US / (num_sessions * max(1.0, self._guess_us)))
+        return max(1, int(MAX_FOLLOW_US / (num_sessions * max(1.0, self._guess_us))))
 
     def note(self, result: StepResult) -> None:
         """A step is over."""

@@ -188,7 +188,8 @@ class DrafterLink:
         if self._end is TailEnd.CREDIT and self.credit > len(prefix) + self.depth:
             self._end = TailEnd.MORE  # it paused for credit that is on its way to it
         is_whole = tail.end is not TailEnd.MORE or self.credit <= len(prefix) + self.depth
-        self._has_delivered |= is_whole or self._num_levels_heard > 1
+        has_leave = self.credit > len(prefix)  # who is asked for nothing delivers nothing
+        self._has_delivered |= has_leave and (is_whole or self._num_levels_heard > 1)
 
     def take_outcomes(self) -> list[bool]:
         """Guesses that the truth overtook before any round could verify them, right or wrong, since last asked.

@@ -148,7 +148,9 @@ class SessionDrafters:
         known_len = len(self._prefix)
         effects: list[VerifierEffect] = []
         for link in self._open_links():
-            had_leave, link.credit = link.credit > known_len, leave.draft_until
+            is_reading = link.state is LinkState.OPENING  # its prompt: leave taken back now would have it say that it is done
+            had_leave = link.credit > known_len and not is_reading
+            link.credit = max(link.credit, leave.draft_until) if is_reading else leave.draft_until
             if link.credit <= known_len and not had_leave and known_len - link.told_len < MAX_UNTOLD_TOKENS:
                 continue
             if link.told_len < self._prefix.newest_begin and not link.num_live:

@@ -15,6 +15,8 @@ HOPEFUL_TESTS = 4
 
 def hoped_acceptance(session: SessionView) -> float:
     """Acceptance to choose a course by."""
+    if not session.has_drafter or not session.max_draft_len:
+        return session.acceptance  # nobody whose guesses could be tested
     hope = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
     return max(session.acceptance, session.acceptance + hope * (HOPE - session.acceptance))
 

@@ -34,7 +34,7 @@ class RememberedSession:
 
 
 class RememberedSessions:
-    """By session id; the ones seen first are forgotten first. usual: the course of sessions that nothing is known of."""
+    """By session id; those not asked for the longest are forgotten first. usual: the course of sessions that nothing is known of."""
 
     def __init__(self, usual: Course) -> None:
         self.usual = usual
@@ -48,6 +48,7 @@ class RememberedSessions:
             own = self._sessions[session.session] = RememberedSession(self.usual, Probe(at), begin=at, committed_len=at)
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
+        self._sessions.move_to_end(session.session)
         return own
 
     def known(self, session: int) -> RememberedSession:
