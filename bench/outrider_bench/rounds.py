@@ -85,13 +85,15 @@ def target_engine(model: str, dtype: str) -> Engine:
 
 
 def measure(name: str, engine: Engine, max_tokens: int, repeats: int) -> Iterator[RoundCost]:
-    """Plain rounds, whose answer the drafter of the others replays without a mistake, so that rounds are alike."""
+    """Plain rounds, whose answer the drafter of the others replays without a mistake, so that rounds are alike; the last one's errs always,
+    and goes without leave to guess but for probes: what a drafter costs that is not used."""
     max_tokens = min(max_tokens, engine.identity.max_context - PROMPT_LEN)
     plain = Task("plain", None, max_tokens)
     yield _cost(name, engine, plain, repeats)
     answer = RoundLoop(engine, plain, PartClock()).run()
     for pacing in ("serial", "adaptive"):
         yield _cost(name, engine, replace(plain, pacing=pacing, draft_len=DRAFT_LEN, answer=answer), repeats)
+    yield _cost(name, engine, replace(plain, pacing="adaptive", draft_len=DRAFT_LEN, answer=answer, acceptance=0.0), repeats)
 
 
 def measure_messages(folder: Path, identity: ModelIdentity, repeats: int) -> Iterator[tuple[str, dict[str, PartCost]]]:
@@ -109,7 +111,8 @@ def _cost(name: str, engine: Engine, task: Task, repeats: int) -> RoundCost:
         RoundLoop(engine, task, clock).run()
         clock.rounds[:] = [found for found in clock.rounds if STEP in found]
 
-    return RoundCost(name, task.pacing, _parts(run, repeats))
+    useless = " (useless drafts)" if task.answer and not task.acceptance else ""
+    return RoundCost(name, task.pacing + useless, _parts(run, repeats))
 
 
 def _parts(run: Callable[[PartClock], None], repeats: int) -> dict[str, PartCost]:

@@ -10,8 +10,8 @@ from outrider.session.events import DrafterFrameArrived, DrafterJoined, RoundPla
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.session_drafters import MAX_UNTOLD_TOKENS
-from outrider.session.verifier import VerifierSession
-from outrider.types.frames import Commit, Open, Opened
+from outrider.session.verifier import LEAVE_EVERY, REST_AFTER, VerifierSession
+from outrider.types.frames import Commit, Open, Opened, Tail, TailEnd
 from outrider.types.tree import Verdict
 
 
@@ -84,3 +84,37 @@ def test_what_is_held_back_is_bounded() -> None:
     told = [commit for at in range(1, 2 * MAX_UNTOLD_TOKENS + 1) for commit in _decode(session, 100 * at)]
     assert [len(commit.tokens) for commit in told] == [MAX_UNTOLD_TOKENS] * 2
     assert np.concatenate([commit.tokens for commit in told]).tolist() == session.prefix.slice(3, session.committed_len).tolist()
+
+
+def test_a_long_rest_is_ended_within_a_few_commits() -> None:
+    """Leave is thought about less often in it, and then everything that passed unnoticed is told in one frame."""
+    pacing = OnDemand(4)
+    session = _session(pacing)
+    for at in range(1, REST_AFTER + 10):
+        assert not _decode(session, 100 * at)
+    pacing.on = True
+    begun = session.committed_len
+    told = [commit for at in range(LEAVE_EVERY) for commit in _decode(session, 10_000 + 100 * at)]
+    assert begun < told[0].begin + len(told[0].tokens) <= begun + LEAVE_EVERY
+    assert [told[0].begin, *(commit.begin for commit in told[1:])] == [3, *range(3 + len(told[0].tokens), session.committed_len)]
+    assert b"".join(commit.tokens.tobytes() for commit in told) == session.prefix.slice(3, session.committed_len).tobytes()
+
+
+def test_who_may_guess_one_token_does_not_rest() -> None:
+    pacing = OnDemand(1)
+    pacing.on = True
+    session = _session(pacing)
+    assert all(_decode(session, 100 * at) for at in range(1, 4 * REST_AFTER))
+
+
+def test_guesses_that_come_in_a_rest_are_seen_at_once() -> None:
+    pacing = OnDemand(4)
+    session = _session(pacing)
+    for at in range(1, REST_AFTER + 2):
+        _decode(session, 100 * at)
+    base, tokens = session.committed_len, np.array([40, 41], np.int32)
+    identity = (1, session.spec.incarnation, 1, 0, base, session.prefix.hash)
+    session.step(DrafterFrameArrived("d", Tail(*identity, tokens, np.array([-1, 0], np.int32), TailEnd.CREDIT, "late", 10, 1, 2), 5000))
+    assert session.view(5001).depth == 2
+    _decode(session, 6000)
+    assert session.view(6001).depth == 0, "the truth left them, in a commit that may not pass unnoticed"

@@ -113,6 +113,12 @@ class DrafterLink:
             return self.state is LinkState.OPENING
         return self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
+    def is_at_rest(self, prefix_len: int) -> bool:
+        """It is closed, or has answered and has neither leave to guess beyond the truth nor guesses that stand."""
+        if self.state is LinkState.LIVE:
+            return self.credit <= prefix_len and not self.num_live
+        return self.state is not LinkState.OPENING
+
     def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
         """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""
         self.incarnation += 1

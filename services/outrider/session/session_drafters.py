@@ -86,6 +86,12 @@ class SessionDrafters:
         """Whether one is live and answers in time."""
         return any(link.is_worth_waiting for link in self._links.values())
 
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether none has leave to guess, a guess that stands, or so much to hear that it must be told."""
+        known_len = len(self._prefix)
+        return all(link.is_at_rest(known_len) and known_len - link.told_len < MAX_UNTOLD_TOKENS for link in self._links.values())
+
     def view(self) -> DraftersView:
         """All of them as one."""
         if not self._links:
