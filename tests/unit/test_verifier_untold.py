@@ -6,23 +6,34 @@ import numpy as np
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
-from outrider.session.events import DrafterFrameArrived, DrafterJoined, RoundPlanned, RoundVerified, SendToDrafter, VerifierEffect
+from outrider.session.drafter_link import MAX_UNTOLD_TOKENS
+from outrider.session.events import (
+    DrafterFrameArrived,
+    DrafterJoined,
+    DrafterLost,
+    RoundPlanned,
+    RoundVerified,
+    SendToDrafter,
+    VerifierEffect,
+)
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.serial import SerialPacing
-from outrider.session.session_drafters import MAX_UNTOLD_TOKENS
 from outrider.session.verifier import LEAVE_EVERY, REST_AFTER, VerifierSession
-from outrider.types.frames import Commit, Open, Opened, Tail, TailEnd
+from outrider.types.frames import Commit, Open, Opened, Tail, TailEnd, VerifierFrame
 from outrider.types.tree import Verdict
+
+NUM_PROMPT = 3
 
 
 class OnDemand(SerialPacing):
-    """Serial drafts of four, only while `on`."""
+    """Serial drafts of four, only while `on`; one guess to begin with, which the first commit overtakes."""
 
     on = False
+    first = 1
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing while off."""
-        return super().draft_ahead(session) if self.on else 0
+        return super().draft_ahead(session) if self.on else self.first * (session.committed_len == NUM_PROMPT)
 
 
 def _session(pacing: OnDemand) -> VerifierSession:
@@ -36,10 +47,15 @@ def _session(pacing: OnDemand) -> VerifierSession:
 
 def _decode(session: VerifierSession, now_us: int) -> list[Commit]:
     """One plain round; the commits it sends."""
+    return [frame for frame in _frames(session, now_us) if isinstance(frame, Commit)]
+
+
+def _frames(session: VerifierSession, now_us: int) -> list[VerifierFrame]:
+    """One plain round; all that it sends."""
     session.step(RoundPlanned(64, 0, now_us))
     verdict = Verdict((), 8 + now_us % 100, True)
     effects: list[VerifierEffect] = session.step(RoundVerified(verdict, 10, now_us + 10))
-    return [effect.frame for effect in effects if isinstance(effect, SendToDrafter) and isinstance(effect.frame, Commit)]
+    return [effect.frame for effect in effects if isinstance(effect, SendToDrafter)]
 
 
 def test_commits_without_credit_are_held_back_and_told_in_one_frame() -> None:
@@ -118,3 +134,44 @@ def test_guesses_that_come_in_a_rest_are_seen_at_once() -> None:
     assert session.view(5001).depth == 2
     _decode(session, 6000)
     assert session.view(6001).depth == 0, "the truth left them, in a commit that may not pass unnoticed"
+
+
+def test_a_drafter_is_opened_when_there_is_leave_for_it() -> None:
+    """Until then nothing is sent, so that it reads nothing; then its Open holds all that was committed."""
+    pacing = OnDemand(4)
+    pacing.first = 0
+    session = VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), pacing, 0)
+    assert session.step(DrafterJoined("d", 0)) == []
+    for at in range(1, REST_AFTER + 10):
+        assert not _decode(session, 100 * at)
+    pacing.on = True
+    opened = [frame for at in range(LEAVE_EVERY) for frame in _frames(session, 10_000 + 100 * at)]
+    assert isinstance(opened[0], Open)
+    assert opened[0].tokens.tolist() == session.prefix.slice(0, opened[0].prefix_len).tolist()
+    assert opened[0].draft_until == opened[0].prefix_len + 4
+    assert session.num_open_drafters == 1
+    assert [type(frame) for frame in opened[1:]] == [Commit] * (len(opened) - 1)
+
+
+def test_a_deferred_drafter_that_is_lost_is_not_opened_before_it_joins_again() -> None:
+    pacing = OnDemand(4)
+    pacing.first = 0
+    session = VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), pacing, 0)
+    session.step(DrafterJoined("d", 0))
+    session.step(DrafterLost("d", "gone", 10))
+    assert not session.statistics.num_drafter_losses, "it held nothing of this session"
+    pacing.on = True
+    assert not _frames(session, 100)
+    (effect,) = session.step(DrafterJoined("d", 200))
+    assert isinstance(effect, SendToDrafter)
+    assert isinstance(effect.frame, Open)
+
+
+def test_the_end_of_an_answer_tells_a_deferred_drafter_nothing() -> None:
+    pacing = OnDemand(4)
+    pacing.first = 0
+    session = VerifierSession(spec_of(1, [5, 6, 7], 2, TruthTable(vocab_size=1000)), pacing, 0)
+    session.step(DrafterJoined("d", 0))
+    assert not _frames(session, 100)
+    assert not _frames(session, 200)
+    assert session.finished is not None

@@ -19,16 +19,19 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow
 MAX_MISSED_DEADLINES = 3
 # Rounds that began past their deadline with at most a trickle (one level) from a drafter, less rounds that it brought more for.
 MAX_LATE_ROUNDS = 8
+MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 _STILL_PAUSED_WHILE_FOLLOWED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
 
 
 class LinkState(Enum):
-    """OPENING: Open sent, no answer yet. LIVE: answered. CLOSED: ended or lost, may join again. BANNED: broke the protocol, never again."""
+    """DEFERRED: it is there, and nothing was sent yet. OPENING: Open sent, no answer yet. LIVE: answered. CLOSED: ended or lost, may join
+    again. BANNED: broke the protocol, never again."""
 
     OPENING = 1
     LIVE = 2
     CLOSED = 3
     BANNED = 4
+    DEFERRED = 5
 
 
 class TailFate(Enum):
@@ -114,9 +117,9 @@ class DrafterLink:
         return self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
 
     def is_at_rest(self, prefix_len: int) -> bool:
-        """It is closed, or has answered and has neither leave to guess beyond the truth nor guesses that stand."""
+        """It is not open, or has answered and has no leave to guess beyond the truth, no guess that stands and not much to hear."""
         if self.state is LinkState.LIVE:
-            return self.credit <= prefix_len and not self.num_live
+            return self.credit <= prefix_len < self.told_len + MAX_UNTOLD_TOKENS and not self.num_live
         return self.state is not LinkState.OPENING
 
     def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 from outrider.errors import ProtocolViolation
-from outrider.session.drafter_link import DrafterLink, LinkState, TailFate
+from outrider.session.drafter_link import MAX_UNTOLD_TOKENS, DrafterLink, LinkState, TailFate
 from outrider.session.events import (
     DrafterFrameArrived,
     DrafterFrameMalformed,
@@ -29,7 +29,6 @@ from outrider.types.tree import MAX_TREE_NODES, DraftRow, DraftTree
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
-MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class SessionDrafters:
     def are_at_rest(self) -> bool:
         """Whether none has leave to guess, a guess that stands, or so much to hear that it must be told."""
         known_len = len(self._prefix)
-        return all(link.is_at_rest(known_len) and known_len - link.told_len < MAX_UNTOLD_TOKENS for link in self._links.values())
+        return all(link.is_at_rest(known_len) for link in self._links.values())
 
     def view(self) -> DraftersView:
         """All of them as one."""
@@ -140,13 +139,13 @@ class SessionDrafters:
                 self._statistics.num_drafter_losses += link.is_stalled  # given up until it does better
 
     def observe_commit(self, judged_len: int) -> bool:
-        """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell."""
+        """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell, or to open."""
         links = self._open_links()
         for link in links:
             link.observe_commit(self._prefix, judged_len)
             self._statistics.count_overtaken(link.take_outcomes())
             self._count_hedges(link)
-        return bool(links)
+        return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
 
     def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
@@ -169,6 +168,11 @@ class SessionDrafters:
             link.told_len = known_len
         return effects
 
+    def open_deferred(self, now_us: int) -> list[VerifierEffect]:
+        """There is leave to guess: those that wait for it are opened."""
+        deferred = [link for link in self._links.values() if link.state is LinkState.DEFERRED]
+        return [effect for link in deferred for effect in self._open(link, now_us)]
+
     def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:
         """The session ends: every open drafter is told."""
         effects: list[VerifierEffect] = []
@@ -180,7 +184,8 @@ class SessionDrafters:
     # --- what happens to drafters -------------------------------------------------------------------------------------------
 
     def on_joined(self, event: DrafterJoined) -> list[VerifierEffect]:
-        """Open the session there, unless it broke the protocol before or drafts are off."""
+        """Open the session there, unless it broke the protocol before or drafts are off; as long as the policy has no leave for it, later:
+        reading the prompt and telling each other so costs both sides something."""
         if self._spec.max_draft_len == 0 or not self._pacing.drafts:
             return []
         link = self._links.get(event.drafter)
@@ -190,14 +195,17 @@ class SessionDrafters:
             link = self._links[event.drafter] = DrafterLink(event.drafter, self._spec.incarnation - 1)
         if link.is_open or link.state is LinkState.BANNED:
             return []
+        if self._pacing.draft_ahead(self._view(event.now_us)) <= 0:
+            link.close(LinkState.DEFERRED)
+            return []
         return self._open(link, event.now_us)
 
     def on_lost(self, event: DrafterLost) -> list[VerifierEffect]:
         """Forget its guesses; it may join again."""
         link = self._links.get(event.drafter)
-        if link is not None and link.is_open:
+        if link is not None and link.state is not LinkState.BANNED:
+            self._statistics.num_drafter_losses += link.is_open
             link.close(LinkState.CLOSED)
-            self._statistics.num_drafter_losses += 1
         return []
 
     def on_frame(self, event: DrafterFrameArrived, *, verifying: bool) -> list[VerifierEffect]:

@@ -43,8 +43,8 @@ MAX_LINK_US = 100_000  # one way, as far as a deadline allows for it: what a sto
 DEADLINE_FLOOR_US = 50_000
 DEADLINE_CEILING_US = 2_000_000
 UNMEASURED_DEADLINE_US = 250_000
-# Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only. Building
-# a view, asking the policy and walking the links cost such a round a tenth of a step of a small target.
+# Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only.
+# Building a view, asking the policy and walking the links cost such a round a tenth of a step of a small target.
 REST_AFTER, LEAVE_EVERY = 8, 4
 
 
@@ -276,7 +276,8 @@ class VerifierSession:
             return []
         view = self.view(now_us)
         leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
-        return self._drafters.commit_frames(num_accepted, verify_us, leave)
+        effects = self._drafters.commit_frames(num_accepted, verify_us, leave)
+        return effects + self._drafters.open_deferred(now_us) if leave.draft_until > self.committed_len else effects
 
     def _lets_rest(self, num_tokens: int) -> bool:
         """Whether this commit may pass unnoticed by drafters: they observe it with the next one."""

@@ -22,7 +22,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace
+from outrider.session.pacing.round_model import Course, Pace, RoundRates
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.together import Outlook, plan_together
 
@@ -39,6 +39,7 @@ FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
+HOPELESS_SHARE = 0.25  # of the guesses that are wrong: where none would pay with so many of them right, a drafter is not even opened
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 # An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
 # than these, one that waits for its turn costs little, and looking much.
@@ -62,6 +63,7 @@ class AdaptivePacing:
         self._by_lookup = ByLookup(self._longest)
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
+        self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
         self._pace = Pace.SERIAL
         self._taught = False
         self._rates = PaceRates()
@@ -104,7 +106,9 @@ class AdaptivePacing:
             return 0
         own = self._sessions.of(session)
         if not session.num_tested and session.committed_len == own.begin:
-            return min(FIRST_LEN, self._bound(session))  # while the target reads the prompt: the cheapest of all probes
+            own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)
+            # While the target reads the prompt: the cheapest of all probes.
+            return 0 if own.hopeless else min(FIRST_LEN, self._bound(session))
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
@@ -205,8 +209,18 @@ class AdaptivePacing:
     def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:
             own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us, self._num_sessions)
+            own.hopeless = not own.probe.is_on and self._is_hopeless(session)
         else:
-            own.probe.begin_if_due(session, self._budget)
+            own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless)
+
+    def _is_hopeless(self, session: SessionView) -> bool:
+        """Guesses would not pay even if so many more of them were right."""
+        if self._seen_rates is None:
+            return False
+        hoped = session.acceptance + HOPELESS_SHARE * (1.0 - session.acceptance)
+        courses = courses_of(self._seen_rates, self._longest, hoped, session.continue_prob, 0.0)
+        best = max(self._worth(course) for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
+        return best <= self._worth(courses[Pace.PLAIN][0])
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
@@ -246,7 +260,7 @@ class AdaptivePacing:
         if not self._rates.is_known or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
-        rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
+        rates = self._seen_rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
