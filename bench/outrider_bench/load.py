@@ -1,7 +1,7 @@
 """Many requests at a time: `adaptive` with a useful and with a useless drafter beside plain continuous batching (`outrider bench load`).
 
 Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
-way. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in rotated order, medians.
+way. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced orders, medians.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The peers run: transformers, OpenVINO GenAI and our stack, same prompts, cores and dtype (`outrider bench peers`, `make bench-peers`).
 
-Every contestant takes the best of its own settings, chosen on other prompts; repetitions in rotated order, medians. At temperature 0
+Every contestant takes the best of its own settings, chosen on other prompts; repetitions in balanced orders, medians. At temperature 0
 every answer is compared with our plain decoding, and what differs is explained; at T > 0 only ours can be, and the peers' samples are
 compared as distributions.
 """

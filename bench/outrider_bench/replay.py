@@ -78,7 +78,7 @@ def measure_replay(
 def record(
     cell: Cell, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, micro: MicroBenchmark, on_answers: Callable[[], None]
 ) -> None:
-    """Every contestant in one cell with replayed drafts, in rotated order, and a sample of the micro-benchmark before each repetition."""
+    """Every contestant in one cell with replayed drafts, in balanced orders, and a sample of the micro-benchmark before each repetition."""
     for contestant in contestants:  # warm, and let policies learn this cell
         contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
     for turn in turns([cell], len(contestants), run.repeats):

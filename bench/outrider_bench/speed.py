@@ -1,4 +1,4 @@
-"""The speed run: transformers against our stack, same prompts, repetitions in rotated order, medians (`outrider bench`).
+"""The speed run: transformers against our stack, same prompts, repetitions in balanced orders, medians (`outrider bench`).
 
 Settings are chosen on one set of held-out prompts and reported on another. Policies that can take turns also run in one process, without
 gateway and gRPC. Then the drafter replays drafts of fixed acceptance, which the simulator predicts from micro-benchmarks, and a full run
@@ -85,7 +85,7 @@ class SpeedRun:
         return [fastest(each, prompts, TEMPERATURES, self.amount.max_tokens, lambda: self.progress.advance(bar)) for each in families]
 
     def measure(self, contestants: Sequence[Contestant]) -> list[Row]:
-        """Every contestant in every cell, in rotated order; one unrecorded answer each to warm up."""
+        """Every contestant in every cell, in balanced orders; one unrecorded answer each to warm up."""
         gateway = self.stage.served[0].gateway
         prompts = {task: make_prompts(gateway, task, self.amount.num_prompts, self.amount.prompt_seed) for task in self.tasks}
         grid = [Cell(task, temperature) for task in self.tasks for temperature in TEMPERATURES]

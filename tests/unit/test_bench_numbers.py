@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -48,12 +49,20 @@ def test_one_disturbed_repetition_does_not_move_the_median() -> None:
     assert median_summary([summary_of(100.0), summary_of(7.0), summary_of(102.0)]).tokens_per_s == 100.0
 
 
-def test_every_contestant_answers_every_cell_and_the_first_changes() -> None:
+def test_every_contestant_answers_every_cell_in_every_repetition() -> None:
     order = list(turns(["a", "b"], num_contestants=3, repeats=3))
     assert len(order) == 18
     assert len({(turn.repetition, turn.cell, turn.contestant) for turn in order}) == 18
-    firsts = [turn.contestant for turn in order[::3]]
-    assert [firsts.count(contestant) for contestant in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("num", [2, 3, 5, 10])
+def test_every_contestant_is_first_as_often_and_follows_each_other_as_often(num: int) -> None:
+    repeats = num if num % 2 == 0 else 2 * num
+    order = [turn.contestant for turn in turns(["a"], num, repeats)]
+    rows = [order[at : at + num] for at in range(0, len(order), num)]
+    assert len({row[0] for row in rows}) == num
+    followed = [pair for row in rows for pair in pairwise(row)]
+    assert sorted(followed) == sorted([(one, other) for one in range(num) for other in range(num) if one != other] * (repeats // num))
 
 
 @dataclass
