@@ -35,6 +35,8 @@ class TargetSteps:
         self._planner = planner
         self._drafting = False  # whether drafters may be at work during the step that was planned, for a session that it could take
         self._left_out = False  # whether there are other sessions
+        self._newest = PacingPlan((), None, "idle")
+        self._num_repeated = 0  # steps that the newest plan was repeated for
 
     @property
     def cost(self) -> CostCurve:
@@ -44,6 +46,19 @@ class TargetSteps:
     def plan(self) -> PacingPlan:
         """Who takes part in a step now, or until when to wait."""
         now_us = monotonic_us()
+        if self._num_repeated < self._newest.repeats and self._still_holds(now_us):
+            self._num_repeated += 1
+            return self._newest
+        self._newest, self._num_repeated = self._asked(now_us), 0
+        return self._newest
+
+    def _still_holds(self, now_us: int) -> bool:
+        """Whether the newest plan, which took everybody, finds everything as it was but for a token more of each session."""
+        if len(self._sessions) != len(self._newest.take):
+            return False
+        return all(hosted.session.grows_quietly and not hosted.is_left_out(now_us) for hosted in self._sessions)
+
+    def _asked(self, now_us: int) -> PacingPlan:
         ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]
         ready = self._without_waiting(ready, now_us)
         if not ready:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,10 @@ from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.session.events import FinishReason
 from outrider.session.lookup_odds import FIRST_RIGHTS
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, PRIOR_TESTS, TESTS_TO_REMEMBER
+from outrider.session.verifier import REST_AFTER
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import IntArray, extend_hash
@@ -293,6 +297,30 @@ async def test_drafters_join_and_leave_and_old_connections_are_not_heard() -> No
     ended(loop, answer)
     loop.stop()
     assert loop.scheduler.snapshot.num_drafter_sessions == 0
+
+
+async def test_plain_steps_pass_unasked_until_a_session_comes() -> None:
+    """Two answers, the second begun in the midst of the first: policies are asked for about every fourth step, and nobody waits."""
+    loop = Loop(TableEngine(TABLE, num_blocks=1024))
+    planner = loop.scheduler.steps._planner
+    asked: list[int] = []
+    ask = planner.plan
+
+    def counted(views: Sequence[tuple[str, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
+        asked.append(len(views))
+        return ask(views, *rest, **named)
+
+    planner.plan = counted  # type: ignore[method-assign]
+    first = loop.open(MAX_UNDELIVERED_TOKENS)
+    loop.more(first, REST_AFTER + 4)
+    second = loop.open(60)
+    ended(loop, second)
+    ended(loop, first)
+    loop.stop()
+    assert loop.tokens(first) == TABLE.answer(PROMPT, 3 + MAX_UNDELIVERED_TOKENS, frozenset({0}))
+    assert loop.tokens(second) == TABLE.answer(PROMPT, 63, frozenset({0}))
+    num_asked = sum(num > 0 for num in asked)
+    assert loop.scheduler.steps.num_steps / (1 + PLAIN_REPEATS) <= num_asked < loop.scheduler.steps.num_steps / 2
 
 
 async def test_waiting_commits_of_an_answer_merge() -> None:

@@ -16,7 +16,9 @@ from outrider.session.events import (
     SendToDrafter,
     VerifierEffect,
 )
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.verifier import LEAVE_EVERY, REST_AFTER, VerifierSession
 from outrider.types.frames import Commit, Open, Opened, Tail, TailEnd, VerifierFrame
@@ -132,6 +134,7 @@ def test_guesses_that_come_in_a_rest_are_seen_at_once() -> None:
     identity = (1, session.spec.incarnation, 1, 0, base, session.prefix.hash)
     session.step(DrafterFrameArrived("d", Tail(*identity, tokens, np.array([-1, 0], np.int32), TailEnd.CREDIT, "late", 10, 1, 2), 5000))
     assert session.view(5001).depth == 2
+    assert not session.grows_quietly
     _decode(session, 6000)
     assert session.view(6001).depth == 0, "the truth left them, in a commit that may not pass unnoticed"
 
@@ -175,3 +178,21 @@ def test_the_end_of_an_answer_tells_a_deferred_drafter_nothing() -> None:
     assert not _frames(session, 100)
     assert not _frames(session, 200)
     assert session.finished is not None
+
+
+def test_only_a_session_that_brings_a_token_at_a_time_grows_quietly() -> None:
+    """So that its plan may be repeated: not with leave out, nor at once, nor where the text offers guesses, nor when a drafter joins."""
+    leave, session = OnDemand(4), VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), PlainPacing(), 0)
+    leave.on = True
+    with_leave = _session(leave)
+    quiet = [(_frames(session, 100 * at), session.grows_quietly)[1] for at in range(1, REST_AFTER + 3)]
+    assert quiet == [False] * REST_AFTER + [True] * 2
+    assert not any((_frames(with_leave, 100 * at), with_leave.grows_quietly)[1] for at in range(1, REST_AFTER + 3))
+    session.step(RoundPlanned(64, 0, 5000))
+    assert not session.grows_quietly, "a round is in flight"
+    repeating = VerifierSession(spec_of(1, [5, 6] * 3, 400, TruthTable(vocab_size=1000), lookup=True), AdaptivePacing(), 0)
+    for at in range(REST_AFTER + 3):
+        repeating.step(RoundPlanned(64, 0, 100 * at))
+        repeating.step(RoundVerified(Verdict((), 5 + at % 2, True), 10, 100 * at + 10))
+    assert repeating.lookup_rights
+    assert not repeating.grows_quietly

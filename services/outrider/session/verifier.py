@@ -97,6 +97,11 @@ class VerifierSession:
         return self.finished is None and self._round is None
 
     @property
+    def grows_quietly(self) -> bool:
+        """Whether its newest commits brought a token each and nothing else, and nothing came since, so that a plan for it still holds."""
+        return self._num_rested > REST_AFTER and self.is_ready and not self.lookup_rights
+
+    @property
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
         return self._drafters.num_open
@@ -168,6 +173,7 @@ class VerifierSession:
             return []
         match event:
             case DrafterFrameArrived():
+                self._num_rested = 0
                 return self._drafters.on_frame(event, verifying=self._round is not None)
             case DrafterFrameMalformed():
                 return self._drafters.on_malformed(event)
@@ -176,6 +182,7 @@ class VerifierSession:
             case RoundVerified():
                 return self._on_verified(event)
             case DrafterJoined():
+                self._num_rested = 0
                 return self._drafters.on_joined(event)
             case DrafterLost():
                 return self._drafters.on_lost(event)

@@ -14,7 +14,7 @@ import math
 from dataclasses import replace
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.hedging import hedge_budget
@@ -88,7 +88,8 @@ class AdaptivePacing:
         view = self._with_lookups(view)
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
             self._excess_us = 0.0
-            return PacingPlan(share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows), None, "verify")
+            take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
+            return PacingPlan(take, None, "verify", PLAIN_REPEATS)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
         self._note_excess(plan, cost)

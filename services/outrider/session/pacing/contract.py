@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
+PLAIN_REPEATS = 3  # steps without guesses that policies let pass unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,14 @@ class SessionPlan:
 class PacingPlan:
     """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
 
-    reason: one word per plan for traces.
+    reason: one word per plan for traces. repeats: so many more steps may be planned alike without asking, while every session does nothing
+    but grow by one token (no guess, leave, drafter or session comes or goes); 0 = ask each time.
     """
 
     take: tuple[SessionPlan, ...]
     wake_us: int | None
     reason: str
+    repeats: int = 0
 
 
 class Pacing(Protocol):

@@ -5,7 +5,7 @@ Loses whenever a drafter is at all useful and rows are cheap.
 
 from __future__ import annotations
 
-from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.row_budget import Wanted, share_rows
 
 
@@ -20,7 +20,7 @@ class PlainPacing:
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
         take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
-        return PacingPlan(take, None, "plain" if take else "idle")
+        return PacingPlan(take, None, "plain" if take else "idle", PLAIN_REPEATS)
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing is drafted."""
