@@ -11,38 +11,85 @@
 #include "thin.h"
 
 #define PANEL 16
+
+/* With 512 bits a panel is one vector, and there are registers for twice as many rows. */
+#ifdef __AVX512F__
+#include <immintrin.h>
+#define WIDTH 16
+#define MAX_TILE_ROWS 8
+#else
+#define WIDTH LANES
 #define MAX_TILE_ROWS 6
-/* Weights fetched ahead: at a page's border the processor would begin anew. Between 256 and 3072, measured: a fifth to a quarter less for 2 to
-   12 rows. Past the end nothing is fetched and nothing breaks. */
-#define PREFETCH 3072
-#define PREFETCH_ONE_ROW 1024
+#endif
+#define VECTORS (PANEL / WIDTH) /* of a panel */
+
+/* Inputs whose weights are fetched ahead: at a page's border the processor would begin anew. Measured, 512 bits: 96 to 128 beats 32 by a quarter
+   and 256 by a fifth at few rows; 256 bits: 192, or 64 for one row. */
+#define AHEAD 128
+#define AHEAD_NARROW 192
+#define AHEAD_NARROW_ONE_ROW 64
+
+#ifndef AHEAD
+#define AHEAD 128
+#endif
 
 enum { FLOATS = 0, HALVES = 1, BYTES = 2 }; /* as in thin_product.py */
 
-typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef float wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
+
+INLINE int64_t min(int64_t one, int64_t other) { return one < other ? one : other; }
 
 INLINE int64_t size_of(const int format) { return format == FLOATS ? 4 : format == HALVES ? 2 : 1; }
 
+#ifdef __AVX512F__
+INLINE wide wide_splat(float value) { return (wide)_mm512_set1_ps(value); }
+
+/* The PANEL weights at `at`. Halves come in the order they lie in: column 0, 8, 1, 9, ...; `in_order` undoes that, once a tile. */
+INLINE void load_panel(const void *panels, int64_t at, const int format, wide *to) {
+    if (format == HALVES) {
+        const __m256i pairs = _mm256_loadu_si256((const __m256i *)((const uint16_t *)panels + at));
+        to[0] = (wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(pairs), 16);
+    } else if (format == BYTES) {
+        to[0] = (wide)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)((const int8_t *)panels + at))));
+    } else {
+        to[0] = *(const wide *)((const float *)panels + at);
+    }
+}
+
+INLINE wide in_order(wide sum, const int format) {
+    const integers columns = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+    return format == HALVES ? __builtin_shuffle(sum, columns) : sum;
+}
+#else
+INLINE wide wide_splat(float value) { return splat(value); }
+
 /* Written out because compilers make one instruction of the list, and many of a conversion between vectors of such different elements. */
-INLINE lanes widened(const int8_t *from) {
+INLINE wide widened(const int8_t *from) {
     const integers values = {from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7]};
-    return __builtin_convertvector(values, lanes);
+    return __builtin_convertvector(values, wide);
 }
 
 /* The PANEL weights at `at`. Halves lie in pairs, column n below column n + LANES, so that one load gives both. */
-INLINE void load_panel(const void *panels, int64_t at, const int format, lanes *left, lanes *right) {
+INLINE void load_panel(const void *panels, int64_t at, const int format, wide *to) {
     if (format == HALVES) {
         const bits pairs = *(const bits *)((const uint16_t *)panels + at);
-        *left = (lanes)(pairs << 16);
-        *right = (lanes)(pairs & 0xFFFF0000u);
+        to[0] = (wide)(pairs << 16);
+        to[1] = (wide)(pairs & 0xFFFF0000u);
     } else if (format == BYTES) {
-        *left = widened((const int8_t *)panels + at);
-        *right = widened((const int8_t *)panels + at + LANES);
+        to[0] = widened((const int8_t *)panels + at);
+        to[1] = widened((const int8_t *)panels + at + WIDTH);
     } else {
-        *left = *(const lanes *)((const float *)panels + at);
-        *right = *(const lanes *)((const float *)panels + at + LANES);
+        to[0] = *(const wide *)((const float *)panels + at);
+        to[1] = *(const wide *)((const float *)panels + at + WIDTH);
     }
 }
+
+INLINE wide in_order(wide sum, const int format) {
+    (void)format;
+    return sum;
+}
+#endif
 
 /* What stays the same from call to call; thin_product.py has the same fields in the same order. */
 struct thin_call {
@@ -64,87 +111,116 @@ typedef struct {
     int group_len;                        /* panels that are computed side by side */
 } product;
 
-/* Sums of LANES columns from `column` on, or of as many as there are, to where they belong. With a scale it is one multiply-add, whatever
-   stands around it: bits must not depend on where a compiler finds two operations to fuse. */
-INLINE void put(const thin_call *call, lanes sum, int64_t row, int64_t column, const int format) {
-    float *to = call->out + row * call->outputs + column;
-    const int64_t left = call->outputs - column;
-    if (left >= LANES) {
-        if (format == BYTES) {
-            lanes start = call->adds ? *(lanes *)to : splat(0.0f);
-            if (call->bias) start += *(const lanes *)(call->bias + column);
-            *(lanes *)to = sum * *(const lanes *)(call->column_scale + column) + start;
-        } else {
-            if (call->bias) sum += *(const lanes *)(call->bias + column);
-            if (call->adds) sum += *(lanes *)to;
-            *(lanes *)to = sum;
-        }
-        return;
-    }
+/* The last columns, fewer than a vector's. */
+static __attribute__((noinline)) void put_rest(const thin_call *call, const float *sums, float *to, int64_t column, int64_t left) {
     for (int64_t lane = 0; lane < left; lane++) {
-        if (format == BYTES) {
+        if (call->format == BYTES) {
             float start = call->adds ? to[lane] : 0.0f;
             if (call->bias) start += call->bias[column + lane];
-            to[lane] = sum[lane] * call->column_scale[column + lane] + start;
+            to[lane] = sums[lane] * call->column_scale[column + lane] + start;
         } else {
-            float value = sum[lane];
+            float value = sums[lane];
             if (call->bias) value += call->bias[column + lane];
             to[lane] = call->adds ? to[lane] + value : value;
         }
     }
 }
 
+/* Sums of WIDTH columns from `column` on, or of as many as there are, to where they belong. With a scale it is one multiply-add, whatever
+   stands around it: bits must not depend on where a compiler finds two operations to fuse. */
+INLINE void put(const thin_call *call, wide sum, int64_t row, int64_t column, const int format) {
+    float *to = call->out + row * call->outputs + column;
+    const int64_t left = call->outputs - column;
+    if (left < WIDTH) {
+        put_rest(call, (const float *)&sum, to, column, left);
+    } else if (format == BYTES) {
+        wide start = call->adds ? *(wide *)to : wide_splat(0.0f);
+        if (call->bias) start += *(const wide *)(call->bias + column);
+        *(wide *)to = sum * *(const wide *)(call->column_scale + column) + start;
+    } else {
+        if (call->bias) sum += *(const wide *)(call->bias + column);
+        if (call->adds) sum += *(wide *)to;
+        *(wide *)to = sum;
+    }
+}
+
 /* `rows` rows from x on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
 INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels, const int format) {
-    lanes sums[MAX_TILE_ROWS][8];
+    wide sums[MAX_TILE_ROWS][4 * VECTORS], weights[VECTORS];
     const thin_call *call = &job->call;
     const int64_t inputs = call->inputs, stride = inputs * PANEL;
     const float *x = call->x + row * inputs;
-    const int64_t base = first * stride, ahead = rows == 1 ? PREFETCH_ONE_ROW : PREFETCH;
+    const int64_t base = first * stride, fetched = min(inputs, WIDTH == 16 ? AHEAD : rows == 1 ? AHEAD_NARROW_ONE_ROW : AHEAD_NARROW);
     for (int m = 0; m < rows; m++)
-        for (int n = 0; n < 2 * panels; n++) sums[m][n] = splat(0.0f);
-    for (int64_t k = 0; k < inputs; k++) {
-        for (int panel = 0; panel < panels; panel++) {
-            const int64_t at = base + panel * stride + k * PANEL;
-            lanes left, right;
-            load_panel(call->panels, at, format, &left, &right);
-            __builtin_prefetch((const char *)call->panels + (at + ahead) * size_of(format));
-            for (int m = 0; m < rows; m++) {
-                const lanes value = splat(x[m * inputs + k]);
-                sums[m][2 * panel] += value * left;
-                sums[m][2 * panel + 1] += value * right;
+        for (int n = 0; n < VECTORS * panels; n++) sums[m][n] = wide_splat(0.0f);
+    int64_t k = 0;
+    for (int part = 0; part < 2; part++) {
+        /* Each panel fetches its own rest ahead, then the beginning of the panel that takes its place. */
+        const int64_t end = part ? inputs : inputs - fetched, ahead = fetched * PANEL + (part ? (panels - 1) * stride : 0);
+        for (; k < end; k++) {
+            for (int panel = 0; panel < panels; panel++) {
+                const int64_t at = base + panel * stride + k * PANEL;
+                load_panel(call->panels, at, format, weights);
+                __builtin_prefetch((const char *)call->panels + (at + ahead) * size_of(format));
+                for (int m = 0; m < rows; m++) {
+                    const wide value = wide_splat(x[m * inputs + k]);
+                    for (int n = 0; n < VECTORS; n++) sums[m][VECTORS * panel + n] += value * weights[n];
+                }
             }
         }
     }
     for (int m = 0; m < rows; m++)
-        for (int n = 0; n < 2 * panels; n++) put(call, sums[m][n], row + m, first * PANEL + n * LANES, format);
+        for (int n = 0; n < VECTORS * panels; n++) put(call, in_order(sums[m][n], format), row + m, first * PANEL + n * WIDTH, format);
 }
 
-#define TILE(ROWS, PANELS)                                                  \
-    do {                                                                    \
-        switch (job->call.format) {                                         \
-            case BYTES: tile(job, row, first, ROWS, PANELS, BYTES); break;  \
-            case HALVES: tile(job, row, first, ROWS, PANELS, HALVES); break; \
-            default: tile(job, row, first, ROWS, PANELS, FLOATS);           \
-        }                                                                   \
-    } while (0)
+#define TILE(ROWS, PANELS)                                                    \
+    case ROWS:                                                                \
+        switch (job->call.format) {                                           \
+            case BYTES: tile(job, row, first, ROWS, PANELS, BYTES); return;   \
+            case HALVES: tile(job, row, first, ROWS, PANELS, HALVES); return; \
+            default: tile(job, row, first, ROWS, PANELS, FLOATS); return;     \
+        }
+
+#if WIDTH == 16
+/* Panels side by side, for tiles of so many rows: enough sums that none waits for itself, and not more than there are registers. */
+INLINE int group_len_of(int64_t rows) { return rows <= 6 ? 4 : 2; }
+
+static void four_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4) TILE(5, 4) default: TILE(6, 4) }
+}
+
+static void two_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) default: TILE(8, 2) }
+}
+
+/* What is left of a matrix with an odd number of panels: row by row. */
+static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
+    for (const int64_t end = row + rows; row < end; row++) switch (job->call.format) {
+            case BYTES: tile(job, row, first, 1, 1, BYTES); break;
+            case HALVES: tile(job, row, first, 1, 1, HALVES); break;
+            default: tile(job, row, first, 1, 1, FLOATS);
+        }
+}
+#else
+INLINE int group_len_of(int64_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+static void four_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { default: TILE(1, 4) }
+}
+
+static void two_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 2) default: TILE(2, 2) }
+}
+
+static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) default: TILE(6, 1) }
+}
+#endif
 
 static void tile_of(const product *job, int64_t row, int64_t first, int rows, int panels) {
-    if (panels == 4) { TILE(1, 4); return; }
-    if (panels == 2) {
-        switch (rows) {
-            case 1: TILE(1, 2); return;
-            default: TILE(2, 2); return;
-        }
-    }
-    switch (rows) {
-        case 1: TILE(1, 1); return;
-        case 2: TILE(2, 1); return;
-        case 3: TILE(3, 1); return;
-        case 4: TILE(4, 1); return;
-        case 5: TILE(5, 1); return;
-        default: TILE(6, 1); return;
-    }
+    if (panels == 4) four_panels(job, row, first, rows);
+    else if (panels == 2) two_panels(job, row, first, rows);
+    else one_panel(job, row, first, rows);
 }
 
 static void run_chunk(const void *argument, int64_t chunk) {
@@ -184,7 +260,8 @@ static void norm(const thin_call *call, int64_t rows) {
 
 void thin_product(team *all, const thin_call *call, int64_t rows) {
     if (rows <= 0) return;
-    product job = {*call, rows, 0, 0, rows == 1 ? 4 : rows == 2 ? 2 : 1};
+    const int64_t num_tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
+    product job = {*call, rows, 0, 0, group_len_of((rows + num_tiles - 1) / num_tiles)};
     if (call->scale) {
         norm(call, rows);
         job.call.x = call->normed;
