@@ -11,6 +11,8 @@
 
 #define MAX_QUERIES 4 /* scored side by side: they share the loads of a key */
 #define MAX_DIM 256
+#define COMMON_DIM 64    /* of most small models' heads: loops of known length keep the queries in registers */
+#define MAX_VECTORS (8 * LANES / WIDTH) /* of a value, mixed at a time */
 
 /* A layer's share of what stays the same from step to step. */
 struct thin_layer {
@@ -56,27 +58,35 @@ static void turn_and_store(const thin_layer *layer, const thin_step *step) {
     }
 }
 
-/* scores[q][key] of `count` queries against the keys of a run; count is a constant wherever this is expanded. */
-INLINE void score_run(const float *const *queries, const int count, const float *keys, int64_t num_keys, int64_t dim, float *const *scores) {
+/* Products of 2 * LANES elements, summed to LANES. */
+typedef struct {
+    wide part[2 * LANES / WIDTH];
+} products;
+
+/* scores[q][key] of `count` queries against the keys of a run; count is a constant wherever this is expanded, and dim mostly. */
+INLINE void score_run(const float *const *queries, const int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
     for (int64_t key = 0; key < num_keys; key++) {
-        lanes sums[MAX_QUERIES][2];
-        for (int q = 0; q < count; q++) sums[q][0] = sums[q][1] = splat(0.0f);
+        products sums[MAX_QUERIES];
+        for (int q = 0; q < count; q++)
+            for (int at = 0; at < 2 * LANES / WIDTH; at++) sums[q].part[at] = wide_splat(0.0f);
         const float *k = keys + key * dim;
         int64_t at = 0;
         for (; at + 2 * LANES <= dim; at += 2 * LANES) {
-            const lanes left = *(const lanes *)(k + at), right = *(const lanes *)(k + at + LANES);
-            for (int q = 0; q < count; q++) {
-                sums[q][0] += left * *(const lanes *)(queries[q] + at);
-                sums[q][1] += right * *(const lanes *)(queries[q] + at + LANES);
+            for (int n = 0; n < 2 * LANES / WIDTH; n++) {
+                const wide elements = *(const wide *)(k + at + n * WIDTH);
+                for (int q = 0; q < count; q++) sums[q].part[n] += elements * *(const wide *)(queries[q] + at + n * WIDTH);
             }
         }
-        if (at < dim)
-            for (int q = 0; q < count; q++) sums[q][0] += *(const lanes *)(k + at) * *(const lanes *)(queries[q] + at);
-        for (int q = 0; q < count; q++) scores[q][key] = sum_of(sums[q][0] + sums[q][1]);
+        for (int q = 0; q < count; q++) {
+            lanes halves[2];
+            memcpy(halves, &sums[q], sizeof halves);
+            if (at < dim) halves[0] += *(const lanes *)(k + at) * *(const lanes *)(queries[q] + at);
+            scores[q][key] = sum_of(halves[0] + halves[1]);
+        }
     }
 }
 
-static void score(const float *const *queries, int count, const float *keys, int64_t num_keys, int64_t dim, float *const *scores) {
+INLINE void score_dim(const float *const *queries, int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
     switch (count) {
         case 1: score_run(queries, 1, keys, num_keys, dim, scores); return;
         case 2: score_run(queries, 2, keys, num_keys, dim, scores); return;
@@ -85,38 +95,95 @@ static void score(const float *const *queries, int count, const float *keys, int
     }
 }
 
-/* Scores become weights (not yet divided by their sum); scores hold room for a multiple of LANES. */
-static void weigh(float *scores, int64_t num_keys, const float *mask, int64_t mask_len) {
-    if (mask)
-        for (int64_t at = 0; at < mask_len; at++) scores[num_keys - mask_len + at] += mask[at];
-    float top = scores[0];
-    for (int64_t key = 1; key < num_keys; key++) top = scores[key] > top ? scores[key] : top;
-    for (int64_t key = 0; key < num_keys; key += LANES) *(lanes *)(scores + key) = exp_of(*(const lanes *)(scores + key) - splat(top));
+static void score(const float *const *queries, int count, const float *keys, int64_t num_keys, int64_t dim, float *const *scores) {
+    if (dim == COMMON_DIM) score_dim(queries, count, keys, num_keys, COMMON_DIM, scores);
+    else score_dim(queries, count, keys, num_keys, dim, scores);
 }
 
-/* sums += weights times values, 8 vectors of a value at a time; returns the weights' sum. */
-static float mix_run(const float *weights, const float *values, int64_t num_keys, int64_t dim, float *sums, float total) {
-    for (int64_t first = 0; first < dim; first += 8 * LANES) {
-        const int num_vectors = dim - first >= 8 * LANES ? 8 : (int)((dim - first) / LANES);
-        lanes parts[8];
-        for (int at = 0; at < num_vectors; at++) parts[at] = *(const lanes *)(sums + first + at * LANES);
-        if (num_vectors == 8) {
-            for (int64_t key = 0; key < num_keys; key++) {
-                const lanes weight = splat(weights[key]);
-                const float *value = values + key * dim + first;
-                for (int at = 0; at < 8; at++) parts[at] += weight * *(const lanes *)(value + at * LANES);
-            }
-        } else {
-            for (int64_t key = 0; key < num_keys; key++) {
-                const lanes weight = splat(weights[key]);
-                const float *value = values + key * dim + first;
-                for (int at = 0; at < num_vectors; at++) parts[at] += weight * *(const lanes *)(value + at * LANES);
-            }
-        }
-        for (int at = 0; at < num_vectors; at++) *(lanes *)(sums + first + at * LANES) = parts[at];
+INLINE lanes greater(lanes one, lanes other) {
+    const bits is_one = (bits)(one > other);
+    return (lanes)((is_one & (bits)one) | (~is_one & (bits)other));
+}
+
+static float greatest(const float *scores, int64_t num_keys) {
+    float top = scores[0];
+    int64_t key = 0;
+    if (num_keys >= LANES) {
+        lanes tops = *(const lanes *)scores;
+        for (key = LANES; key + LANES <= num_keys; key += LANES) tops = greater(*(const lanes *)(scores + key), tops);
+        for (int lane = 0; lane < LANES; lane++) top = tops[lane] > top ? tops[lane] : top;
     }
-    for (int64_t key = 0; key < num_keys; key++) total += weights[key];
-    return total;
+    for (; key < num_keys; key++) top = scores[key] > top ? scores[key] : top;
+    return top;
+}
+
+/* Scores become weights, not yet divided by their sum, which is returned. The sum is of LANES sums: a key that is seen goes to the next of
+   them, one that is not to none, so that the order depends on what is seen alone. scores hold room for a multiple of LANES. */
+static float weigh(float *scores, int64_t num_keys, const float *mask, int64_t mask_len) {
+    const int64_t num_masked = mask ? mask_len : 0, begin = num_keys - num_masked;
+    for (int64_t at = 0; at < num_masked; at++) scores[begin + at] += mask[at];
+    const lanes top = splat(greatest(scores, num_keys));
+    for (int64_t key = num_keys; key % LANES; key++) scores[key] = 0.0f;
+    for (int64_t key = 0; key < num_keys; key += LANES) *(lanes *)(scores + key) = exp_of(*(const lanes *)(scores + key) - top);
+    lanes sums = splat(0.0f);
+    int64_t key = 0;
+    for (; key + LANES <= begin; key += LANES) sums += *(const lanes *)(scores + key);
+    float parts[LANES];
+    *(lanes *)parts = sums;
+    for (int64_t seen = key; key < num_keys; key++) {
+        if (key >= begin && mask[key - begin] < 0.0f) continue;
+        parts[seen++ % LANES] += scores[key];
+    }
+    return sum_of(*(const lanes *)parts);
+}
+
+/* sums[q] += weights[q] times values, `vectors` vectors of a value from `first` on; count and vectors are constants wherever this is expanded. */
+INLINE void mix_part(const float *const *weights, const int count, const float *values, int64_t num_keys, int64_t dim, float *const *sums, const int vectors) {
+    wide parts[MAX_QUERIES][MAX_VECTORS];
+    for (int q = 0; q < count; q++)
+        for (int at = 0; at < vectors; at++) parts[q][at] = *(const wide *)(sums[q] + at * WIDTH);
+    for (int64_t key = 0; key < num_keys; key++) {
+        const float *value = values + key * dim;
+        for (int q = 0; q < count; q++) {
+            const wide weight = wide_splat(weights[q][key]);
+            for (int at = 0; at < vectors; at++) parts[q][at] += weight * *(const wide *)(value + at * WIDTH);
+        }
+    }
+    for (int q = 0; q < count; q++)
+        for (int at = 0; at < vectors; at++) *(wide *)(sums[q] + at * WIDTH) = parts[q][at];
+}
+
+INLINE void mix_count(const float *const *weights, const int count, const float *values, int64_t num_keys, int64_t dim, float *const *sums) {
+    float *to[MAX_QUERIES];
+    int64_t first = 0;
+    for (; first + MAX_VECTORS * WIDTH <= dim; first += MAX_VECTORS * WIDTH) {
+        for (int q = 0; q < count; q++) to[q] = sums[q] + first;
+        mix_part(weights, count, values + first, num_keys, dim, to, MAX_VECTORS);
+    }
+    for (; first + WIDTH <= dim; first += WIDTH) {
+        for (int q = 0; q < count; q++) to[q] = sums[q] + first;
+        mix_part(weights, count, values + first, num_keys, dim, to, 1);
+    }
+    if (first < dim) /* half a vector is left */
+        for (int q = 0; q < count; q++) {
+            lanes part = *(const lanes *)(sums[q] + first);
+            for (int64_t key = 0; key < num_keys; key++) part += splat(weights[q][key]) * *(const lanes *)(values + key * dim + first);
+            *(lanes *)(sums[q] + first) = part;
+        }
+}
+
+/* What a run adds to the sums of `count` queries. */
+static void mix(const float *const *weights, int count, const float *values, int64_t num_keys, int64_t dim, float *const *sums) {
+#if WIDTH > LANES
+    switch (count) {
+        case 1: mix_count(weights, 1, values, num_keys, dim, sums); return;
+        case 2: mix_count(weights, 2, values, num_keys, dim, sums); return;
+        case 3: mix_count(weights, 3, values, num_keys, dim, sums); return;
+        default: mix_count(weights, MAX_QUERIES, values, num_keys, dim, sums); return;
+    }
+#else /* the sums of one query fill the registers */
+    for (int q = 0; q < count; q++) mix_count(weights + q, 1, values, num_keys, dim, sums + q);
+#endif
 }
 
 static void attend_rows(const thin_layer *layer, const thin_segment *segment, int64_t head, int64_t row, int count, float *scratch) {
@@ -134,19 +201,23 @@ static void attend_rows(const thin_layer *layer, const thin_segment *segment, in
         score(queries, count, keys + begin * dim, length, dim, scores);
         for (int q = 0; q < count; q++) scores[q] += length;
     }
+    float sums[MAX_QUERIES][MAX_DIM], totals[MAX_QUERIES], *to[MAX_QUERIES];
+    const float *weights[MAX_QUERIES];
     for (int q = 0; q < count; q++) {
-        float *weights = scratch + q * room, *out = layer->attended + ((row + q) * layer->num_heads + head) * dim;
         const float *mask = segment->mask ? segment->mask + (row + q - segment->row_begin) * segment->mask_len : 0;
-        for (int64_t key = segment->num_keys; key < room; key++) weights[key] = 0.0f;
-        weigh(weights, segment->num_keys, mask, segment->mask_len);
-        float sums[MAX_DIM] = {0.0f}, total = 0.0f;
-        const float *weight = weights;
-        for (int64_t run = 0; run < segment->num_runs; run++) {
-            const int64_t begin = segment->runs[2 * run], length = segment->runs[2 * run + 1] - begin;
-            total = mix_run(weight, values + begin * dim, length, dim, sums, total);
-            weight += length;
-        }
-        for (int64_t at = 0; at < dim; at++) out[at] = sums[at] / total;
+        totals[q] = weigh(scratch + q * room, segment->num_keys, mask, segment->mask_len);
+        memset(sums[q], 0, (size_t)dim * sizeof(float));
+        weights[q] = scratch + q * room;
+        to[q] = sums[q];
+    }
+    for (int64_t run = 0; run < segment->num_runs; run++) {
+        const int64_t begin = segment->runs[2 * run], length = segment->runs[2 * run + 1] - begin;
+        mix(weights, count, values + begin * dim, length, dim, to);
+        for (int q = 0; q < count; q++) weights[q] += length;
+    }
+    for (int q = 0; q < count; q++) {
+        float *out = layer->attended + ((row + q) * layer->num_heads + head) * dim;
+        for (int64_t at = 0; at < dim; at++) out[at] = sums[q][at] / totals[q];
     }
 }
 

@@ -15,10 +15,8 @@
 /* With 512 bits a panel is one vector, and there are registers for twice as many rows. */
 #ifdef __AVX512F__
 #include <immintrin.h>
-#define WIDTH 16
 #define MAX_TILE_ROWS 8
 #else
-#define WIDTH LANES
 #define MAX_TILE_ROWS 6
 #endif
 #define VECTORS (PANEL / WIDTH) /* of a panel */
@@ -35,16 +33,11 @@
 
 enum { FLOATS = 0, HALVES = 1, BYTES = 2 }; /* as in thin_product.py */
 
-typedef float wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
-
-INLINE int64_t min(int64_t one, int64_t other) { return one < other ? one : other; }
 
 INLINE int64_t size_of(const int format) { return format == FLOATS ? 4 : format == HALVES ? 2 : 1; }
 
 #ifdef __AVX512F__
-INLINE wide wide_splat(float value) { return (wide)_mm512_set1_ps(value); }
-
 /* The PANEL weights at `at`. Halves come in the order they lie in: column 0, 8, 1, 9, ...; `in_order` undoes that, once a tile. */
 INLINE void load_panel(const void *panels, int64_t at, const int format, wide *to) {
     if (format == HALVES) {
@@ -62,8 +55,6 @@ INLINE wide in_order(wide sum, const int format) {
     return format == HALVES ? __builtin_shuffle(sum, columns) : sum;
 }
 #else
-INLINE wide wide_splat(float value) { return splat(value); }
-
 /* Written out because compilers make one instruction of the list, and many of a conversion between vectors of such different elements. */
 INLINE wide widened(const int8_t *from) {
     const integers values = {from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7]};

@@ -13,6 +13,20 @@ typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* As long as the processor's registers, where nothing but speed depends on it. */
+#ifdef __AVX512F__
+#define WIDTH 16
+#else
+#define WIDTH LANES
+#endif
+
+typedef float wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
+
+/* (x - x: the compiler makes one broadcast of it, for either length) */
+INLINE wide wide_splat(float value) { return value - (wide){0.0f}; }
+
+INLINE int64_t min(int64_t one, int64_t other) { return one < other ? one : other; }
+
 INLINE lanes splat(float value) { return (lanes){value, value, value, value, value, value, value, value}; }
 
 /* The lanes' sum, always in the same order. */
