@@ -1,34 +1,23 @@
 """What a deployment costs by micro-benchmarks, none of them a cell of the tables: steps, rounds, requests, messages, drafted tokens.
 
-Each is measured apart, on prompts that no cell uses: what is predicted from them (predictions.py) is predicted, not fitted. All but the
+Each is measured apart, on a prompt that no cell uses: what is predicted from them (predictions.py) is predicted, not fitted. All but the
 steps are measured in the minutes of the cell they serve, as a virtual machine's speed drifts. Times in microseconds.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass
 
-import numpy as np
-
-from drafter_service.inbox import FramesArrived, Inbox
-from drafter_service.outbox import Outbox
-from drafter_service.scheduler import Scheduler, SchedulerLimits
 from outrider.cli.connection import CollectedAnswer
-from outrider.drafting.replay_source import ReplayOptions, ReplaySource
-from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.pacing.contract import CostCurve
-from outrider.types.frames import DraftLimits, Open
-from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import verifier_pb2
-from outrider_bench.contestants import Stack
+from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.link import round_trips_us
 from outrider_bench.measurement import Prompt
 
 PLAIN_TOKENS = 64
-DRAFTED_TOKENS = 48
-_VOCAB_SIZE = 16
+DRAFTED = DraftWishes("serial", no_lookup=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +25,8 @@ class MicroBenchmarks:
     """verify: a step by rows, as the verifier measured it before its first request (scaled where a whole round now takes less than one row
     did then). step_overhead_us: of a round of plain decoding, between one token's arrival and the next, beside that step. request_us: until
     an answer's first token arrives, beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say).
-    draft_us: a replayed token. round_trip_us: a message to the drafter's thread and its answer, the network's delay included."""
+    draft_us: a replayed token. round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us:
+    what a round of drafts in turns takes beyond its step, a plain round's overhead, its drafting and a message there and back."""
 
     verify: CostCurve
     step_overhead_us: int
@@ -44,6 +34,7 @@ class MicroBenchmarks:
     draft_us: float
     round_trip_us: float
     max_rows: int
+    guess_us: int = 0
 
     @property
     def steps_text(self) -> str:
@@ -51,21 +42,38 @@ class MicroBenchmarks:
         return ", ".join(f"{rows}: {us / 1000:.2f}" for rows, us in self.verify.points)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftedRounds:
+    """Means of an answer's rounds of drafts in turns, the first one left out."""
+
+    round_us: float
+    num_guesses: float
+    draft_us: float  # a token
+
+    def beyond_us(self, verify: CostCurve) -> float:
+        """What a round takes beside its step and its drafting."""
+        num_rows = 1.0 + self.num_guesses
+        lower, share = int(num_rows), num_rows % 1.0
+        step_us = (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
+        return self.round_us - step_us - self.num_guesses * self.draft_us
+
+
 class MicroBenchmark:
     """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
 
     plain: our stack without drafts. info: of the verifier before its first request. drafter: its address, as the verifier reaches it; it
-    must replay. prompt: none of a cell's. step_us: the pace that replayed drafts are asked to keep.
+    must replay the prompt's `replayed_text` as well. prompt: none of a cell's.
     """
 
-    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt, step_us: int) -> None:
-        self._plain, self._drafter, self._prompt, self._step_us = plain, drafter, prompt, step_us
+    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt) -> None:
+        self._plain, self._drafter, self._prompt = plain, drafter, prompt
+        self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         self._max_rows = info.max_rows
         self._rounds_us: list[float] = []
         self._firsts_us: list[float] = []
-        self._drafts_us: list[float] = []
+        self._drafts: list[DraftedRounds] = []
         self._trips_us: list[float] = []
 
     @property
@@ -74,11 +82,11 @@ class MicroBenchmark:
         return len(self._rounds_us)
 
     def sample(self) -> None:
-        """One plain answer, a few replayed tokens and a few messages."""
+        """One plain answer, the same one drafted, and a few messages."""
         answer = _ask(self._plain, self._prompt)
         self._rounds_us.append(token_us(answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
-        self._drafts_us.append(replayed_token_us(self._step_us))
+        self._drafts.append(drafted_rounds(_ask(self._drafted, self._prompt)))
         self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
@@ -90,8 +98,15 @@ class MicroBenchmark:
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
-        draft_us, trip_us = statistics.median(self._drafts_us), statistics.median(self._trips_us)
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows)
+        trip_us = statistics.median(self._trips_us)
+        draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
+        guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us)
+
+
+def replayed_text(plain: Stack, prompt: Prompt) -> tuple[int, ...]:
+    """The prompt and its plain answer, for a drafter to replay."""
+    return (*prompt.token_ids, *_ask(plain, prompt).first.token_ids)
 
 
 def token_us(answer: CollectedAnswer) -> float:
@@ -100,23 +115,12 @@ def token_us(answer: CollectedAnswer) -> float:
     return 1e6 * (last_s - first_s) / max(1, answer.num_tokens - num_first)
 
 
-def replayed_token_us(step_us: int) -> float:
-    """A token of the drafter's own loop with the replay source, asked for again and again: its pause and all that happens around it."""
-    text = tuple(position % _VOCAB_SIZE for position in range(DRAFTED_TOKENS + 2))
-    source = ReplaySource(ReplayOptions((text,), 1.0, _VOCAB_SIZE, step_us=step_us))
-    inbox, outbox = Inbox(1, lambda: None), Outbox(DRAFTED_TOKENS)
-    bounds = DrafterBounds(source.name, _VOCAB_SIZE, frozenset(), len(text), len(text), DRAFTED_TOKENS)
-    scheduler = Scheduler(source, bounds, SchedulerLimits(), inbox, lambda _: None, lambda: None)
-    scheduler.attach(1, outbox)
-    limits = DraftLimits(len(text), max_nodes=DRAFTED_TOKENS)
-    opening = Open(1, 1, "micro", np.array(text[:1], np.int32), 1, 1, SamplingParams(), NoiseAddress(0), limits, 1 + DRAFTED_TOKENS)
-    assert inbox.offer(FramesArrived(1, (opening,)))
-    times_us = []
-    while not (scheduler.is_idle and inbox.is_empty):
-        begun_s = time.perf_counter()
-        scheduler.turn()
-        times_us.append(1e6 * (time.perf_counter() - begun_s))
-    return statistics.median(times_us)
+def drafted_rounds(answer: CollectedAnswer) -> DraftedRounds:
+    """Of an answer that was drafted in turns."""
+    (first_s, _), *_, (last_s, _) = answer.first.arrivals
+    counted = answer.first.finished.statistics
+    num_rounds, draft_us = max(1, counted.num_rounds - 1), counted.draft_us / max(1, counted.num_drafted)
+    return DraftedRounds(1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds, draft_us)
 
 
 def _ask(plain: Stack, prompt: Prompt) -> CollectedAnswer:

@@ -17,7 +17,7 @@ from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmark
+from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
 from outrider_bench.predictions import Circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
@@ -81,12 +81,12 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
         contestants = contestants_of(pair, amount.fixed)
         prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, args.prompt_seed)
         (apart,) = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
-        pair.know(_texts(contestants[0], prompts, amount.max_tokens))
+        pair.know([*_texts(contestants[0], prompts, amount.max_tokens), replayed_text(contestants[0], apart)])
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)
         run = ReplayRun(tuple(prompts), TEMPERATURE, amount.max_tokens, amount.repeats, args.draft_us)
         for world in amount.worlds:
             pair.play(world)
-            micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart, args.draft_us)
+            micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
             at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)

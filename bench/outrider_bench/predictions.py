@@ -29,6 +29,7 @@ MICRO_HEADINGS = (
     "a request beside its steps us",
     "a drafted token us",
     "a message us",
+    "guesses in a round us",
     "a step by rows, ms",
 )
 
@@ -106,6 +107,7 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
         delay_us=at.delay_us,
         message_us=at.message_us,
         step_overhead_us=micro.step_overhead_us,
+        guess_us=micro.guess_us,
         luck_by_position=True,
         prompt_len=shape.prompt_len,
         output_len=shape.output_len,
@@ -165,5 +167,5 @@ def _cells(each: Prediction) -> tuple[str, ...]:
 
 def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
     micro = at.micro
-    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)
+    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us), str(micro.guess_us)
     return cell.name, *beside, micro.steps_text

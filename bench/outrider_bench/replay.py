@@ -36,6 +36,14 @@ class ReplayRun:
     step_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class MicroOfCells:
+    """begin: a fresh micro-benchmark for a drafter at an address. text: that it asks for, and the drafter must know."""
+
+    begin: Callable[[str], MicroBenchmark]
+    text: tuple[int, ...]
+
+
 def replay_cell(acceptance: float, temperature: float) -> Cell:
     """The cell of one acceptance."""
     return Cell(f"replayed drafts, acceptance {acceptance:g}", temperature)
@@ -52,10 +60,10 @@ def measure_replay(
     contestants: Sequence[Stack],
     run: ReplayRun,
     recorder: Recorder,
-    micro_of: Callable[[str], MicroBenchmark],
+    micro: MicroOfCells,
     on_answers: Callable[[], None],
 ) -> dict[Cell, Circumstances]:
-    """Record every acceptance in turn; returns what each cell was like. micro_of: a fresh one for a drafter at an address.
+    """Record every acceptance in turn; returns what each cell was like.
 
     The deployment's drafter replays afterwards: it is of no further use.
     """
@@ -63,15 +71,16 @@ def measure_replay(
     assert drafter is not None, "there is a draft model"
     answers = [plain.answer(prompt, run.max_tokens, run.temperature, seed).tokens for seed, prompt in enumerate(run.prompts)]
     texts = deployment.folder / "replayed.json"
-    texts.write_text(json.dumps({"texts": [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]}))
+    known = [[*prompt.token_ids, *answer] for prompt, answer in zip(run.prompts, answers, strict=True)]
+    texts.write_text(json.dumps({"texts": [*known, list(micro.text)]}))
     cells: dict[Cell, Circumstances] = {}
     for acceptance in ACCEPTANCES:
         deployment.restart("drafter", extra=replay_arguments(str(texts), acceptance, run.step_us))
         await_pair(deployment)
         cell = replay_cell(acceptance, run.temperature)
-        micro = micro_of(drafter)
-        record(cell, contestants, run, recorder, micro, on_answers)
-        cells[cell] = Circumstances(micro.result(), acceptance, REPLAY_SEED, 0)
+        samples = micro.begin(drafter)
+        record(cell, contestants, run, recorder, samples, on_answers)
+        cells[cell] = Circumstances(samples.result(), acceptance, REPLAY_SEED, 0)
     return cells
 
 

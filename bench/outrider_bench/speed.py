@@ -23,14 +23,14 @@ from outrider_bench import network, predictions
 from outrider_bench.contestants import Contestant, Stack
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_name, stack_ratio, worst_cell
-from outrider_bench.micro import MicroBenchmark
+from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import TwoMachines
 from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
 from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED, make_prompts
-from outrider_bench.replay import ACCEPTANCES, ReplayRun, measure_replay, replay_contestants
+from outrider_bench.replay import ACCEPTANCES, MicroOfCells, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
 from outrider_bench.rows import rows_of
@@ -112,12 +112,13 @@ class SpeedRun:
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
 
-        def micro_of(drafter: str) -> MicroBenchmark:
-            return MicroBenchmark(contestants[0], served.verifier, drafter, apart, self.step_us)
+        def begin(drafter: str) -> MicroBenchmark:
+            return MicroBenchmark(contestants[0], served.verifier, drafter, apart)
 
+        micro = MicroOfCells(begin, replayed_text(contestants[0], apart))
         for temperature in self.amount.replay_temperatures:
             run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
-            at = measure_replay(served.deployment, contestants, run, self.recorder, micro_of, lambda: self.progress.advance(bar))
+            at = measure_replay(served.deployment, contestants, run, self.recorder, micro, lambda: self.progress.advance(bar))
             found = rows_of(list(at), contestants, self.recorder, self._info)
             self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))
             rows += found

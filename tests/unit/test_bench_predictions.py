@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from outrider.cli.connection import CollectedAnswer, CollectedSample
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.registry import make_pacing
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
-from outrider_bench.micro import MicroBenchmark, MicroBenchmarks, replayed_token_us, token_us
+from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, replayed_text, token_us
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.results import PLAIN, Cell, Recorder
+from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.text import text_of
 
 MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (16, 2000.0))), 100, 0.0, 300.0, 100.0, 512)
@@ -70,16 +71,20 @@ def test_a_token_takes_the_time_between_arrivals_without_the_first() -> None:
 
 @dataclass
 class Gateway:
-    """Answers in the given times: (first token, every further token), seconds."""
+    """Answers in the given times: (first token, every further token), seconds. Drafted: 16 rounds of 3 guesses in 8 ms, 1.2 of drafting."""
 
     times_s: list[tuple[float, float]]
 
     def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
         assert request.ignore_eos
-        assert request.draft.off
-        first_s, each_s = self.times_s.pop(0)
-        arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
-        return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals)})
+        if request.draft.off:
+            first_s, each_s = self.times_s.pop(0)
+            arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
+            return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals)})
+        assert request.draft.pacing == "serial"
+        finished = generation_pb2.Finished(statistics=generation_pb2.DraftStatistics(num_rounds=17, num_drafted=48, draft_us=19_200))
+        arrivals = [(0.020 + number * 0.008, 4) for number in range(17)]
+        return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * 68, arrivals=arrivals, finished=finished)})
 
 
 def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,17 +92,19 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: next(trips_us))
     gateway = Gateway([(0.010, 0.0025), (0.012, 0.0024), (9.0, 9.0)])
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
-    micro = MicroBenchmark(
-        Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1, 2, 3)), 100
-    )
+    plain = Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), "")
+    micro = MicroBenchmark(plain, info, "unix:drafter", Prompt("copying", (1, 2, 3)))
     for number in range(3):
         assert micro.num_samples == number
         micro.sample()
     found = micro.result()
     assert (found.step_overhead_us, found.max_rows) == (500, 256)
     assert found.request_us == pytest.approx(12_000 - 4_000 - 500)
-    assert found.draft_us >= 100
+    assert found.draft_us == 400.0
     assert found.round_trip_us == 310.0
+    assert found.guess_us == 8000 - 5000 - 500 - 3 * 400 - 310, (
+        "a round less its step of four rows, overhead, drafts and a message and back"
+    )
     assert found.steps_text == "1: 2.00, 4: 5.00"
 
 
@@ -105,7 +112,7 @@ def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
     gateway = Gateway([(0.010, 0.0015)])
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
-    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)), 0)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
     micro.sample()
     found = micro.result()
     assert found.step_overhead_us == 0
@@ -118,6 +125,16 @@ def test_a_message_takes_half_a_trip_less_the_distance() -> None:
     assert replace(far, delay_us=6_000).message_us == 0
 
 
-def test_a_replayed_token_takes_at_least_its_pause() -> None:
-    assert replayed_token_us(400) >= 400
-    assert np.isfinite(replayed_token_us(0))
+def test_the_drafter_of_the_benchmark_knows_its_plain_answer() -> None:
+    plain = Stack(PLAIN, cast(Any, Gateway([(0.01, 0.002)])), DraftWishes("off"), "")
+    assert replayed_text(plain, Prompt("copying", (7, 8))) == (7, 8, *[1] * PLAIN_TOKENS)
+
+
+def test_guesses_cost_a_simulated_round_what_they_are_said_to() -> None:
+    """One of two worlds in which every guess is right: rounds are alike, and as much longer."""
+    worlds = [
+        world_of(DraftWishes("serial", 4), replace(AT, acceptance=1.0, micro=replace(MICRO, guess_us=us)), Shape(4, 200)) for us in (0, 700)
+    ]
+    quick, slow = (simulate(world, make_pacing("serial", 4), 200) for world in worlds)
+    num_guessed = 200 / 5
+    assert slow.elapsed_us - quick.elapsed_us == pytest.approx(700 * num_guessed, rel=0.1)

@@ -160,7 +160,7 @@ class Simulation:
         if plan.take:
             num_rows = self._verifier.start(plan, self._now_us)
             self._step_began_us = self._now_us
-            work_us = self._world.verify.verify_us(num_rows) + self._world.step_overhead_us
+            work_us = self._world.verify.verify_us(num_rows) + self._verifier.overhead_us
             self._cores.start(Role.VERIFIER, work_us, self._now_us)
             return
         self._to_drafter.send(self._verifier.take_unsent(), self._now_us)

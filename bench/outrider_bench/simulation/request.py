@@ -77,6 +77,11 @@ class Request:
         return len(self._pending.committed) + self._pending.tree.num_nodes
 
     @property
+    def is_guessed(self) -> bool:
+        """Whether the round in flight holds guesses."""
+        return self._pending is not None and self._pending.tree.num_nodes > 0
+
+    @property
     def is_decoding(self) -> bool:
         """Whether the round in flight feeds no prompt."""
         return self._pending is not None and len(self._pending.committed) == 1

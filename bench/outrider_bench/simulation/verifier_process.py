@@ -66,9 +66,14 @@ class VerifierProcess:
         self._num_rows = sum(self._requests[entry.session].plan(entry, now_us) for entry in plan.take)
         return self._num_rows
 
+    @property
+    def overhead_us(self) -> int:
+        """Of the step under way, beside the target."""
+        return self._world.step_overhead_us + self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+
     def finish(self, busy_us: int, now_us: int) -> None:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's."""
-        step_us = max(1, busy_us - self._world.step_overhead_us)
+        step_us = max(1, busy_us - self.overhead_us)
         if all(request.is_decoding for request in self._taking_part):
             self._cost.observe(self._num_rows, step_us, drafting=self._drafting)
         self._recorder.count_step(self._num_rows, busy_us)
