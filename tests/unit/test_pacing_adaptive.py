@@ -14,7 +14,7 @@ from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPE, HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
-from outrider.session.pacing.probing import PROBE_AFTER
+from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses
 
 TARGET_US = 24_000.0
@@ -277,3 +277,25 @@ def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
     assert hoped_acceptance(replace(view, acceptance=0.95)) == 0.95
     assert hoped_acceptance(replace(view, num_tested=0, has_drafter=False)) == 0.2
     assert hoped_acceptance(replace(view, num_tested=0, max_draft_len=0)) == 0.2
+
+
+# --- drafters that could not pay ---------------------------------------------------------------------------------------------
+
+
+def test_a_drafter_too_far_to_pay_gets_no_leave_from_a_new_session_until_a_probe_is_due() -> None:
+    """So that it is not even opened; one nearby, as often right, is tried while the prompt is read."""
+    ahead = []
+    for link_us in (15.0 * TARGET_US, 100.0):
+        driver = Driver()
+        for _ in range(60):
+            driver.round(acceptance=0.3, draft_us_per_token=8_000.0, link_us=link_us)
+        driver.session = successor(driver, num_uncached=10)
+        ahead.append(driver.policy.draft_ahead(driver.session))
+        if link_us < TARGET_US:
+            continue
+        num_plain = 0
+        while driver.policy.draft_ahead(driver.session) == 0:
+            driver.round(acceptance=0.3, draft_us_per_token=8_000.0, link_us=link_us)
+            num_plain += 1
+        assert PROBE_AFTER < num_plain <= HOPELESS_PROBE_AFTER
+    assert ahead == [0, FIRST_LEN]

@@ -221,7 +221,7 @@ class AdaptivePacing:
         hoped = session.acceptance + HOPELESS_SHARE * (1.0 - session.acceptance)
         courses = courses_of(self._seen_rates, self._longest, hoped, session.continue_prob, 0.0)
         best = max(self._worth(course) for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
-        return best <= self._worth(courses[Pace.PLAIN][0])
+        return best <= (1.0 + START_GAIN) * self._worth(courses[Pace.PLAIN][0])
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
