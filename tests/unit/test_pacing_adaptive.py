@@ -288,14 +288,14 @@ def test_a_drafter_too_far_to_pay_gets_no_leave_from_a_new_session_until_a_probe
     for link_us in (15.0 * TARGET_US, 100.0):
         driver = Driver()
         for _ in range(60):
-            driver.round(acceptance=0.3, draft_us_per_token=8_000.0, link_us=link_us)
+            driver.round(acceptance=0.1, draft_us_per_token=8_000.0, link_us=link_us)
         driver.session = successor(driver, num_uncached=10)
         ahead.append(driver.policy.draft_ahead(driver.session))
         if link_us < TARGET_US:
             continue
         num_plain = 0
         while driver.policy.draft_ahead(driver.session) == 0:
-            driver.round(acceptance=0.3, draft_us_per_token=8_000.0, link_us=link_us)
+            driver.round(acceptance=0.1, draft_us_per_token=8_000.0, link_us=link_us)
             num_plain += 1
         assert PROBE_AFTER < num_plain <= HOPELESS_PROBE_AFTER
     assert ahead == [0, FIRST_LEN]

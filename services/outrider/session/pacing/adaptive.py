@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, same_course
+from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.hedging import hedge_budget
 from outrider.session.pacing.pace_memory import PaceMemory
@@ -39,7 +39,6 @@ FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
 MAX_FIRST_TOKENS = 24
-HOPELESS_SHARE = 0.25  # of the guesses that are wrong: where none would pay with so many of them right, a drafter is not even opened
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 # An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
 # than these, one that waits for its turn costs little, and looking much.
@@ -215,11 +214,11 @@ class AdaptivePacing:
             own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless)
 
     def _is_hopeless(self, session: SessionView) -> bool:
-        """Guesses would not pay even if so many more of them were right."""
+        """Guesses would not pay on a text that suits the drafter, either: they come from too far, or cost too much. What texts before this
+        one were like is no reason: the next may be another kind."""
         if self._seen_rates is None:
             return False
-        hoped = session.acceptance + HOPELESS_SHARE * (1.0 - session.acceptance)
-        courses = courses_of(self._seen_rates, self._longest, hoped, session.continue_prob, 0.0)
+        courses = courses_of(self._seen_rates, self._longest, max(HOPE, session.acceptance), 1.0, 0.0)
         best = max(self._worth(course) for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
         return best <= (1.0 + START_GAIN) * self._worth(courses[Pace.PLAIN][0])
 
