@@ -86,9 +86,23 @@ def test_siblings_are_drafted_in_one_pass_and_make_no_level_cheaper() -> None:
 
 
 def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
-    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=DraftPriors(0.25, 0.5))
+    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=DraftPriors(0.25, 0.5, 400.0))
     view = VerifierSession(spec, SerialPacing(4), 0).view(0)
-    assert (view.acceptance, view.continue_prob) == (0.25, 0.5)
+    assert (view.acceptance, view.continue_prob, view.draft_start_us) == (0.25, 0.5, 400.0)
+
+
+def test_drafts_of_one_guess_are_not_taken_for_slow_where_the_start_of_a_draft_is_known() -> None:
+    """A start takes 400 us and a guess 60: a session that pauses after every guess would say 460 a guess."""
+    long = SessionStatistics()
+    for at in range(6):
+        long.count_drafting(DraftInterval(1000 * at, 1000 * at + 880, 880), 8, verifying=False, first_us=460)
+    known = long.remembered(FIRST_PRIORS)
+    assert known.draft_start_us == pytest.approx(400.0)
+    short = SessionStatistics(draft_start_us=known.draft_start_us)
+    for at in range(6):
+        short.count_drafting(DraftInterval(1000 * at, 1000 * at + 460, 460), 1, verifying=False, first_us=460)
+    assert short.draft_us_per_token < 130.0
+    assert long.draft_us_per_token == pytest.approx(60.0)
 
 
 def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:

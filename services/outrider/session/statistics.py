@@ -30,10 +30,12 @@ MAX_TAIL_DRAFT_US = 60_000_000
 
 @dataclass(frozen=True)
 class DraftPriors:
-    """Where a session's estimates begin, each in [0, 1]: acceptance, of a drafted token; continue_prob, as in SessionStatistics."""
+    """Where a session's estimates begin: acceptance, of a drafted token, in [0, 1]; continue_prob and draft_start_us, as in
+    SessionStatistics. Without the last, a session whose drafts are of one guess each takes their start for the time of a guess."""
 
     acceptance: float = 0.7
     continue_prob: float = 1.0
+    draft_start_us: float = 0.0
 
 
 FIRST_PRIORS = DraftPriors()
@@ -239,7 +241,7 @@ class SessionStatistics:
         """What to expect of the next session's drafts, after this one and those before it."""
         acceptance = known.acceptance + _weight(self.num_tested) * (self.acceptance - known.acceptance)
         continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
-        return DraftPriors(acceptance, continue_prob)
+        return DraftPriors(acceptance, continue_prob, self.draft_start_us)
 
     def _count_tests(self, outcomes: list[float]) -> None:
         acceptance, num_tested = self.acceptance, self.num_tested

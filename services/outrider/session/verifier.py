@@ -70,7 +70,10 @@ class VerifierSession:
 
     def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int) -> None:
         self.spec = spec
-        self.statistics = SessionStatistics(acceptance=spec.draft_priors.acceptance, continue_prob=spec.draft_priors.continue_prob)
+        known = spec.draft_priors
+        self.statistics = SessionStatistics(
+            acceptance=known.acceptance, continue_prob=known.continue_prob, draft_start_us=known.draft_start_us
+        )
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0
         self.found_len = 0

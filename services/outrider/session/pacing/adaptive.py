@@ -214,13 +214,14 @@ class AdaptivePacing:
             own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless)
 
     def _is_hopeless(self, session: SessionView) -> bool:
-        """Guesses would not pay on a text that suits the drafter, either: they come from too far, or cost too much. What texts before this
-        one were like is no reason: the next may be another kind."""
+        """Guesses come from so far that they would not pay if they cost nothing, on a text that suits the drafter. What drafts took and
+        how often they were right before is no reason: the next text may be another kind, and who is not asked is not measured."""
         if self._seen_rates is None:
             return False
-        courses = courses_of(self._seen_rates, self._longest, max(HOPE, session.acceptance), 1.0, 0.0)
-        best = max(self._worth(course) for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
-        return best <= (1.0 + START_GAIN) * self._worth(courses[Pace.PLAIN][0])
+        quick = {pace: replace(rates, draft_us=1.0, start_us=0.0) for pace, rates in self._seen_rates.items()}
+        courses = courses_of(quick, self._longest, max(HOPE, session.acceptance), 1.0, 0.0)
+        best = max(course.tokens_per_us for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
+        return best <= (1.0 + START_GAIN) * courses[Pace.PLAIN][0].tokens_per_us
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""

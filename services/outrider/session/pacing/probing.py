@@ -13,7 +13,7 @@ from outrider.session.pacing.contract import SessionView
 PROBE_SHARE = 0.02  # of the time without guesses may be spent on probes
 PROBE_AFTER = 48  # plain tokens between two probes, of all sessions together, at least
 MAX_PROBE_AFTER = 4096
-HOPELESS_PROBE_AFTER = 1024  # where guesses would pay on no text: their drafter is not even opened
+HOPELESS_PROBE_AFTER = 1024  # where guesses come from too far to pay: their drafter is not even opened
 OWN_PROBE_AFTER = 24  # plain tokens of a session before a probe of its own: it is another's turn
 PROBE_TESTS = 4  # guesses judged before a probe is over, or
 PROBE_ROUNDS = 2  # rounds in which some were: a drafter that makes one guess and pauses has said enough
@@ -64,7 +64,7 @@ class Probe:
         return self.until is not None
 
     def begin_if_due(self, session: SessionView, budget: ProbeBudget, *, hopeless: bool = False) -> None:
-        """Asked while none is under way, at commits. hopeless: guesses would pay on no text."""
+        """Asked while none is under way, at commits. hopeless: guesses come from too far to pay."""
         least = HOPELESS_PROBE_AFTER if hopeless else 0
         if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take(least):
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us

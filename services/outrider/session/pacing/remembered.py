@@ -31,7 +31,7 @@ class RememberedSession:
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
     looked_at: float = -1.0
-    hopeless: bool = False  # its guesses would not pay on a text that suits its drafter, either
+    hopeless: bool = False  # its drafter is too far away for any guess to pay
 
 
 class RememberedSessions:
