@@ -157,13 +157,13 @@ class Simulation:
         self._must_plan = False
         plan = self._verifier.plan(self._now_us)
         self._wake_us = plan.wake_us
+        self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
         if plan.take:
             num_rows = self._verifier.start(plan, self._now_us)
             self._step_began_us = self._now_us
             work_us = self._world.verify.verify_us(num_rows) + self._verifier.overhead_us
             self._cores.start(Role.VERIFIER, work_us, self._now_us)
             return
-        self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
         if plan.wake_us is not None and plan.wake_us <= self._now_us:
             raise StuckError(f"the policy wants to be asked again at {plan.wake_us}, which is over, and takes nobody")
 
