@@ -1,7 +1,7 @@
 """The verifier's process: one thread that takes what has arrived, plans a step with the policy, runs it, applies it, then sends.
 
-Keeps the order of work of verifier_service.scheduler: frames that arrive during a step are looked at after its verdicts; answers to them, and
-the opening of a request, leave when the next step is planned; the cost curve is measured at start and refined by every step; a
+Keeps the order of work of verifier_service.scheduler: frames that arrive during a step are looked at after its verdicts; answers to them,
+and the opening of a request, leave when the next step is planned; the cost curve is measured at start and refined by every step; a
 request's acceptance begins where earlier ones ended. Must not know the drafter or how time passes.
 """
 
