@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: Amount) -> Iterator[tuple[LoadCell, str, Burst]]:
     """Every burst of one layout."""
-    with DistantPair(args, threads) as pair, ThreadPoolExecutor(max(amount.sizes)) as pool:
+    with DistantPair(args, threads, max(amount.sizes)) as pair, ThreadPoolExecutor(max(amount.sizes)) as pool:
         contestants = [
             Stack(PLAIN, pair.gateway, DraftWishes("off"), threads.describe()),
             Stack(ADAPTIVE, pair.gateway, DraftWishes("adaptive"), threads.describe()),
