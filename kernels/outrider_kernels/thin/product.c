@@ -27,10 +27,6 @@
 #define AHEAD_NARROW 192
 #define AHEAD_NARROW_ONE_ROW 64
 
-#ifndef AHEAD
-#define AHEAD 128
-#endif
-
 enum { FLOATS = 0, HALVES = 1, BYTES = 2 }; /* as in thin_product.py */
 
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
