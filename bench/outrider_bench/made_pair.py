@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.errors import Unavailable
 from outrider.launch.threads import thread_environment
+from outrider_bench import widened_pair
 from outrider_models.paths import model_dir
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ NUM_LAYERS = 8
 HIDDEN_LEN = 256
 LOGIT_SPREAD = 6.0  # standard deviation of a row of logits: the best token has about half of the probability
 SEED = 20
+WIDENED = "widened"  # not a family: the reference pair with a target ten times as large, whose text is real
 _COMMON: Mapping[str, Any] = MappingProxyType(
     {
         "vocab_size": 2048,
@@ -48,7 +50,7 @@ _COMMON: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """config: transformers' class. own: what it is told beside the common sizes. outputs: ends of the names of the matrices through which a
+    """An architecture. config: transformers' class. own: what it is told beside the common sizes. outputs: ends of the names of the matrices through which a
     layer speaks. layers: what layers' names begin with. whisper: the factor of all but the first layer's."""
 
     config: str
@@ -119,4 +121,7 @@ def _fill(model: PreTrainedModel, family: Family) -> None:
 
 
 if __name__ == "__main__":
-    write_pair(FAMILIES[sys.argv[1]], Path(sys.argv[2]))
+    if sys.argv[1] == WIDENED:
+        widened_pair.write_pair(Path(sys.argv[2]))
+    else:
+        write_pair(FAMILIES[sys.argv[1]], Path(sys.argv[2]))

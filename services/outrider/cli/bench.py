@@ -19,12 +19,13 @@ from outrider.errors import InvalidRequest
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
 FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
 TASKS = ("arithmetic", "copying", "prose")
-MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox")
+MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
   outrider bench --tasks copying --repeats 5 --out copying.md
   outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
+  outrider bench --made widened               the reference pair with a target ten times as large: a step of many milliseconds, real text
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench rounds                       what a round and a message cost beside the model: microseconds and function calls by part
@@ -51,7 +52,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument(
         "--made", choices=MADE_FAMILIES, metavar="FAMILY",
-        help=f"instead of --target and --draft: a pair made on the spot, {', '.join(MADE_FAMILIES)}; random weights, useful drafts",
+        help=f"instead of --target and --draft: a pair made on the spot, {', '.join(MADE_FAMILIES)}; random weights, useful drafts "
+        "(widened: the reference pair, its target ten times as large)",
     )  # fmt: skip
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="speed, peers: of every contestant (%(default)s)"
