@@ -49,9 +49,15 @@ class DrafterSettings:
     replay: ReplaySettings
 
 
-def parse_settings(argv: Sequence[str]) -> DrafterSettings:
-    """Settings of a command line; argparse exits on a malformed one, InvalidRequest names a value out of range."""
+def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettings:
+    """Settings of a command line; argparse exits on a malformed one, InvalidRequest names a value out of range.
+
+    serves: it listens for verifiers; else it is one verifier's own, and an address is refused.
+    """
     given = _parser().parse_args(argv)
+    if serves != bool(given.listen):
+        problem = "at least one address is needed" if serves else "a drafter in the verifier's process listens nowhere; leave it out"
+        raise InvalidRequest("--listen", problem)
     engine = EngineConfig(
         model=given.model,
         kind=EngineKind(given.engine),
@@ -125,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument("--max-prefix-len", type=int, default=0, help="longest prefix a session may open with; 0: --max-len")
     sizes.add_argument("--max-message-mib", type=int, default=16)
     service = parser.add_argument_group("service")
-    service.add_argument("--listen", action="append", required=True, help="host:port (0: any) or unix:/path; may be repeated")
+    service.add_argument("--listen", action="append", default=[], help="host:port (0: any) or unix:/path; needed; may be repeated")
     service.add_argument("--no-lanes", action="store_true", help="send every frame over gRPC, to verifiers on this machine too")
     service.add_argument("--drain-grace-s", type=float, default=5.0, help="how long a shutdown may take")
     service.add_argument("--source", default="model", help="registered draft source: model, replay")

@@ -6,6 +6,7 @@ Must not know grpc: what a test wants to happen it puts into the inbox.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from fakes import TableEngine, TruthTable
@@ -13,6 +14,7 @@ from fakes_simulation import spec_of
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
+from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -23,13 +25,22 @@ WAIT_S = 60.0  # a bound on what would hang, no measure of speed
 class Loop:
     """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
 
-    def __init__(self, engine: TableEngine, **options: int) -> None:
+    def __init__(
+        self, engine: TableEngine, load_resident: Callable[[], ResidentDrafter] | None = None, *, max_sessions: int = 8, draft_len: int = 4
+    ) -> None:
         self.changed = threading.Condition()
         self.messages: dict[int, list[object]] = {}
         self.frames: list[object] = []
         self.dead: Future[None] = Future()
-        bounds = {"max_sessions": 8, "draft_len": 4} | options
-        self.scheduler = Scheduler(lambda: engine, self.take, lambda: None, lambda: self.dead.set_result(None), **bounds)
+        self.scheduler = Scheduler(
+            lambda: engine,
+            self.take,
+            lambda: None,
+            lambda: self.dead.set_result(None),
+            max_sessions=max_sessions,
+            draft_len=draft_len,
+            load_resident=load_resident,
+        )
         self.scheduler.start()
         self.scheduler.engine_ready.result(WAIT_S)
 

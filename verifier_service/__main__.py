@@ -1,53 +1,25 @@
 """`python -m verifier_service --model DIR [--listen ADDRESS] [--drafter ADDRESS]... [--pacing NAME]`: serve until SIGTERM.
 
-Prints one ready line (JSON) on stdout and everything else on stderr. Must not decide anything: it parses, wires and waits.
+Prints one ready line (JSON) on stdout and everything else on stderr. Must not decide anything: it parses and hands on.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
 import sys
 
-from outrider.engine.contract import Engine
-from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
-from outrider.rpc.server import run_service, run_until_signal
-from verifier_service.service import VerifierServer
-from verifier_service.settings import VerifierSettings, parse_settings
-
-# The loop thread must not wait 5 ms for the interpreter while the engine thread prepares a step.
-SWITCH_INTERVAL_S = 0.0005
+from verifier_service.process import run_verifier
+from verifier_service.settings import parse_settings
 
 
 def main() -> int:
     """Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start."""
-    logging.basicConfig(level=os.environ.get("OUTRIDER_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    died: list[bool] = []
     try:
-        run_service(_serve(parse_settings(sys.argv[1:]), died))
+        settings = parse_settings(sys.argv[1:])
     except OutriderError as error:
         print(f"verifier_service: {error}", file=sys.stderr)
         return 2
-    return 1 if died else 0
-
-
-async def _serve(settings: VerifierSettings, died: list[bool]) -> None:
-    def load() -> Engine:
-        return load_engine(settings.engine)
-
-    def on_death() -> None:
-        died.append(True)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    server = VerifierServer(settings, load, on_death)
-    try:
-        await server.start()
-        await run_until_signal(server.rpc, "verifier", server.drain, settings.grace_s)
-    finally:
-        await server.stop()
+    return run_verifier(settings)
 
 
 if __name__ == "__main__":

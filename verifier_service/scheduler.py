@@ -22,6 +22,7 @@ from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem,
 from verifier_service.lanes import DrafterLanes
 from verifier_service.live_sessions import LiveSessions
 from verifier_service.outgoing import Outgoing
+from verifier_service.resident import CONNECTION, RESIDENT, ResidentDrafter, ResidentLink
 from verifier_service.step_planner import StepPlanner
 from verifier_service.target_steps import TargetSteps
 
@@ -48,7 +49,8 @@ class Scheduler:
     """Start it once; everything else goes through `inbox`. send: called with each turn's batch, from the engine thread.
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
-    cannot go on. sessions, steps: the engine thread's, once engine_ready has resolved.
+    cannot go on. load_resident: loads a drafter of this process. sessions, steps, resident: the engine thread's, once engine_ready has
+    resolved.
     """
 
     sessions: LiveSessions
@@ -63,11 +65,14 @@ class Scheduler:
         *,
         max_sessions: int,
         draft_len: int | None,
+        load_resident: Callable[[], ResidentDrafter] | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
         self.snapshot = SchedulerSnapshot()
         self.engine_ready: Future[Engine] = Future()
+        self.resident: ResidentLink | None = None
         self._load = load
+        self._load_resident = load_resident
         self._send = send
         self._on_death = on_death
         self._max_sessions = max_sessions
@@ -118,7 +123,12 @@ class Scheduler:
 
     def _set_up(self) -> None:
         begin_us = monotonic_us()
+        if self._load_resident is not None:
+            # The target last: torch runs with the threads that were asked for last, and it has most of the work.
+            self.resident = ResidentLink(self._load_resident())
         self._engine = self._load()
+        if self.resident is not None:
+            self.resident.check(self._engine.identity)
         loaded_us = monotonic_us()
         loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
@@ -128,6 +138,8 @@ class Scheduler:
 
     def _serve(self) -> None:
         timeout_s: float | None = None
+        if self.resident is not None:
+            self._take(PairUp(RESIDENT, CONNECTION))
         while not self._stopping:
             for item in self._arrivals(timeout_s):
                 self._take(item)
@@ -142,11 +154,14 @@ class Scheduler:
         self._end_all("the verifier is shutting down")
 
     def _arrivals(self, timeout_s: float | None) -> list[InboxItem]:
-        """What there is to take in; lanes first, so that a drafter's last words come before its end."""
+        """What there is to take in, once a drafter of this process has had its turn; lanes first, so that a drafter's last words come
+        before its end."""
+        nearest = [] if self.resident is None else self.resident.arrivals()
+        timeout_s = 0.0 if nearest else timeout_s
         items = self.inbox.take(timeout_s, self._lanes.all)
         arrived = self._lanes.receive(monotonic_us(), waited=timeout_s != 0.0)
         self.sessions.outgoing.lost += [item for item in arrived if isinstance(item, PairDown)]
-        return [*arrived, *items]
+        return [*nearest, *arrived, *items]
 
     def _take(self, item: InboxItem) -> None:
         match item:
@@ -171,20 +186,22 @@ class Scheduler:
                 self._stopping = True
 
     def _pause(self, plan: PacingPlan) -> float | None:
-        if plan.take or self._lanes.has_lost:
+        if plan.take or self._lanes.has_lost or (self.resident is not None and self.resident.has_lost):
             return 0.0
         return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
 
     def _send_frames(self) -> None:
-        """Drafters hear of a step as soon as it is over, on lanes here and now."""
+        """Drafters hear of a step as soon as it is over, on lanes here and now; clients too where a drafter's turn comes before the plan."""
         self._send_on_lanes()
-        if self.sessions.outgoing.frames:
+        if self.sessions.outgoing.frames or (self.resident is not None and self.resident.is_told):
             self._flush()
 
     def _send_on_lanes(self) -> None:
         frames = self.sessions.outgoing.frames
         if frames:
             self.steps.make_way(drafter for drafter, _ in frames)
+        if self.resident is not None:
+            self.resident.send(frames)
         self._lanes.send(frames)
 
     def _flush(self) -> None:
@@ -205,5 +222,7 @@ class Scheduler:
 
     def _end_all(self, detail: str) -> None:
         self.sessions.end_all(detail)
+        if self.resident is not None:
+            self.resident.close()
         self._publish()
         self._flush()

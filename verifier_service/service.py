@@ -17,6 +17,7 @@ from verifier_service.answer import SessionEnded
 from verifier_service.inbox import StopAsked
 from verifier_service.outgoing import Outgoing
 from verifier_service.pairs import Pairs
+from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import VerifierServicer
 from verifier_service.settings import VerifierSettings
@@ -27,9 +28,18 @@ STOP_TIMEOUT_S = 30.0
 
 
 class VerifierServer:
-    """Use: `start`, serve until told otherwise, `drain`, `stop`. on_death: the engine thread cannot go on."""
+    """Use: `start`, serve until told otherwise, `drain`, `stop`. on_death: the engine thread cannot go on.
 
-    def __init__(self, settings: VerifierSettings, load: Callable[[], Engine], on_death: Callable[[], None]) -> None:
+    load_resident: loads a drafter of this process, in the engine thread.
+    """
+
+    def __init__(
+        self,
+        settings: VerifierSettings,
+        load: Callable[[], Engine],
+        on_death: Callable[[], None],
+        load_resident: Callable[[], ResidentDrafter] | None = None,
+    ) -> None:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self.rpc = RpcServer([settings.listen])
@@ -40,6 +50,7 @@ class VerifierServer:
             on_death,
             max_sessions=settings.max_sessions,
             draft_len=settings.draft.draft_len,
+            load_resident=load_resident,
         )
         self.pairs: Pairs | None = None
         self.servicer: VerifierServicer | None = None

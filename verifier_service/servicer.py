@@ -26,6 +26,7 @@ from verifier_service.answer import AnswerStream, SessionEnded, TokensCommitted
 from verifier_service.answer_messages import answer_to_proto
 from verifier_service.inbox import CancelAsked, Nudge, OpenAsked
 from verifier_service.pairs import Pairs
+from verifier_service.resident import RESIDENT
 from verifier_service.scheduler import Scheduler
 from verifier_service.settings import VerifierSettings
 
@@ -118,8 +119,9 @@ class VerifierServicer(VerifierServiceServicer):
 
     async def _begin(self, start: pb.DecodeStart) -> AnswerStream:
         """Check and enqueue a start; an older incarnation of the same session is ended first."""
-        request = self._admission.check(start, frozenset(start.drafters) or self._pairs.configured)
-        self._pairs.connect(start.drafters)
+        resident = frozenset(() if self._scheduler.resident is None else (RESIDENT,))
+        request = self._admission.check(start, frozenset(start.drafters) or self._pairs.configured | resident)
+        self._pairs.connect(frozenset(start.drafters) - resident)
         session_id = start.session_id
         while (older := self._live.get(session_id)) is not None:
             if older.request.spec.incarnation >= start.incarnation:
@@ -164,6 +166,9 @@ class VerifierServicer(VerifierServiceServicer):
 
     def _pair_infos(self) -> list[pb.PairInfo]:
         infos: list[pb.PairInfo] = []
+        if (resident := self._scheduler.resident) is not None:
+            identity = identity_to_proto(resident.identity)
+            infos.append(pb.PairInfo(endpoint=RESIDENT, connected=not resident.problem, problem=resident.problem, identity=identity))
         for pair in self._pairs.all():
             info = pb.PairInfo(endpoint=pair.endpoint, connected=pair.is_connected, problem=pair.problem)
             info.round_trip_us = pair.clock.round_trip_ns // 1000

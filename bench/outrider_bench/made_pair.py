@@ -50,8 +50,11 @@ _COMMON: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture. config: transformers' class. own: what it is told beside the common sizes. outputs: ends of the names of the matrices through which a
-    layer speaks. layers: what layers' names begin with. whisper: the factor of all but the first layer's."""
+    """An architecture.
+
+    config: transformers' class. own: what it is told beside the common sizes. outputs: ends of the names of the matrices through which a
+    layer speaks. layers: what layers' names begin with. whisper: the factor of all but the first layer's.
+    """
 
     config: str
     own: Mapping[str, Any]

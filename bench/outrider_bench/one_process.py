@@ -25,8 +25,7 @@ class OneProcess(Worker):
     """A worker with a deployment's target and draft model, loaded by the services' own command lines."""
 
     def __init__(self, deployment: Deployment) -> None:
-        options = {command.name: command.arguments[2:] for command in deployment.commands()}  # behind `-m module`
-        arguments = [json.dumps(options[name]) for name in ("verifier", "drafter")]
+        arguments = [json.dumps(deployment.pair_options())]
         self.num_threads = deployment.spec.threads.verifier
         super().__init__("the one process", "outrider_bench.one_process_worker", arguments, self.num_threads, {})
 

@@ -1,8 +1,8 @@
 """The process behind `one_process.OneProcess`: one JSON request a line in, one JSON reply a line out.
 
-Run as `python -m outrider_bench.one_process_worker VERIFIER_OPTIONS DRAFTER_OPTIONS`, each a JSON list of a service's command-line
-arguments. Loads with the services' loaders, checks requests with the gateway's and the verifier's checks, and decodes with their
-schedulers (in_turns.py). Serves nothing. Ends when its input ends.
+Run as `python -m outrider_bench.one_process_worker OPTIONS`, a JSON list of pair_service's command-line arguments. Loads with the services'
+loaders, checks requests with the gateway's and the verifier's checks, and decodes with their schedulers (in_turns.py). Serves nothing. Ends
+when its input ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.loading import load_drafter
-from drafter_service.settings import parse_settings as drafter_settings
 from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
@@ -26,10 +25,11 @@ from outrider.gateway.sample_run import decode_start
 from outrider.rpc.convert.tokens import statistics_to_proto
 from outrider.v1 import generation_pb2
 from outrider_bench.contestants import draft_numbers
-from outrider_bench.in_turns import DRAFTER, PairInTurns
+from outrider_bench.in_turns import PairInTurns
+from pair_service.__main__ import parse
 from verifier_service.admission import Admission
+from verifier_service.resident import RESIDENT
 from verifier_service.settings import VerifierSettings
-from verifier_service.settings import parse_settings as verifier_settings
 
 
 class Answering:
@@ -46,7 +46,7 @@ class Answering:
         """A reply for worker.answer_of. Raises what a service would refuse it with."""
         checked = check_request(message, self._served, self._limits)
         resolved = resolve(checked, "bench", "token_ids", message.token_ids.ids, self._served, self._limits)
-        told = self._pair.answer(self._admission.check(decode_start(resolved, "bench", 0), frozenset({DRAFTER})))
+        told = self._pair.answer(self._admission.check(decode_start(resolved, "bench", 0), frozenset({RESIDENT})))
         return {
             "tokens": told.tokens,
             "first_token_ms": told.first_token_ms,
@@ -55,15 +55,17 @@ class Answering:
         }
 
 
-def serve(verifier: list[str], drafter: list[str]) -> None:
+def serve(options: list[str]) -> None:
     """Load both, then answer requests until the input ends."""
-    target_settings, draft_settings = verifier_settings(verifier), drafter_settings(drafter)
+    target_settings, draft_settings = parse(options)
 
-    def load() -> tuple[LoadedDrafter, Engine]:
-        # The target last: both run with the threads that were asked for last, and it has most of the work.
-        return load_drafter(draft_settings), load_engine(target_settings.engine)
+    def load_draft() -> LoadedDrafter:
+        return load_drafter(draft_settings)
 
-    with PairInTurns(load, target_settings.draft.draft_len) as pair:
+    def load() -> Engine:
+        return load_engine(target_settings.engine)
+
+    with PairInTurns(load_draft, load, target_settings.draft.draft_len) as pair:
         answering = Answering(target_settings, pair)
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
@@ -77,4 +79,4 @@ def serve(verifier: list[str], drafter: list[str]) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    serve(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
+    serve(json.loads(sys.argv[1]))

@@ -29,8 +29,8 @@ from outrider.session.opening import VerifierSpec
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import drafter_pb2 as pb
-from outrider_bench.in_turns import DrafterNextDoor
 from outrider_bench.part_clock import PartClock
+from pair_service.next_door import DrafterNextDoor
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Inbox, InboxItem, OpenAsked, PairUp, StopAsked
 from verifier_service.outgoing import Outgoing

@@ -102,9 +102,9 @@ class SpeedRun:
 
     def replay(self) -> list[Row]:
         """Drafts of fixed acceptance, at the pace the draft model had in the cells before."""
-        served = self.stage.served[0]
+        served = self.stage.apart
         prompts = tuple(make_prompts(served.gateway, self.tasks[0], self.amount.num_prompts, self.amount.prompt_seed))
-        contestants = replay_contestants(served.gateway, self.stage.policies, served.threads.describe())
+        contestants = replay_contestants(served.gateway, self.stage.policies, served.describe())
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token(stack_name(PACE_OF))

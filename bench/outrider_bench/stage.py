@@ -24,6 +24,7 @@ from outrider_bench.results import ASSISTED, GENERATE, PLAIN
 
 WISHES: tuple[tuple[int | None, float | None], ...] = ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5))
 QUICK_WISHES = WISHES[:1]
+OVERLAPPING = frozenset({"pearl"})  # in one process such a policy would be compared as something it is not
 # Every contestant is asked the same prompts, and the baseline reads each of them to its end.
 READ_ALL_PROMPTS = ("--no-prefix-cache",)
 
@@ -40,6 +41,10 @@ class Served:
     gateway: Connection
     verifier: verifier_pb2.VerifierServiceGetInfoResponse
 
+    def describe(self) -> str:
+        """Threads of each, for people."""
+        return self.threads.describe() + (", one process" if self.deployment.spec.together else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -48,6 +53,11 @@ class Stage:
     baseline: TransformersBaseline
     num_cores: int
     served: tuple[Served, ...]
+
+    @property
+    def apart(self) -> Served:
+        """Verifier and drafter as processes of their own: what overlaps can overlap, and the drafter can be another."""
+        return next(served for served in self.served if not served.deployment.spec.together)
 
     @property
     def policies(self) -> list[str]:
@@ -71,13 +81,14 @@ class Stage:
     def plain(self, quick: bool) -> Iterator[Stack]:
         """Our stack without drafts, under each thread plan."""
         for each in self.served[: 1 if quick else None]:
-            yield Stack(PLAIN, each.gateway, DraftWishes("off"), each.threads.describe())
+            yield Stack(PLAIN, each.gateway, DraftWishes("off"), each.describe())
 
     def candidates(self, policy: str, quick: bool) -> Iterator[Stack]:
         """Our stack with a policy, its draft options under each thread plan."""
-        for each in self.served[: 1 if quick else None]:
+        ways = (self.apart,) if policy in OVERLAPPING else self.served
+        for each in ways[: 1 if quick else None]:
             for max_len, stop_below in QUICK_WISHES if quick else WISHES:
-                yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, max_len, stop_below), each.threads.describe())
+                yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, max_len, stop_below), each.describe())
 
 
 def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
@@ -86,10 +97,17 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
     num_cores = len(usable_cores())
     progress = make_console(stderr=True)
     served = []
-    # First what `outrider up` does; then every core for the verifier for good, which is as good where the two take turns.
-    for threads in dict.fromkeys((plan_threads(num_cores, "serial", lends=True), plan_threads(num_cores, "serial"))):
+    # Both ways of sharing the cores that `outrider up` knows: one process that takes turns, and two, of which one lends to the other.
+    for threads, together in ((plan_threads(num_cores, "serial"), True), (plan_threads(num_cores, "serial", lends=True), False)):
         spec = DeploymentSpec(
-            target, draft, "serial", threads, dtype=args.dtype, drafter_extra=READ_ALL_PROMPTS, verifier_extra=READ_ALL_PROMPTS
+            target,
+            draft,
+            "serial",
+            threads,
+            dtype=args.dtype,
+            together=together,
+            drafter_extra=READ_ALL_PROMPTS,
+            verifier_extra=READ_ALL_PROMPTS,
         )
         deployment = stack.enter_context(start(spec, progress))
         with Connection(deployment.verifier) as verifier:

@@ -36,6 +36,7 @@ LEVELS = {
     "verifier_service": 3,
     "router_service": 3,
     "outrider_models": 3,
+    "pair_service": 4,
     "outrider.cli": 4,
     "outrider_bench": 4,
 }
@@ -47,7 +48,7 @@ SAME_LEVEL = {
     "outrider.rpc": {"outrider.v1"},
     "outrider.drafting": {"outrider.engine", "outrider.store"},
     "outrider.cli": {"outrider_bench"},
-    "outrider_bench": {"outrider.cli"},
+    "outrider_bench": {"outrider.cli", "pair_service"},
 }
 
 _GRPC = {"grpc", "grpc_health", "google"}
@@ -75,6 +76,7 @@ VENDORS: dict[str, set[str]] = {
     "drafter_service": _GRPC | {"numpy", "uvloop"},
     "verifier_service": _GRPC | {"numpy", "uvloop"},
     "router_service": _GRPC | {"numpy", "uvloop"},
+    "pair_service": set(),
     "outrider_models": _TORCH | {"numpy", "rich"},
     "outrider.cli": _GRPC | {"packaging", "rich", "tokenizers"},
     "outrider_bench.openvino_export": _TORCH | {"numpy", "openvino", "openvino_tokenizers"},

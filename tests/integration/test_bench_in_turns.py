@@ -32,18 +32,21 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[s
     target = tmp_path_factory.mktemp("target")
     make_model("llama", target)
     draft = worn(target, tmp_path_factory.mktemp("draft"), 0.05)
-    common = ["--numerics", "invariant", "--threads", "1", "--kv-mib", "16", "--listen", "unix:nowhere"]
-    return ["--model", str(target), "--pacing", "serial", *common], ["--model", str(draft), *common]
+    common = ["--numerics", "invariant", "--threads", "1", "--kv-mib", "16"]
+    return ["--model", str(target), "--pacing", "serial", "--listen", "unix:nowhere", *common], ["--model", str(draft), *common]
 
 
 @pytest.fixture(scope="module")
 def answering(options: tuple[list[str], list[str]]) -> Iterator[Answering]:
-    verifier, drafter = verifier_settings(options[0]), drafter_settings(options[1])
+    verifier, drafter = verifier_settings(options[0]), drafter_settings(options[1], serves=False)
 
-    def load() -> tuple[LoadedDrafter, Engine]:
-        return load_drafter(drafter), load_engine(verifier.engine)
+    def load_draft() -> LoadedDrafter:
+        return load_drafter(drafter)
 
-    with PairInTurns(load, DRAFT_LEN) as pair:
+    def load() -> Engine:
+        return load_engine(verifier.engine)
+
+    with PairInTurns(load_draft, load, DRAFT_LEN) as pair:
         yield Answering(verifier, pair)
 
 
@@ -95,16 +98,19 @@ def test_what_the_services_refuse_is_refused_and_the_next_request_is_answered(an
 
 
 def test_what_cannot_be_loaded_is_said_by_whoever_starts_it() -> None:
-    def load() -> tuple[LoadedDrafter, Engine]:
+    def load_draft() -> LoadedDrafter:
         raise ModelRefused("no such weights")
 
+    def load() -> Engine:
+        raise AssertionError("the target is loaded last")
+
     with pytest.raises(ModelRefused, match="no such weights"):
-        PairInTurns(load)
+        PairInTurns(load_draft, load)
 
 
 @pytest.mark.slow
 def test_the_worker_takes_the_services_command_lines(options: tuple[list[str], list[str]]) -> None:
-    with Worker("the one process", "outrider_bench.one_process_worker", [json.dumps(each) for each in options], 1, {}) as worker:
+    with Worker("the one process", "outrider_bench.one_process_worker", [json.dumps([*options[0], "--", *options[1]])], 1, {}) as worker:
         asked = [
             worker.ask({"request": request(PROMPTS[0], 0.0, wishes).SerializeToString().hex()})
             for wishes in (DraftWishes("off"), DraftWishes("serial"))

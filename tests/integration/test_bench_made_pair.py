@@ -56,11 +56,14 @@ def test_a_made_pair_is_worth_drafting_with_and_keeps_the_plain_tokens(family: s
     verifier = verifier_settings(["--model", target, "--pacing", "serial", *common])
     drafter = drafter_settings(["--model", draft, *common])
 
-    def load() -> tuple[LoadedDrafter, Engine]:
-        return load_drafter(drafter), load_engine(verifier.engine)
+    def load_draft() -> LoadedDrafter:
+        return load_drafter(drafter)
+
+    def load() -> Engine:
+        return load_engine(verifier.engine)
 
     num_drafted = num_accepted = 0
-    with PairInTurns(load) as pair:
+    with PairInTurns(load_draft, load) as pair:
         answering = Answering(verifier, pair)
         for prompt in PROMPTS:
             for temperature in (0.0, 0.8):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from outrider.errors import InvalidRequest
 from outrider.launch.deployment import DeploymentSpec
-from outrider.launch.threads import ThreadPlan, pinned, plan_threads, usable_cores
+from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
 from outrider_kernels.native_library import find_compiler
 from outrider_models.paths import MODEL_NAMES, model_dir
 
@@ -21,6 +21,7 @@ DEFAULT_TARGET = "ref-large"
 DEFAULT_DRAFT = "ref-small"
 NO_DRAFT = "none"
 DEFAULT_PACING = "serial"
+AUTO, TOGETHER, APART = "auto", "together", "apart"
 
 
 def add_deployment_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +61,13 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="further threads of the verifier for steps during which the drafter is idle; 0: a fixed plan by pacing (the drafter's)",
     )
+    group.add_argument(
+        "--pair",
+        choices=(AUTO, TOGETHER, APART),
+        default=AUTO,
+        help="together: verifier and drafter in one process, in turns, each with every core; apart: a process each "
+        f"(auto: together with up to {FEW_CORES} cores, unless the pacing overlaps them or threads are given)",
+    )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
     for service in ("verifier", "drafter", "gateway"):
         group.add_argument(
@@ -87,10 +95,28 @@ def model_path(name: str) -> str:
 def threads_from(args: argparse.Namespace) -> ThreadPlan:
     """The planned threads, with what the command line overrides."""
     cores = usable_cores()
+    if is_together(args):
+        plan = plan_threads(len(cores), DEFAULT_PACING)
+        return replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter)
     plan = plan_threads(len(cores), args.pacing, lends=_lends(args))
     lent = plan.lent if args.lent_threads is None else args.lent_threads
     plan = replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter, lent=lent)
     return pinned(plan, cores) if args.pin else plan
+
+
+def is_together(args: argparse.Namespace) -> bool:
+    """Whether verifier and drafter are one process. Raises InvalidRequest where that contradicts another option."""
+    shares = args.pin or args.lent_threads
+    if args.pair == TOGETHER:
+        if args.draft == NO_DRAFT:
+            raise InvalidRequest("--pair", "there is no drafter to be together with; leave it out")
+        if shares:
+            raise InvalidRequest("--pair", "together, both have every core in turn; leave out --pin and --lent-threads")
+        return True
+    if args.pair == APART or args.draft == NO_DRAFT or shares or args.verifier_threads or args.drafter_threads:
+        return False
+    num_cores = len(usable_cores())
+    return args.lent_threads is None and num_cores <= FEW_CORES and takes_turns(num_cores, args.pacing)
 
 
 def _lends(args: argparse.Namespace) -> bool:
@@ -119,6 +145,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         draft_weights=args.draft_weights,
         numerics=args.numerics,
         listen=listen,
+        together=is_together(args),
         drafter_extra=tuple(args.drafter_arg),
         verifier_extra=tuple(args.verifier_arg),
         gateway_extra=tuple(args.gateway_arg),

@@ -23,7 +23,8 @@ PAIR_POLL_S = 0.05
 def start(spec: DeploymentSpec, progress: Console) -> Deployment:
     """Start every service and wait until the pair is connected. Raises StartFailed, IncompatiblePair or Unavailable; nothing runs then."""
     names = f"{_short(spec.target)} + {_short(spec.draft)}" if spec.draft else _short(spec.target)
-    with progress.status(f"starting {names} ({spec.pacing}; {spec.threads.describe()}) ..."):
+    where = ", in one process" if spec.together else ""
+    with progress.status(f"starting {names} ({spec.pacing}; {spec.threads.describe()}{where}) ..."):
         deployment = Deployment(spec)
         try:
             await_pair(deployment)
@@ -60,9 +61,12 @@ def endpoint_table(deployment: Deployment) -> Table:
         "verifier": (deployment.verifier, f"{_short(spec.target)} ({target}, {spec.numerics})", verifier_threads),
         "drafter": (deployment.drafter or "", f"{_short(spec.draft)} ({draft})", str(spec.threads.drafter)),
     }
-    for name, process in deployment.processes.items():
-        address, model, threads = rows[name]
-        table.add_row(name, address, model, threads, str(process.pid))
+    pids = {name: str(process.pid) for name, process in deployment.processes.items()}
+    if spec.together:
+        rows["drafter"] = ("inside the verifier", *rows["drafter"][1:])
+        pids["drafter"] = pids["verifier"]
+    for name, pid in pids.items():
+        table.add_row(name, *rows[name], pid)
     return table
 
 

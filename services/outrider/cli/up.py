@@ -23,6 +23,7 @@ _EXAMPLES = """examples:
   outrider up                                    the reference pair on 127.0.0.1:7070
   outrider up --target ./my-model --draft ./my-small-model --dtype bfloat16
   outrider up --draft none                       plain decoding, no drafter
+  outrider up --pair apart                       verifier and drafter as processes of their own, however few the cores
   outrider up --pacing pearl --listen 0.0.0.0:7070"""
 
 
@@ -31,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "up",
         help="all services on this machine, until Ctrl-C",
-        description="Start drafter, verifier and gateway as processes of this machine, and keep them until Ctrl-C.",
+        description="Start drafter, verifier and gateway on this machine, and keep them until Ctrl-C.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: one drafter or none, one verifier, one gateway, as separate processes.
+"""A whole deployment on this machine: one drafter or none, one verifier, one gateway, each a process or the first two together in one.
 
 Knows the services' command lines and the order to start and stop them in: all start side by side, since most of a start is each
 process importing and loading for itself; the gateway stops first, so that requests drain before what they need goes away.
@@ -26,7 +26,7 @@ GATEWAY_THREADS = 1
 class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen: the gateway's address, None for a
     unix socket of its own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra, verifier_extra,
-    gateway_extra: further command-line arguments of each service."""
+    gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called `verifier`."""
 
     target: str
     draft: str | None
@@ -37,6 +37,7 @@ class DeploymentSpec:
     target_weights: str = "full"
     draft_weights: str = "full"
     listen: str | None = None
+    together: bool = False
     drafter_extra: tuple[str, ...] = ()
     verifier_extra: tuple[str, ...] = ()
     gateway_extra: tuple[str, ...] = ()
@@ -77,30 +78,46 @@ class Deployment:
 
     @property
     def drafter(self) -> str | None:
-        """Address of the drafter, None without one."""
-        return None if self.spec.draft is None else self._socket("drafter")
+        """Address of the drafter, None without one that has an address."""
+        return None if self.spec.draft is None or self.spec.together else self._socket("drafter")
 
     def commands(self) -> list[ServiceCommand]:
         """The services in the order they are started."""
-        spec = self.spec
-        model: tuple[str, ...] = ("--dtype", spec.dtype)
+        spec, threads = self.spec, self.spec.threads
         commands: list[ServiceCommand] = []
-        paired: tuple[str, ...] = ()
-        if spec.draft is not None:
-            drafter = ("-m", "drafter_service", "--model", spec.draft, "--listen", self._socket("drafter"), *model)
-            drafter += ("--weights", spec.draft_weights)
-            commands.append(self._command("drafter", drafter, spec.threads.drafter, spec.threads.drafter_cores, spec.drafter_extra))
-            paired = ("--drafter", self._socket("drafter"))
-        model += ("--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
-        lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
-        verifier = ("-m", "verifier_service", "--model", spec.target, "--listen", self.verifier, *paired, *model, *lent)
-        commands.append(self._command("verifier", verifier, spec.threads.verifier, spec.threads.verifier_cores, spec.verifier_extra))
+        if spec.draft is not None and spec.together:
+            commands.append(self._command("verifier", "pair_service", self.pair_options(), threads.verifier, threads.verifier_cores))
+        else:
+            paired: tuple[str, ...] = ()
+            if spec.draft is not None:
+                options = ("--listen", self._socket("drafter"), *self._drafter_options(spec.draft))
+                commands.append(self._command("drafter", "drafter_service", options, threads.drafter, threads.drafter_cores))
+                paired = ("--drafter", self._socket("drafter"))
+            options = (*paired, *self._verifier_options())
+            commands.append(self._command("verifier", "verifier_service", options, threads.verifier, threads.verifier_cores))
         gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
         gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours
         if Path(spec.target).is_dir():
             gateway += ("--model-dir", spec.target)
         commands.append(ServiceCommand("gateway", (*gateway, *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment))
         return commands
+
+    def pair_options(self) -> tuple[str, ...]:
+        """What verifier and drafter would be as one process: pair_service's command line. There must be a draft model."""
+        assert self.spec.draft is not None, "there is a draft model"
+        return (*self._verifier_options(), "--", *self._drafter_options(self.spec.draft))
+
+    def _verifier_options(self) -> tuple[str, ...]:
+        spec = self.spec
+        lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
+        model = ("--dtype", spec.dtype, "--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
+        threads = ("--threads", str(spec.threads.verifier))
+        return ("--model", spec.target, "--listen", self.verifier, *model, *lent, *threads, *spec.verifier_extra)
+
+    def _drafter_options(self, draft: str) -> tuple[str, ...]:
+        spec = self.spec
+        model = ("--model", draft, "--dtype", spec.dtype, "--weights", spec.draft_weights)
+        return (*model, "--threads", str(spec.threads.drafter), *spec.drafter_extra)
 
     def failures(self) -> dict[str, int]:
         """Services that have ended, with their exit codes."""
@@ -128,10 +145,8 @@ class Deployment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop(keep_logs=error is not None and not isinstance(error, KeyboardInterrupt))
 
-    def _command(
-        self, name: str, arguments: tuple[str, ...], num_threads: int, cores: tuple[int, ...], extra: tuple[str, ...]
-    ) -> ServiceCommand:
-        return ServiceCommand(name, (*arguments, "--threads", str(num_threads), *extra), num_threads, cores, self.spec.environment)
+    def _command(self, name: str, module: str, options: tuple[str, ...], num_threads: int, cores: tuple[int, ...]) -> ServiceCommand:
+        return ServiceCommand(name, ("-m", module, *options), num_threads, cores, self.spec.environment)
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"

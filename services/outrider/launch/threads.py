@@ -3,6 +3,7 @@
 Two processes that compute at the same time must not have more threads than there are cores: an oversubscribed parallel region
 waits at every barrier for the thread that lost its core. So the drafter's cores are set aside, and lent to the verifier for steps during
 which the drafter is idle; where nothing can be lent, a policy under which the two take turns may give the verifier every core for good.
+With few cores the two may as well be one process that takes turns (pair_service), which has them all for either.
 Must not know torch: a plan is numbers, applied by whoever starts the processes.
 """
 
@@ -45,6 +46,11 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
+def takes_turns(num_cores: int, pacing: str) -> bool:
+    """Whether a policy loses nothing if verifier and drafter never compute at the same time on so many cores."""
+    return pacing in _TAKING_TURNS or (pacing == _EITHER and num_cores <= FEW_CORES)
+
+
 def plan_threads(num_cores: int, pacing: str, *, lends: bool = False) -> ThreadPlan:
     """Threads for a policy. lends: the drafter's cores are set aside, and lent while it is idle, whatever the policy. Without that: taking
     turns, the verifier gets every core; overlapping, the drafter's are set aside.
@@ -57,7 +63,7 @@ def plan_threads(num_cores: int, pacing: str, *, lends: bool = False) -> ThreadP
     drafter = max(1, min(MAX_DRAFTER_THREADS, num_cores // 4))
     if lends and num_cores > drafter:
         return ThreadPlan(verifier=num_cores - drafter, drafter=drafter, lent=drafter)
-    if pacing in _TAKING_TURNS or (pacing == _EITHER and num_cores <= FEW_CORES):
+    if takes_turns(num_cores, pacing):
         return ThreadPlan(verifier=num_cores, drafter=drafter)
     return ThreadPlan(verifier=max(1, num_cores - drafter), drafter=drafter)
 

@@ -1,0 +1,1 @@
+"""Verifier and drafter in one process, in turns: for a machine whose cores they would fight for."""

@@ -1,0 +1,56 @@
+"""A drafter's scheduler, turned by whoever waits for its guesses instead of by a thread of its own.
+
+Knows the drafter's scheduler and the frames it takes and gives. Must not know verifiers, nor how its frames travel.
+"""
+
+from __future__ import annotations
+
+from drafter_service.drafting_thread import LoadedDrafter
+from drafter_service.inbox import FramesArrived, Inbox, StreamEnded
+from drafter_service.outbox import Outbox
+from drafter_service.scheduler import Scheduler, SchedulerLimits
+from outrider.rpc.convert.link import Pong, Welcome
+from outrider.types.frames import DrafterFrame, VerifierFrame
+from outrider.types.identity import ModelIdentity
+
+_STREAM = 1
+MAX_MESSAGES = 256  # between two turns; a verifier has one or two
+MAX_FRAMES = 4096  # to be said in one turn, at least one of each session that may be live
+_MAX_NUMBERS = 1 << 24
+
+
+class DrafterNextDoor:
+    """One verifier's drafter on the verifier's own thread (verifier_service.resident.ResidentDrafter)."""
+
+    def __init__(self, loaded: LoadedDrafter, limits: SchedulerLimits | None = None) -> None:
+        self.identity: ModelIdentity = loaded.engine.identity
+        self._inbox = Inbox(MAX_MESSAGES, _nothing)
+        self._outbox = Outbox(MAX_FRAMES)
+        limits = limits or SchedulerLimits()
+        self._scheduler = Scheduler(loaded.source, loaded.bounds, limits, self._inbox, lambda _: None, _nothing)
+        self._scheduler.attach(_STREAM, self._outbox)
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions held now."""
+        return self._scheduler.num_sessions
+
+    def tell(self, frames: list[VerifierFrame]) -> None:
+        """Frames of the verifier, to be taken when it is the drafter's turn. Raises RuntimeError after MAX_MESSAGES without a turn."""
+        if not self._inbox.offer(FramesArrived(_STREAM, tuple(frames))):
+            raise RuntimeError(f"{MAX_MESSAGES} messages wait for the drafter, which has had no turn")
+
+    def work(self) -> list[DrafterFrame]:
+        """Read and draft until something is to be said; nothing when it rests."""
+        while not len(self._outbox) and not (self._scheduler.is_idle and self._inbox.is_empty):
+            self._scheduler.turn()
+        return [frame for frame in self._outbox.take(MAX_FRAMES, _MAX_NUMBERS) if not isinstance(frame, Welcome | Pong)]
+
+    def free(self) -> None:
+        """End every session, with all they hold."""
+        self._inbox.control(StreamEnded(_STREAM))
+        self._scheduler.turn()
+
+
+def _nothing() -> None:
+    """There is nobody to wake: who fills a queue here also empties it."""
