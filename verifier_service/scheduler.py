@@ -191,7 +191,7 @@ class Scheduler:
         return None if plan.wake_us is None else max(0.0, (plan.wake_us - monotonic_us()) / 1e6)
 
     def _send_frames(self) -> None:
-        """Drafters hear of a step as soon as it is over, on lanes here and now; clients too where a drafter's turn comes before the plan."""
+        """Drafters hear of a step as soon as it is over, on lanes here and now; clients too, where a drafter's turn comes first."""
         self._send_on_lanes()
         if self.sessions.outgoing.frames or (self.resident is not None and self.resident.is_told):
             self._flush()

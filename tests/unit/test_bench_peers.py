@@ -44,12 +44,19 @@ NAMES = [
 
 
 def stage(num_cores: int) -> Stage:
-    """Two thread plans, every policy, processes 1 to 3 and 4 to 6."""
+    """One process and two, every policy, processes 1 to 3 and 4 to 6."""
     info = verifier_pb2.VerifierServiceGetInfoResponse(pacings=["plain", "serial", "pearl", "lookup", "adaptive"])
     served = []
     for index, threads in enumerate((ThreadPlan(num_cores, 1), ThreadPlan(num_cores - 1, 1))):
         processes = {name: SimpleNamespace(pid=3 * index + place) for place, name in enumerate(("drafter", "verifier", "gateway"), 1)}
-        served.append(Served(threads, cast(Any, SimpleNamespace(processes=processes)), cast(Any, object()), info))
+        served.append(
+            Served(
+                threads,
+                cast(Any, SimpleNamespace(processes=processes, spec=SimpleNamespace(together=not index))),
+                cast(Any, object()),
+                info,
+            )
+        )
     return Stage(cast(Any, SimpleNamespace(pid=10)), num_cores, tuple(served))
 
 

@@ -176,7 +176,9 @@ def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
     monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
     monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: "cc")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    threads = spec_from(options("--target", str(tmp_path), "--draft", str(tmp_path), "--pacing", "serial", *arguments), None).threads
+    threads = spec_from(
+        options("--target", str(tmp_path), "--draft", str(tmp_path), "--pair", "apart", "--pacing", "serial", *arguments), None
+    ).threads
     assert (threads.verifier, threads.drafter, threads.lent) == plan
 
 

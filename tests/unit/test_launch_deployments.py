@@ -51,6 +51,24 @@ def test_each_service_is_told_its_model_threads_and_peers() -> None:
     assert "--model-dir" not in lines["gateway"], "a hub name is no folder: the gateway asks the verifier where its tokenizer is"
 
 
+def test_a_pair_in_one_process_has_both_command_lines() -> None:
+    class TwoServices(FakeServices):
+        codes = (SERVES, SERVES)
+
+    with TwoServices(replace(SPEC, together=True, verifier_extra=("--kv-mib", "8"), drafter_extra=("--no-probe",))) as deployment:
+        assert deployment.drafter is None
+        assert list(deployment.processes) == ["verifier", "gateway"]
+        command, _ = Deployment.commands(deployment)
+        assert command.arguments[:2] == ("-m", "pair_service")
+        verifier, drafter = " ".join(command.arguments[2:]).split(" -- ")
+        assert "--model target" in verifier
+        assert "--kv-mib 8" in verifier
+        assert "--drafter" not in verifier
+        assert "--model draft" in drafter
+        assert drafter.endswith("--no-probe")
+        assert "--listen" not in drafter
+
+
 def test_the_verifier_is_told_what_it_may_be_lent() -> None:
     assert "--lent-threads" not in arguments(SPEC)["verifier"]
     lines = arguments(replace(SPEC, threads=ThreadPlan(1, 1, lent=1)))

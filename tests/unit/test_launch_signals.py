@@ -24,8 +24,12 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("--model", "nowhere"),
     ),
     "verifier": (
-        LOADS_FOR_EVER + "from verifier_service import __main__ as it\nit.load_engine = load\nsys.exit(it.main())",
+        LOADS_FOR_EVER + "from verifier_service import __main__ as it, process\nprocess.load_engine = load\nsys.exit(it.main())",
         ("--model", "nowhere"),
+    ),
+    "pair": (
+        LOADS_FOR_EVER + "from pair_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
+        ("--model", "nowhere", "--", "--model", "nowhere"),
     ),
     "gateway": (
         CONNECTS_FOR_EVER

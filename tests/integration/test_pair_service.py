@@ -1,0 +1,95 @@
+"""Verifier and drafter as one process behind a gateway: the plain tokens, drafts accepted and rejected, everything freed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from outrider.cli.connection import Connection
+from outrider.cli.starting import await_pair
+from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.threads import ThreadPlan
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import sampling_pb2, verifier_pb2
+from outrider_models.paths import model_dir
+from verifier_service.resident import RESIDENT
+
+NUM_TOKENS = 48
+PROMPT = tuple(range(20, 60))
+
+
+@dataclass
+class Together:
+    deployment: Deployment
+    gateway: Connection
+    verifier: Connection
+
+
+@pytest.fixture(scope="module")
+def together() -> Iterator[Together]:
+    target, draft = str(model_dir("ref-large")), str(model_dir("ref-small"))
+    spec = DeploymentSpec(target, draft, "serial", ThreadPlan(1, 1), numerics="invariant", together=True)
+    with Deployment(spec) as deployment:
+        await_pair(deployment)
+        with Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
+            yield Together(deployment, gateway, verifier)
+
+
+def request(pacing: str, temperature: float) -> pb.GenerateRequest:
+    return pb.GenerateRequest(
+        token_ids=pb.TokenIds(ids=PROMPT),
+        sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=3),
+        max_tokens=NUM_TOKENS,
+        ignore_eos=True,
+        draft=pb.DraftOptions(off=True) if pacing == "off" else pb.DraftOptions(pacing=pacing, max_len=5, stop_below=0.0),
+    )
+
+
+def held(info: verifier_pb2.VerifierServiceGetInfoResponse) -> tuple[int, int]:
+    return info.live.sessions, info.live.kv_blocks_used
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("pacing", ["serial", "pearl", "adaptive"])
+def test_every_policy_gives_the_plain_tokens(together: Together, pacing: str, temperature: float) -> None:
+    plain = together.gateway.ask(request("off", temperature)).first
+    drafted = together.gateway.ask(request(pacing, temperature)).first
+    assert drafted.token_ids == plain.token_ids
+    assert len(plain.token_ids) == NUM_TOKENS
+    statistics = drafted.finished.statistics
+    if pacing == "serial":  # how much the others draft depends on what they measure
+        assert 0 < statistics.num_accepted < statistics.num_drafted
+    assert held(together.verifier.verifier_info()) == (0, 0)
+
+
+def test_the_drafter_is_one_of_the_verifiers_pairs(together: Together) -> None:
+    (pair,) = together.verifier.verifier_info().pairs
+    assert (pair.endpoint, pair.connected, pair.problem) == (RESIDENT, True, "")
+    assert pair.identity.vocab_size == together.verifier.verifier_info().identity.vocab_size
+    assert together.deployment.drafter is None
+    assert set(together.deployment.processes) == {"verifier", "gateway"}
+
+
+def test_a_client_that_leaves_leaves_nothing_behind(together: Together) -> None:
+    for _ in range(3):
+        stream = together.gateway.stream(request("serial", 0.8))
+        for event in stream:
+            if event.HasField("delta"):
+                break
+        stream.cancel()
+    answer = together.gateway.ask(request("serial", 0.8))
+    assert len(answer.first.token_ids) == NUM_TOKENS
+    for _ in range(100):  # each look is a round trip: what was cancelled is freed between two steps
+        if held(together.verifier.verifier_info()) == (0, 0):
+            break
+    assert held(together.verifier.verifier_info()) == (0, 0)
+
+
+def test_it_drains_on_sigterm(together: Together) -> None:
+    """Last in this file: nothing answers afterwards."""
+    process = together.deployment.processes["verifier"]
+    process.signal(signal.SIGTERM)
+    assert process.stop(30.0) == 0
