@@ -8,6 +8,7 @@
       UnknownSession      the id names nothing alive                                           -> NOT_FOUND
       AlreadyExists       the id names something alive                                         -> ALREADY_EXISTS
       IncompatiblePair    drafter and verifier cannot work together                            -> FAILED_PRECONDITION
+      Superseded          a newer incarnation has taken the caller's place: it must end        -> FAILED_PRECONDITION
       ModelRefused        the load-time probe or the loader refuses this model                 -> FAILED_PRECONDITION
       ProtocolViolation   a peer sent a frame that cannot be; ends its own session only        -> INVALID_ARGUMENT
       Unavailable         the service drains or a needed peer is gone                          -> UNAVAILABLE
@@ -56,6 +57,10 @@ class AlreadyExists(OutriderError):
 
 class IncompatiblePair(OutriderError):
     """Drafter and verifier disagree about something they must share; the sentence says which side has what."""
+
+
+class Superseded(OutriderError):
+    """A newer incarnation has taken the caller's place: what it holds is void, and it must end."""
 
 
 class ModelRefused(OutriderError):

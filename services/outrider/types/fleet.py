@@ -1,0 +1,85 @@
+"""The fleet as values: one replica as it describes itself, what was measured between two, and where a request goes.
+
+Knows what a placement may look at. Must not know how it decides, how replicas are reached, or Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outrider.types.identity import ModelIdentity
+
+MAX_PREFIX_DIGESTS = 16
+
+
+class Role(Enum):
+    """What a replica does."""
+
+    VERIFIER = "verifier"
+    DRAFTER = "drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class PairMeasurement:
+    """What a verifier knows of a drafter. round_trip_us: 0 = unknown. acceptance_rate: of late, None = unknown."""
+
+    round_trip_us: int = 0
+    acceptance_rate: float | None = None
+    connected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One process of the fleet, as of its newest heartbeat (fleet.proto, Replica).
+
+    replica_id: the same after a restart. incarnation: grows with every start. cost: (rows, microseconds) of a step, ascending; verifiers.
+    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, 0 = unknown; drafters. queue_us: until a new session's first step.
+    """
+
+    replica_id: str
+    incarnation: int
+    role: Role
+    endpoint: str
+    identity: ModelIdentity
+    draining: bool = False
+    num_sessions: int = 0
+    max_sessions: int = 1
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    block_len: int = 0
+    cost: tuple[tuple[int, float], ...] = ()
+    queue_us: float = 0.0
+    draft_us: float = 0.0
+    late_share: float = 0.0
+    pairs: Mapping[str, PairMeasurement] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWish:
+    """A request that needs a verifier (fleet.proto, PlaceRequest). fingerprint: empty = any. prefix_digests: shortest beginning first."""
+
+    request_id: str
+    tenant: str = ""
+    prefix_len: int = 1
+    max_tokens: int = 1
+    num_samples: int = 1
+    fingerprint: str = ""
+    exclude: frozenset[str] = frozenset()
+    wants_drafts: bool = True
+    prefix_digests: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where it goes. verifier, drafters, alternatives: endpoints, best first; drafters empty = plain decoding is expected to be quicker.
+
+    token_us: expected microseconds a token. reason: a sentence for traces.
+    """
+
+    verifier: str
+    drafters: tuple[str, ...]
+    alternatives: tuple[str, ...]
+    token_us: float
+    reason: str
