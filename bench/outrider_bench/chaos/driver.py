@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         with Askers(site.gateway, requests, NUM_AT_A_TIME) as askers:
             havoc.wreak(make_schedule(num_faults, args.fault_seed), lambda: progress.advance(bar))
         took_s = time.monotonic() - begun_s
-        leaks = count_leaks(site)
+        leaks = find_leaks(site)
     report = make_report(askers.harvest, truth, havoc, leaks, took_s)
     console.print(stall_table(havoc, askers.harvest))
     for number, error in askers.harvest.errors[:8]:
@@ -145,48 +145,46 @@ def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
     ]
 
 
-def count_leaks(site: Site) -> int:
-    """Sessions and KV blocks still held anywhere once every request has ended, after FREE_TIMEOUT_S at most."""
+def find_leaks(site: Site) -> dict[str, int]:
+    """Sessions and KV blocks still held once every request has ended, by process; after FREE_TIMEOUT_S at most."""
     for replica in site.replicas():
         site.await_serving(replica)
     deadline = time.monotonic() + FREE_TIMEOUT_S
-    while (held := sum(map(held_by, live_counts(site)))) and time.monotonic() < deadline:
-        pass  # each look is a round trip to every process
+    while held := {name: num for name, live in live_counts(site) if (num := live.sessions + live.kv_blocks_used)}:
+        if time.monotonic() > deadline:
+            break  # until then each look is a round trip to every process
     return held
 
 
-def held_by(live: identity_pb2.LiveCounts) -> int:
-    """Sessions and blocks of sessions."""
-    return live.sessions + live.kv_blocks_used
-
-
-def live_counts(site: Site) -> list[identity_pb2.LiveCounts]:
+def live_counts(site: Site) -> Iterator[tuple[str, identity_pb2.LiveCounts]]:
     """What each process holds."""
     with Connection(site.gateway) as gateway:
-        counts = [gateway.model_info().live]
+        yield "gateway", gateway.model_info().live
     for replica in site.verifiers:
         with Connection(replica.endpoint) as verifier:
-            counts.append(verifier.verifier_info().live)
+            yield replica.name, verifier.verifier_info().live
     for replica in site.drafters:
         with Connection(replica.endpoint) as drafter:
-            counts.append(drafter.drafter_info().live)
-    return counts
+            yield replica.name, drafter.drafter_info().live
 
 
-def make_report(harvest: Harvest, truth: Sequence[tuple[int, ...]], havoc: Havoc, leaks: int, took_s: float) -> dict[str, object]:
+def make_report(
+    harvest: Harvest, truth: Sequence[tuple[int, ...]], havoc: Havoc, leaks: Mapping[str, int], took_s: float
+) -> dict[str, object]:
     """The RESULT line's numbers."""
     longest = {kind: round(1000.0 * gap_s) for kind, gap_s in longest_by_kind(harvest.gaps, havoc.struck).items()}
     return {
         "faults": sum(havoc.counts.values()),
         "requests_lost": len(harvest.errors),
         "tokens_differing": sum(tokens_differing(tokens, truth[number]) for number, tokens in harvest.answers),
-        "leaks": leaks,
+        "leaks": sum(leaks.values()),
         "stall_drafter_ms": longest.get(Kind.KILL_DRAFTER, 0),
         "stall_verifier_ms": longest.get(Kind.KILL_VERIFIER, 0),
         "stall_without_fault_ms": longest.get(None, 0),
         "stalls_ms": {str(kind): gap_ms for kind, gap_ms in longest.items() if kind is not None},
         "requests": len(harvest.answers) + len(harvest.errors),
         "counts": {str(kind): num for kind, num in havoc.counts.items()},
+        "leaked": dict(leaks),
         "took_s": round(took_s, 1),
     }
 
