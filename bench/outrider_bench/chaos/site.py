@@ -30,6 +30,7 @@ COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
 VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64", "--grace-s", "2")
 START_TIMEOUT_S = 60.0
 SLOW_S = 0.05
+POLL_S = 0.05
 
 
 @dataclass
@@ -108,6 +109,7 @@ class Site:
             if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
                 log = (self._folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
                 raise Unavailable(f"{replica.name} does not serve:\n{log}")
+            time.sleep(POLL_S)
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
