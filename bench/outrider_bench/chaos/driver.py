@@ -27,7 +27,7 @@ from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
 from outrider_bench.chaos.askers import Askers, Harvest, ask_once
 from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_schedule
-from outrider_bench.chaos.site import SLOW_S, Replica, Site
+from outrider_bench.chaos.site import POLL_S, SLOW_S, Replica, Site
 from outrider_bench.chaos.stalls import Struck, longest_by_kind
 from outrider_bench.facts import measurement_facts
 from outrider_bench.progress import make_progress
@@ -99,7 +99,7 @@ class Havoc:
                 return well[fault.target % len(well)]
             if time.monotonic() > deadline:
                 raise OutriderError(f"nobody is well enough for a fault ({fault.kind}) within {WELL_TIMEOUT_S:g} s; see the logs")
-            self._wait_until(time.monotonic() + 0.05)
+            self._wait_until(time.monotonic() + POLL_S)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,10 +150,13 @@ def find_leaks(site: Site) -> dict[str, int]:
     for replica in site.replicas():
         site.await_serving(replica)
     deadline = time.monotonic() + FREE_TIMEOUT_S
-    while held := {name: num for name, live in live_counts(site) if (num := live.sessions + live.kv_blocks_used)}:
-        if time.monotonic() > deadline:
-            break  # until then each look is a round trip to every process
+    while (held := _held(site)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     return held
+
+
+def _held(site: Site) -> dict[str, int]:
+    return {name: num for name, live in live_counts(site) if (num := live.sessions + live.kv_blocks_used)}
 
 
 def live_counts(site: Site) -> Iterator[tuple[str, identity_pb2.LiveCounts]]:
