@@ -280,8 +280,9 @@ async def test_a_verifiers_refusal_reaches_the_client_as_it_was_meant(refusal: O
 
 
 async def test_a_verifiers_failure_in_the_middle_comes_after_what_it_committed() -> None:
+    """A failure that no other verifier may mend: under rejection acceptance the tokens would be others."""
     async with gateway_over(FakeVerifier(LETTERS, run_lens=(2,), fail=Unavailable("going down"))) as under_test:
-        running = under_test.client.generate(REQUEST, timeout_s=10.0)
+        running = under_test.client.generate(replace(REQUEST, acceptance="rejection"), timeout_s=10.0)
         events = [await anext(running), await anext(running)]
         with pytest.raises(Unavailable, match="going down"):
             await anext(running)
