@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, MODEL_DIR, FakeVerifier, GatewayUnderTest, Hold, Hurt, fake_identity, gateway_over, serving
@@ -124,9 +125,12 @@ async def test_a_frozen_verifier_that_thaws_is_a_zombie_whose_words_nobody_reads
 
 
 async def test_samples_fail_over_each_by_itself() -> None:
-    first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=5), FakeVerifier(SCRIPT)
+    first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=5, hold=Hold.AFTER_STARTED), FakeVerifier(SCRIPT)
     async with gateway_over(first, second) as under_test:
-        events = await stream(under_test, replace(REQUEST, num_samples=4))
+        answer = asyncio.ensure_future(stream(under_test, replace(REQUEST, num_samples=4)))
+        await first.wait_live(4)
+        first.release.set()
+        events = await answer
         assert counted(under_test) == {"gone": 4}
     done = events[-1]
     assert isinstance(done, Done)
@@ -263,7 +267,7 @@ async def test_a_slow_client_is_not_a_silent_verifier() -> None:
             await asyncio.sleep(5 * (QUICK.silence_s + QUICK.probe_timeout_s))  # nothing happens, and that is what is tested
         assert fake.num_asked == num_asked
         num_deltas = 0
-        async for message in call:
+        while (message := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
             num_deltas += message.HasField("delta")
         assert counted(under_test) == {}
     assert num_deltas == num_rounds

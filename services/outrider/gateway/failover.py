@@ -58,7 +58,7 @@ class Failover:
         self._fingerprint = fingerprint
         self._limits = limits
         self._counters = counters
-        self._num_tokens_before = -1
+        self._num_tokens_before = 0
         self._num_fruitless = 0
         self._num_openings = 0
         self._incarnation = start.incarnation

@@ -7,6 +7,7 @@ requests, or what becomes of a lost stream. A stream waits only while somebody r
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from outrider.gateway.interruption import Interruption
 from outrider.gateway.limits import LivenessLimits
 from outrider.gateway.loss import LossCause, VerifierLost
 
+_LOG = logging.getLogger(__name__)
 # How often waiting streams are looked at, as a part of the silence that is allowed: a loss is found that much later at most.
 LOOKS_PER_SILENCE = 5
 # A verifier that took no steps is left out this long unless it takes one: it may have been started anew without our noticing.
@@ -43,12 +45,13 @@ class Listener(Interruption):
 
 
 class Liveness:
-    """Of one verifier. ask(timeout_s): its number of steps; raises Unavailable or Cancelled (a deadline) when it does not answer.
+    """Of one verifier. ask(timeout_s): its number of steps, None when it answers without telling them; raises Unavailable when nobody
+    is there, Cancelled when the deadline passes.
 
     At most one probe is under way, and none while every stream hears something within the allowed silence.
     """
 
-    def __init__(self, address: str, ask: Callable[[float], Awaitable[int]], limits: LivenessLimits) -> None:
+    def __init__(self, address: str, ask: Callable[[float], Awaitable[int | None]], limits: LivenessLimits) -> None:
         self._address = address
         self._ask = ask
         self._limits = limits
@@ -99,15 +102,20 @@ class Liveness:
         self.num_probes += 1
         try:
             num_steps = await self._ask(self._limits.probe_timeout_s)
-        except (Unavailable, Cancelled) as error:
+        except Unavailable as error:
+            self._lose(LossCause.GONE, f"verifier {self._address} fell silent and is gone: {error}")
+        except Cancelled as error:
             self._lose(LossCause.SILENT, f"verifier {self._address} fell silent and does not answer: {error}")
-        except OutriderError:  # an answer, though a refusal: it lives, and that is all we know
-            self._heard_s = asyncio.get_running_loop().time()
+        except OutriderError as error:
+            _LOG.warning("verifier %s answers a question for its steps with a fault: %s", self._address, error)
+            self._answered(None, since_s)
         else:
             self._answered(num_steps, since_s)
 
-    def _answered(self, num_steps: int, since_s: float) -> None:
+    def _answered(self, num_steps: int | None, since_s: float) -> None:
         now_s = self._heard_s = asyncio.get_running_loop().time()
+        if num_steps is None:
+            return
         if num_steps != self._num_steps or not self._moved_s:
             self._num_steps, self._moved_s, self._stuck_at = num_steps, now_s, None
         elif now_s - max(self._moved_s, since_s) >= self._limits.stuck_s:

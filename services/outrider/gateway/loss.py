@@ -38,4 +38,5 @@ def loss_cause(error: OutriderError) -> LossCause | None:
         return error.cause
     if isinstance(error, Unavailable):
         return LossCause.GONE
-    return LossCause.BROKEN if isinstance(error, RemoteFailure) else None
+    # A bare OutriderError is a fault that no class names: INTERNAL, as RemoteFailure is.
+    return LossCause.BROKEN if isinstance(error, RemoteFailure) or type(error) is OutriderError else None

@@ -20,7 +20,7 @@ from outrider.gateway.limits import LivenessLimits
 from outrider.gateway.liveness import Liveness
 from outrider.rpc.channel import ChannelLimits, open_channel, wait_ready
 from outrider.rpc.convert import identity_from_proto
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import came_from_service, error_from_rpc
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
@@ -62,8 +62,15 @@ class Verifier:
         await self.liveness.close()
         await self.channel.close(None)
 
-    async def _num_steps(self, timeout_s: float) -> int:
-        return int((await self.get_info(timeout_s)).num_steps)
+    async def _num_steps(self, timeout_s: float) -> int | None:
+        """None from one that drains: it refuses to tell, but lives."""
+        try:
+            response = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            if came_from_service(failure):
+                return None
+            raise error_from_rpc(failure) from failure
+        return int(response.num_steps)
 
 
 class VerifierPool:
@@ -72,7 +79,7 @@ class VerifierPool:
     def __init__(self, addresses: Sequence[str], limits: LivenessLimits | None = None) -> None:
         assert addresses, "a gateway needs a verifier"
         self._verifiers = tuple(Verifier(address, limits) for address in addresses)
-        self._asking: asyncio.Future[object] | None = None
+        self._asking: asyncio.Future[list[OutriderError | None]] | None = None
         self._turn = itertools.count()
         self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
