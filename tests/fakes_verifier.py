@@ -160,6 +160,11 @@ class FakeVerifier(VerifierServiceServicer):
         assert self._dying is not None
         await self._dying
 
+    def freeze(self) -> None:
+        """From now on nobody gets an answer, until `thaw`."""
+        self._frozen = True
+        self._thawed.clear()
+
     def thaw(self) -> None:
         """The end of FREEZE or STUCK."""
         self._frozen = False
@@ -175,8 +180,9 @@ class FakeVerifier(VerifierServiceServicer):
         if self.hurt is not None and num_tokens >= self.hurt_after:
             how, self.hurt = self.hurt, None
             self.hurting.set()
-            if how in (Hurt.FREEZE, Hurt.STUCK):
-                self._frozen = how is Hurt.FREEZE
+            if how is Hurt.FREEZE:
+                self.freeze()
+            elif how is Hurt.STUCK:
                 self._thawed.clear()
             elif how is Hurt.DRAIN:
                 self.refuse = Unavailable("the verifier is shutting down")

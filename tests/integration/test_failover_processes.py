@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,11 +35,11 @@ STOP_S = 15.0
 MAX_STALL_S = 8.0
 
 
-def request(word: str) -> pb.GenerateRequest:
+def request(word: str, num_tokens: int) -> pb.GenerateRequest:
     lines = "\n- ".join(WORDS)
     turn = pb.ChatMessage(role="user", content=f"Copy this list without {word}:\n- {lines}")
     sampling = sampling_pb2.SamplingParams(temperature=0.8, seed=5)
-    return pb.GenerateRequest(chat=pb.ChatMessages(messages=[turn]), sampling=sampling, max_tokens=NUM_TOKENS, ignore_eos=True)
+    return pb.GenerateRequest(chat=pb.ChatMessages(messages=[turn]), sampling=sampling, max_tokens=num_tokens, ignore_eos=True)
 
 
 class Fleet:
@@ -81,6 +80,7 @@ class Fleet:
 
     def _start(self, name: str) -> None:
         common = ("--listen", self.address(name))
+        arguments: tuple[str, ...]
         if name == "gateway":
             verifiers = ("--verifier", self.address("a"), "--verifier", self.address("b"))
             arguments = ("-m", "outrider.gateway", *common, *verifiers, "--model-dir", str(model_dir("ref-large")))
@@ -109,19 +109,18 @@ def truth(fleet: Fleet) -> list[CollectedAnswer]:
     return ask_all(fleet, lambda: None)
 
 
-def ask_all(fleet: Fleet, hurt: Callable[[], None]) -> list[CollectedAnswer]:
-    """All requests at a time; `hurt` is called once every answer has HURT_AFTER tokens, or one is about to end."""
-    once = threading.Lock()
+def ask_all(fleet: Fleet, hurt: Callable[[], None], num_tokens: int = NUM_TOKENS) -> list[CollectedAnswer]:
+    """All requests at a time; `hurt` is called once half of the answers have HURT_AFTER tokens."""
     num_far = itertools.count(1)
 
     def ask(word: str) -> CollectedAnswer:
         answer, is_far, begun_s = CollectedAnswer(), False, time.perf_counter()
         with Connection(fleet.address("gateway")) as gateway:
-            for event in gateway.stream(request(word)):
+            for event in gateway.stream(request(word, num_tokens)):
                 answer.add(event, time.perf_counter() - begun_s)
                 if not is_far and answer.num_tokens >= HURT_AFTER:
                     is_far = True
-                    if next(num_far) == NUM_REQUESTS // 2 and once.acquire(blocking=False):
+                    if next(num_far) == NUM_REQUESTS // 2:
                         hurt()
         return answer
 
@@ -178,5 +177,5 @@ def serves(fleet: Fleet, name: str) -> bool:
     """Whether the gateway gives this verifier a share of eight answers."""
     with Connection(fleet.address(name)) as service:
         before = service.verifier_info().num_steps
-        ask_all(fleet, lambda: None)
+        ask_all(fleet, lambda: None, num_tokens=1)
         return service.verifier_info().num_steps > before

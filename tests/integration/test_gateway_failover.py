@@ -124,6 +124,50 @@ async def test_a_frozen_verifier_that_thaws_is_a_zombie_whose_words_nobody_reads
                 assert tokens_of(await stream(under_test)) == SCRIPT
 
 
+async def test_a_request_that_finds_a_frozen_verifier_begins_at_the_next() -> None:
+    first, second = FakeVerifier(SCRIPT), FakeVerifier(SCRIPT)
+    async with gateway_over(first, second, liveness=QUICK) as under_test:
+        first.freeze()
+        for _ in range(2):  # they take turns
+            events = await stream(under_test)
+            assert (tokens_of(events), finished(events).num_failovers) == (SCRIPT, 0)
+        first.thaw()
+    assert not [start for start in first.starts if start.incarnation > 1]
+
+
+async def test_a_stuck_verifier_that_still_tells_who_it_is_gets_nothing_more() -> None:
+    first, second = FakeVerifier(SCRIPT, hurt=Hurt.STUCK, hurt_after=4), FakeVerifier(SCRIPT)
+    async with gateway_over(first, second, liveness=QUICK, refresh_s=0.05) as under_test:
+        await stream(under_test)
+        num_asked = first.num_asked
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            while first.num_asked < num_asked + 3:
+                await asyncio.sleep(0.01)
+        for _ in range(4):
+            assert tokens_of(await stream(under_test)) == SCRIPT
+        first.thaw()
+    assert (len(first.starts), len(second.starts)) == (1, 5)
+
+
+async def test_a_verifier_that_drains_may_finish_what_it_has_however_silent() -> None:
+    """It refuses to say how it is, but lives."""
+    first, second = FakeVerifier(SCRIPT, hold=Hold.AFTER_STARTED), FakeVerifier(SCRIPT)
+
+    async def drain(grace_s: float) -> None:
+        await first.wait_live(0)
+
+    async with gateway_over(first, second, liveness=QUICK) as under_test:
+        answer = asyncio.ensure_future(stream(under_test))
+        await first.reached.wait()
+        assert first.server is not None
+        stopping = asyncio.ensure_future(first.server.stop(drain, IDLE_TIMEOUT_S))
+        await asyncio.sleep(3 * (QUICK.silence_s + QUICK.probe_timeout_s))  # it is silent, and that is what is tested
+        first.release.set()
+        events = await answer
+        await stopping
+    assert (tokens_of(events), finished(events).num_failovers) == (SCRIPT, 0)
+
+
 async def test_samples_fail_over_each_by_itself() -> None:
     first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=5, hold=Hold.AFTER_STARTED), FakeVerifier(SCRIPT)
     async with gateway_over(first, second) as under_test:
