@@ -136,8 +136,8 @@ class FakeVerifier(VerifierServiceServicer):
         if first is None or not first.HasField("start"):
             raise ProtocolViolation("the first message must be start")
         start = first.start
-        await self._thawed.wait()
         self.starts.append(start)
+        await self._thawed.wait()
         if start.session_id in self._live_ids:
             raise AlreadyExists(f"session {start.session_id} is live")
         await self._count(start.session_id, +1)

@@ -230,8 +230,9 @@ async def test_when_nobody_comes_back_the_answer_ends_within_the_named_time_or_t
     async with gateway_over(only, failover=FailoverLimits(place_timeout_s=0.3 if timeout_s is None else 60.0)) as under_test:
         running = under_test.client.generate(REQUEST, timeout_s)
         with pytest.raises(Unavailable if timeout_s is None else DeadlinePassed):
-            async for _ in running:
-                pass
+            async with asyncio.timeout(5.0):
+                async for _ in running:
+                    pass
         await under_test.idle()
         if timeout_s is None:
             assert counted(under_test, names.NUM_FAILED_FAILOVERS) == {"gone": 1}
@@ -292,7 +293,7 @@ async def test_fast_numerics_fail_over_and_never_were_exact() -> None:
 
 async def test_a_verifier_of_the_same_fingerprint_is_preferred_however_busy() -> None:
     first, same, other = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4), FakeVerifier(SCRIPT), FakeVerifier(SCRIPT, identity=OTHER)
-    async with gateway_over(first, same, other) as under_test:
+    async with gateway_over(first, other, same) as under_test:  # the other one's turn would be next
         events = [await stream(under_test) for _ in range(2)]
     assert all(finished(answer).exact for answer in events)
     assert not other.starts

@@ -68,10 +68,12 @@ async def wait_in(listener: Listener) -> None:
     [(DeadlinePassed("too late"), LossCause.SILENT), (Unavailable("connection refused"), LossCause.GONE), (7, LossCause.STUCK)],
 )
 async def test_every_waiting_stream_hears_of_the_loss_and_its_cause(answer: int | OutriderError, cause: LossCause) -> None:
-    async with watched(Asked(answer)) as liveness:
+    asked = Asked(answer)
+    async with watched(asked) as liveness:
         ends = await asyncio.gather(*(wait_in(Listener(liveness)) for _ in range(5)), return_exceptions=True)
         assert liveness.is_stuck(7) == (cause is LossCause.STUCK)
         assert not liveness.is_stuck(8)
+    assert cause is LossCause.STUCK or asked.num == 1, "they hear of it together"
     assert all(isinstance(end, VerifierLost) and end.cause is cause for end in ends), ends
 
 
