@@ -37,7 +37,9 @@ OTHER = replace(fake_identity(), fingerprint="dd" * 16)
 TIMEOUT_S = 20.0
 
 
-async def stream(under_test: GatewayUnderTest, request: GenerationRequest = REQUEST, timeout_s: float = TIMEOUT_S) -> list[AnswerEvent]:
+async def stream(
+    under_test: GatewayUnderTest, request: GenerationRequest = REQUEST, timeout_s: float | None = TIMEOUT_S
+) -> list[AnswerEvent]:
     return [event async for event in under_test.client.generate(request, timeout_s)]
 
 
@@ -228,11 +230,8 @@ async def test_a_full_verifier_is_waited_for() -> None:
 async def test_when_nobody_comes_back_the_answer_ends_within_the_named_time_or_the_deadline(timeout_s: float | None) -> None:
     only = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4)
     async with gateway_over(only, failover=FailoverLimits(place_timeout_s=0.3 if timeout_s is None else 60.0)) as under_test:
-        running = under_test.client.generate(REQUEST, timeout_s)
         with pytest.raises(Unavailable if timeout_s is None else DeadlinePassed):
-            async with asyncio.timeout(5.0):
-                async for _ in running:
-                    pass
+            await asyncio.wait_for(stream(under_test, timeout_s=timeout_s), 5.0)
         await under_test.idle()
         if timeout_s is None:
             assert counted(under_test, names.NUM_FAILED_FAILOVERS) == {"gone": 1}
