@@ -367,7 +367,7 @@ async def two_gateways(fake: FakeVerifier) -> AsyncIterator[list[GatewayUnderTes
         yield found
 
 
-@pytest.mark.parametrize("num_events", range(1, len(SCRIPT) + 1))
+@pytest.mark.parametrize("num_events", range(1, len(SCRIPT) + 2))
 async def test_a_client_that_loses_its_gateway_gets_the_missing_rest_from_another(num_events: int) -> None:
     request = replace(REQUEST, request_id="mine")
     whole = await undisturbed()

@@ -8,15 +8,17 @@ cancellation), every verifier stream is closed before it returns.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.gateway.answer import Answer, Grown
 from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
 from outrider.gateway.failover import Failover, Metadata, Openings
 from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.resolved import ResolvedRequest
-from outrider.gateway.sample_run import Emit, SampleRun, begin_answer, decode_start, usage
+from outrider.gateway.sample_run import FINISH_REASONS, Emit, SampleRun, begin_answer, decode_start, usage
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.telemetry.local_metrics import LocalMetrics
@@ -57,7 +59,11 @@ class RequestRun:
     async def run(self, pool: VerifierPool, tokenizer: ModelTokenizer, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         """Decode and emit the whole answer; raises InvalidRequest before any work, or what the verifier raised."""
         num_samples = self._request.checked.num_samples
-        answers = [begin_answer(self._request, tokenizer.decoder(self._request.prompt_ids)) for _ in range(num_samples)]
+        begun = [begin_answer(self._request, tokenizer.decoder(self._request.prompt_ids)) for _ in range(num_samples)]
+        if begun[0][1].end is not None:
+            await self._emit_resumed_end(*begun[0], pool.identity, emit)
+            return
+        answers = [answer for answer, _ in begun]
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         openings = Openings(pool, deadline_s, metadata)
         streams, identity = await self._open(openings)
@@ -126,6 +132,21 @@ class RequestRun:
             await sample.run(self._queue.put)
         except Exception as error:  # noqa: BLE001 -- handed to the reader's side, which raises it
             await self._queue.put(error)
+
+    async def _emit_resumed_end(self, answer: Answer, grown: Grown, identity: ModelIdentity, emit: Emit) -> None:
+        """What is left of an answer whose tokens the client has all: that, and why, it ended. Nothing is asked of a verifier."""
+        assert grown.end is not None
+        total = usage(len(self._request.prompt_ids), answer.num_tokens)
+        finished = pb.Finished(
+            finish_reason=FINISH_REASONS[grown.end],
+            stop_string=grown.stop_string,
+            usage=total,
+            total_us=max(1, round((time.monotonic() - self._arrived_s) * 1e6)),
+            exact=self._request.exact(identity.numerics),
+        )
+        await emit(pb.GenerateResponse(started=self._started(identity)))
+        await emit(pb.GenerateResponse(finished=finished))
+        await emit(pb.GenerateResponse(done=pb.Done(usage=total)))
 
     def _started(self, identity: ModelIdentity) -> pb.Started:
         return pb.Started(

@@ -54,16 +54,19 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
     )
 
 
-def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> Answer:
-    """The answer with resumed tokens read in: their text has left before, what waits of it has not.
+def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> tuple[Answer, Grown]:
+    """The answer with resumed tokens read in, and what they did to it: their text has left before, what waits of it has not. They may be
+    the whole answer, of which a client missed nothing but the end.
 
-    Raises InvalidRequest when they hold a complete answer already.
+    Raises InvalidRequest when they go on beyond it.
     """
     checked = request.checked
     answer = Answer(decoder, checked.stops, checked.stop_token_ids, request.max_tokens)
-    if answer.push(checked.resume_ids).end is not None:
-        raise InvalidRequest("resume_token_ids", "hold a complete answer already: a stop token or stop string is in them")
-    return answer
+    grown = answer.push(checked.resume_ids)
+    if grown.num_taken < len(checked.resume_ids):
+        problem = f"has {len(checked.resume_ids)} ids, but the answer ends after {grown.num_taken}: by a stop token or a stop string"
+        raise InvalidRequest("resume_token_ids", problem)
+    return answer, grown
 
 
 class SampleRun:
