@@ -31,6 +31,7 @@ TOKENIZER = load_tokenizer(MODEL_DIR)
 EOS = 3
 # An emoji of four byte tokens, then a letter that combines with an accent of two, then what begins a stop string and does not end one.
 SCRIPT = [*TOKENIZER.encode("x😀e\u0301!nevnev"), *TOKENIZER.encode(" and on"), EOS]
+STOPPED = [token for letter in "x\u00e9nevnever" for token in TOKENIZER.encode(letter)] + TOKENIZER.encode("zz")[:1] * 2
 REQUEST = GenerationRequest(prompt="Say something:", seed=7, stop=("never", "!ax"), top_logprobs=1)
 QUICK = LivenessLimits(silence_s=0.1, probe_timeout_s=0.2, stuck_s=0.6)
 OTHER = replace(fake_identity(), fingerprint="dd" * 16)
@@ -88,6 +89,16 @@ async def test_an_answer_goes_on_exactly_where_it_was_cut(hurt_after: int) -> No
     assert new.incarnation > old.incarnation
     assert (new.session_id, new.num_prompt_tokens, new.max_tokens) == (old.session_id, old.num_prompt_tokens, old.max_tokens)
     assert (new.noise, new.sampling, list(new.stop_token_ids)) == (old.noise, old.sampling, list(old.stop_token_ids))
+
+
+@pytest.mark.parametrize("hurt_after", range(1, len(STOPPED) - 2))
+async def test_a_stop_string_is_found_across_the_cut(hurt_after: int) -> None:
+    first, second = FakeVerifier(STOPPED, hurt=Hurt.DRAIN, hurt_after=hurt_after), FakeVerifier(STOPPED)
+    async with gateway_over(first, second) as under_test:
+        events = await stream(under_test)
+    end = finished(events)
+    assert (text_of(events), tokens_of(events), end.stop_string) == ("x\u00e9nev", STOPPED[:-2], "never")
+    assert (end.usage.completion_tokens, end.num_failovers) == (len(STOPPED) - 2, 1)
 
 
 @pytest.mark.parametrize("hurt_after", [0, 3, 9])
