@@ -13,12 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from outrider.cli.connection import CollectedAnswer, Connection
+from outrider.errors import Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
@@ -26,8 +27,8 @@ from outrider_models.paths import model_dir
 
 WORDS = ["smooth summer", "hollow story", "brave flower", "black judge", "hollow meadow", "quiet river", "early train", "green coat"]
 NUM_REQUESTS = len(WORDS)
-NUM_TOKENS = 160
-HURT_AFTER = 24
+NUM_TOKENS = 240
+HURT_AFTER = 16
 START_S = 120.0
 SETTLE_S = 60.0
 STOP_S = 15.0
@@ -110,7 +111,7 @@ def truth(fleet: Fleet) -> list[CollectedAnswer]:
 
 
 def ask_all(fleet: Fleet, hurt: Callable[[], None], num_tokens: int = NUM_TOKENS) -> list[CollectedAnswer]:
-    """All requests at a time; `hurt` is called once half of the answers have HURT_AFTER tokens."""
+    """All requests at a time; `hurt` is called once a few of the answers have HURT_AFTER tokens."""
     num_far = itertools.count(1)
 
     def ask(word: str) -> CollectedAnswer:
@@ -120,7 +121,7 @@ def ask_all(fleet: Fleet, hurt: Callable[[], None], num_tokens: int = NUM_TOKENS
                 answer.add(event, time.perf_counter() - begun_s)
                 if not is_far and answer.num_tokens >= HURT_AFTER:
                     is_far = True
-                    if next(num_far) == NUM_REQUESTS // 2:
+                    if next(num_far) == NUM_REQUESTS // 4:
                         hurt()
         return answer
 
@@ -171,6 +172,27 @@ def test_a_stopped_verifier_costs_no_token_and_is_no_use_as_a_zombie(fleet: Flee
     check(fleet, truth, answers, "SIGSTOP")
     until(lambda: fleet.is_idle("a"), "the woken verifier freed what it held")
     until(lambda: serves(fleet, "a"), "a served again")
+
+
+def test_a_killed_gateway_costs_a_client_that_asks_again_no_token(fleet: Fleet, truth: list[CollectedAnswer]) -> None:
+    """The same request with the tokens it has, at the gateway started anew; the text that comes is exactly what was missing."""
+    cut, rest, asked = CollectedAnswer(), CollectedAnswer(), request(WORDS[0], NUM_TOKENS)
+    asked.request_id = "mine"
+    with suppress(Unavailable), Connection(fleet.address("gateway")) as gateway:
+        for event in gateway.stream(asked):
+            cut.add(event, 0.0)
+            if cut.num_tokens >= HURT_AFTER:
+                fleet.signal("gateway", signal.SIGKILL)
+    fleet.restart("gateway")
+    asked.resume_token_ids.extend(cut.first.token_ids)
+    with Connection(fleet.address("gateway")) as gateway:
+        for event in gateway.stream(asked):
+            rest.add(event, 0.0)
+    assert cut.first.token_ids + rest.first.token_ids == truth[0].first.token_ids
+    assert cut.first.text + rest.first.text == truth[0].first.text
+    assert rest.first.finished.usage == truth[0].first.finished.usage
+    for name in ("gateway", "a", "b"):
+        until(lambda name=name: fleet.is_idle(name), f"{name} idle")  # type: ignore[misc]
 
 
 def serves(fleet: Fleet, name: str) -> bool:

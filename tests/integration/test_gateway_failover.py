@@ -26,6 +26,7 @@ from outrider.telemetry import names
 from outrider.types.generation import AnswerEvent, Delta, Done, Finished, GenerationRequest, Started
 from outrider.types.identity import Numerics
 from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import sampling_pb2
 
 TOKENIZER = load_tokenizer(MODEL_DIR)
 EOS = 3
@@ -33,7 +34,7 @@ EOS = 3
 SCRIPT = [*TOKENIZER.encode("x😀e\u0301!nevnev"), *TOKENIZER.encode(" and on"), EOS]
 STOPPED = [token for letter in "x\u00e9nevnever" for token in TOKENIZER.encode(letter)] + TOKENIZER.encode("zz")[:1] * 2
 REQUEST = GenerationRequest(prompt="Say something:", seed=7, stop=("never", "!ax"), top_logprobs=1)
-QUICK = LivenessLimits(silence_s=0.1, probe_timeout_s=0.2, stuck_s=0.6)
+QUICK = LivenessLimits(silence_s=0.1, probe_timeout_s=0.4, stuck_s=0.6)
 OTHER = replace(fake_identity(), fingerprint="dd" * 16)
 TIMEOUT_S = 20.0
 
@@ -327,6 +328,48 @@ async def test_a_slow_client_is_not_a_silent_verifier() -> None:
         assert counted(under_test) == {}
     assert num_deltas == num_rounds
     assert len(fake.starts) == 1
+
+
+async def test_slow_clients_do_not_make_their_verifier_look_lost_to_others() -> None:
+    """Their streams fill their windows, and the question whether it lives goes over the same connection."""
+    num_slow, num_rounds = 8, 60
+
+    class Mixed(FakeVerifier):
+        async def _held(self, at: Hold) -> None:
+            if self.starts[-1].noise.seed == 99:
+                await super()._held(at)
+
+    fake = Mixed([40] * num_rounds, logprob_rows=1500, hold=Hold.AFTER_STARTED)
+    async with gateway_over(fake, liveness=QUICK) as under_test:
+        slow = pb.GenerateRequest(prompt="hi", top_logprobs=1, max_tokens=num_rounds, sampling=sampling_pb2.SamplingParams(seed=1))
+        calls = [under_test.stub.Generate(slow) for _ in range(num_slow)]
+        for call in calls:
+            await call.read()
+        await asyncio.wait_for(fake.stalled.wait(), IDLE_TIMEOUT_S)
+        answer = asyncio.ensure_future(stream(under_test, replace(REQUEST, seed=99, max_tokens=3)))
+        await fake.reached.wait()
+        num_asked = fake.num_asked
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            while fake.num_asked < num_asked + 4:
+                await asyncio.sleep(0.01)
+        fake.release.set()
+        assert finished(await answer).num_failovers == 0
+        assert counted(under_test) == {}
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_client_that_leaves_while_its_answer_waits_for_a_verifier_leaves_nothing() -> None:
+    only = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4)
+    async with gateway_over(only, failover=FailoverLimits(place_timeout_s=IDLE_TIMEOUT_S)) as under_test:
+        running = under_test.client.generate(REQUEST)
+        for _ in range(5):
+            await anext(running)
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            while len(only.starts) < 3:  # it is being tried, and refused
+                await asyncio.sleep(0.01)
+        await running.aclose()  # type: ignore[attr-defined]
+        await under_test.idle()
 
 
 async def test_streams_lost_together_do_not_fall_on_one_verifier_together() -> None:

@@ -148,6 +148,22 @@ async def test_what_we_slept_through_ourselves_is_nobodys_silence() -> None:
             await wait
 
 
+async def test_a_deadline_that_we_slept_over_says_nothing() -> None:
+    asked = Asked(DeadlinePassed("too late"))
+    asked.may_answer.clear()
+    async with watched(asked) as liveness:
+        wait = asyncio.ensure_future(wait_in(Listener(liveness)))
+        await asked.asked.wait()
+        time.sleep(2 * (LIMITS.probe_timeout_s + LIMITS.silence_s))  # this process was stopped while it waited for the answer
+        asked.may_answer.set()
+        asked.asked.clear()
+        await asked.asked.wait()  # it is asked again, and nobody was told of a loss before
+        assert not wait.done()
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+
+
 def test_which_errors_another_verifier_may_mend() -> None:
     assert loss_cause(Unavailable("gone")) is LossCause.GONE
     assert loss_cause(RemoteFailure("broken")) is LossCause.BROKEN

@@ -62,7 +62,6 @@ class Liveness:
         self._moved_s = 0.0
         self._stuck_at: int | None = None
         self._banned_until_s = 0.0
-        self.num_probes = 0
 
     def is_stuck(self, num_steps: int) -> bool:
         """Whether it was lost of late for taking no steps, and has taken none since. num_steps: what it says now."""
@@ -99,12 +98,16 @@ class Liveness:
 
     async def _probe(self, since_s: float) -> None:
         """Ask, and tell every waiting stream if it is lost. since_s: when the longest wait began."""
-        self.num_probes += 1
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
         try:
             num_steps = await self._ask(self._limits.probe_timeout_s)
         except Unavailable as error:
             self._lose(LossCause.GONE, f"verifier {self._address} fell silent and is gone: {error}")
         except Cancelled as error:
+            if clock() - begun_s > self._limits.probe_timeout_s + self._limits.silence_s:
+                self._heard_s = clock()  # we slept over its deadline: the answer may have been there
+                return
             self._lose(LossCause.SILENT, f"verifier {self._address} fell silent and does not answer: {error}")
         except OutriderError as error:
             _LOG.warning("verifier %s answers a question for its steps with a fault: %s", self._address, error)
