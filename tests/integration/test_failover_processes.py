@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ WORDS = ["smooth summer", "hollow story", "brave flower", "black judge", "hollow
 NUM_REQUESTS = len(WORDS)
 NUM_TOKENS = 240
 HURT_AFTER = 16
+ALL_STOPPED_S = 3.0
 START_S = 120.0
 SETTLE_S = 60.0
 STOP_S = 15.0
@@ -172,6 +174,25 @@ def test_a_stopped_verifier_costs_no_token_and_is_no_use_as_a_zombie(fleet: Flee
     check(fleet, truth, answers, "SIGSTOP")
     until(lambda: fleet.is_idle("a"), "the woken verifier freed what it held")
     until(lambda: serves(fleet, "a"), "a served again")
+
+
+def test_when_every_verifier_was_stopped_the_first_to_wake_up_goes_on(fleet: Fleet, truth: list[CollectedAnswer]) -> None:
+    """Each of them finds the answers that it had before, in older incarnations, and gives them up."""
+    timers = [threading.Timer(ALL_STOPPED_S, fleet.signal, (name, signal.SIGCONT)) for name in ("a", "b")]
+
+    def stop_all() -> None:
+        for name in ("a", "b"):
+            fleet.signal(name, signal.SIGSTOP)
+        for timer in timers:
+            timer.start()
+
+    try:
+        answers = ask_all(fleet, stop_all)
+    finally:
+        for timer in timers:
+            timer.join()
+    check(fleet, truth, answers, f"SIGSTOP of all for {ALL_STOPPED_S:g} s")
+    until(lambda: fleet.is_idle("a"), "a idle")
 
 
 def test_a_killed_gateway_costs_a_client_that_asks_again_no_token(fleet: Fleet, truth: list[CollectedAnswer]) -> None:

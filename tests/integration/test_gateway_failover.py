@@ -225,6 +225,19 @@ async def test_the_only_verifier_may_come_back_at_its_address() -> None:
     assert finished(events).num_failovers == 1
 
 
+async def test_the_only_verifier_that_froze_and_thaws_takes_its_own_answer_over() -> None:
+    only = FakeVerifier(SCRIPT, hurt=Hurt.FREEZE, hurt_after=4)
+    async with gateway_over(only, liveness=QUICK) as under_test:
+        answer = asyncio.ensure_future(stream(under_test))
+        await only.hurting.wait()
+        await only.wait_live(0)  # its stream was cancelled: it is lost
+        only.thaw()
+        events = await answer
+        assert counted(under_test) == {"silent": 1}
+    assert tokens_of(events) == SCRIPT
+    assert [start.incarnation for start in only.starts] == [1, 2]
+
+
 async def test_a_full_verifier_is_waited_for() -> None:
     first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4), FakeVerifier(SCRIPT, refuse=Overloaded("no room"))
     async with gateway_over(first, second) as under_test:
