@@ -19,7 +19,7 @@ from outrider.gateway.loss import LossCause, loss_cause
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.convert import acceptance_name
 from outrider.rpc.convert.sampling import COUPLED
-from outrider.rpc.status import DeadlinePassed, RemoteFailure
+from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import verifier_pb2
 
 Metadata = tuple[tuple[str, str], ...]
@@ -141,7 +141,9 @@ class Failover:
             self._num_openings += 1
             try:
                 return await self._open(verifier, verifier.fingerprint, start)
-            except (Unavailable, Overloaded, RemoteFailure) as error:
+            except OutriderError as error:
+                if loss_cause(error) is None and not isinstance(error, Overloaded):
+                    raise
                 pool.report_failure(verifier, error)
                 problem = error
         return problem
