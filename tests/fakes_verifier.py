@@ -123,6 +123,8 @@ class FakeVerifier(VerifierServiceServicer):
 
     async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
         self.num_asked += 1
+        async with self._changed:
+            self._changed.notify_all()
         if self._frozen:
             await self._thawed.wait()
         drafter = identity_to_proto(fake_identity(model="fake/draft"))
@@ -172,8 +174,12 @@ class FakeVerifier(VerifierServiceServicer):
 
     async def wait_live(self, num_live: int) -> None:
         """Return once exactly this many streams are held; TimeoutError after IDLE_TIMEOUT_S."""
+        await self.wait_until(lambda: self.num_live == num_live)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds, looked at with every stream that comes or goes and every GetInfo; TimeoutError after IDLE_TIMEOUT_S."""
         async with asyncio.timeout(IDLE_TIMEOUT_S), self._changed:
-            await self._changed.wait_for(lambda: self.num_live == num_live)
+            await self._changed.wait_for(condition)
 
     async def _hurt(self, num_tokens: int) -> None:
         """What `hurt` says, when its time has come; returns to a stream that may go on."""

@@ -112,10 +112,7 @@ async def test_a_full_verifier_is_waited_for() -> None:
     first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4), FakeVerifier(SCRIPT, refuse=Overloaded("no room"))
     async with gateway_over(first, second) as under_test:
         answer = asyncio.ensure_future(stream(under_test))
-        async with asyncio.timeout(IDLE_TIMEOUT_S):
-            while not second.starts:
-                await first.hurting.wait()
-                await asyncio.sleep(0)
+        await second.wait_until(lambda: len(second.starts) >= 2)
         second.refuse = None
         assert tokens_of(await answer) == SCRIPT
     assert len({start.incarnation for start in second.starts}) == len(second.starts), "every opening has an incarnation of its own"
@@ -199,8 +196,6 @@ async def test_a_client_that_leaves_while_its_answer_waits_for_a_verifier_leaves
         running = under_test.client.generate(REQUEST)
         for _ in range(5):
             await anext(running)
-        async with asyncio.timeout(IDLE_TIMEOUT_S):
-            while len(only.starts) < 3:  # it is being tried, and refused
-                await asyncio.sleep(0.01)
+        await only.wait_until(lambda: len(only.starts) >= 3)  # it is being tried, and refused
         await running.aclose()  # type: ignore[attr-defined]
         await under_test.idle()
