@@ -65,6 +65,17 @@ async def test_a_stop_string_is_found_across_the_cut(hurt_after: int) -> None:
     assert (end.usage.completion_tokens, end.num_failovers) == (len(STOPPED) - 2, 1)
 
 
+async def test_an_answer_in_one_message_fails_over_too() -> None:
+    first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=5), FakeVerifier(SCRIPT)
+    whole = await undisturbed()
+    async with gateway_over(first, second) as under_test:
+        answer = await under_test.client.generate_once(REQUEST, TIMEOUT_S)
+    (sample,) = answer.samples
+    assert (sample.text, list(sample.token_ids)) == (text_of(whole), tokens_of(whole))
+    assert len(sample.logprobs) == len(sample.origins) == len(SCRIPT)
+    assert (sample.finished.num_failovers, sample.finished.exact) == (1, True)
+
+
 async def test_samples_fail_over_each_by_itself() -> None:
     first, second = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=5, hold=Hold.AFTER_STARTED), FakeVerifier(SCRIPT)
     async with gateway_over(first, second) as under_test:

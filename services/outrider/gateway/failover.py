@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from outrider.errors import OutriderError, Overloaded, Unavailable
@@ -19,7 +20,6 @@ from outrider.gateway.loss import LossCause, loss_cause
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.convert import acceptance_name
 from outrider.rpc.convert.sampling import COUPLED
-from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import verifier_pb2
 
 Metadata = tuple[tuple[str, str], ...]
@@ -69,7 +69,7 @@ class Failover:
     async def next_stream(self, lost: DecodeStream, error: OutriderError, tokens: Sequence[int]) -> DecodeStream:
         """Close a stream that ended with this error, and open the one that goes on after these tokens of the answer.
 
-        Raises the error itself when no other verifier may mend it, Unavailable when none takes the sample over in time, DeadlinePassed.
+        Raises the error itself when no other verifier may mend it, Unavailable when none takes the sample over in time.
         """
         lost.close()
         self._openings.pool.report_failure(lost.verifier, error)
@@ -112,7 +112,7 @@ class Failover:
         wait_s = self._limits.place_timeout_s if remaining_s is None else min(remaining_s, self._limits.place_timeout_s)
         problem: OutriderError = Unavailable("none was asked")
         self._num_openings = 0
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 for delay_s in self._delays_s():
                     await asyncio.sleep(delay_s)
@@ -120,9 +120,6 @@ class Failover:
                     if isinstance(result, DecodeStream):
                         return result
                     problem = result
-        except TimeoutError:
-            if self._openings.remaining_s == 0.0:
-                raise DeadlinePassed("the request's deadline passed while its answer waited for another verifier") from None
         raise Unavailable(f"the verifier was lost in the midst of the answer, and no other took it over: {problem}")
 
     async def _ask_all(self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier]) -> DecodeStream | OutriderError:
