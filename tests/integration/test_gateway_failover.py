@@ -18,6 +18,7 @@ from fakes_failover import (
     REQUEST,
     SCRIPT,
     STOPPED,
+    TIMEOUT_S,
     counted,
     deltas,
     finished,
