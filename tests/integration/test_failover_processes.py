@@ -113,17 +113,18 @@ def truth(fleet: Fleet) -> list[CollectedAnswer]:
 
 
 def ask_all(fleet: Fleet, hurt: Callable[[], None], num_tokens: int = NUM_TOKENS) -> list[CollectedAnswer]:
-    """All requests at a time; `hurt` is called once a few of the answers have HURT_AFTER tokens."""
-    num_far = itertools.count(1)
+    """All requests at a time; `hurt` is called once all of them have begun to be answered: one that no verifier has taken yet may be
+    refused when all are lost, for its client can ask again."""
+    num_begun = itertools.count(1)
 
     def ask(word: str) -> CollectedAnswer:
-        answer, is_far, begun_s = CollectedAnswer(), False, time.perf_counter()
+        answer, has_begun, begun_s = CollectedAnswer(), False, time.perf_counter()
         with Connection(fleet.address("gateway")) as gateway:
             for event in gateway.stream(request(word, num_tokens)):
                 answer.add(event, time.perf_counter() - begun_s)
-                if not is_far and answer.num_tokens >= HURT_AFTER:
-                    is_far = True
-                    if next(num_far) == NUM_REQUESTS // 4:
+                if not has_begun and answer.num_tokens:
+                    has_begun = True
+                    if next(num_begun) == NUM_REQUESTS:
                         hurt()
         return answer
 
