@@ -15,10 +15,11 @@ from outrider.coordinator.load_columns import LoadColumns
 from outrider.coordinator.step_times import GRID_ROWS, sampled
 from outrider.types.fleet import PairMeasurement, Replica
 
-MAX_KEPT_PAIRS = 32  # of a verifier; the nearest
+MAX_KEPT_PAIRS = 16  # of a verifier; those that promise most
 UNKNOWN_ROUND_TRIP_US = 2_000.0
 PRIOR_ACCEPTANCE = 0.6  # of a pair that has not drafted yet: an ordinary text and a drafter that suits it
 PREFILL_ROWS = 256  # of a step that reads a prompt: what a prompt token costs is a share of such a step
+_LEAST_ACCEPTANCE = 0.01
 SESSIONS, BLOCKS, QUEUE_US = range(3)  # rows of load.load
 _PREFILL_AT = int(np.searchsorted(GRID_ROWS, PREFILL_ROWS))
 
@@ -84,19 +85,29 @@ class VerifierTable:
         self.pair_rows[: self.num_rows][self.pair_rows[: self.num_rows] == drafter_row] = NOBODY
 
     def _update_pairs(self, row: int, pairs: Mapping[str, PairMeasurement], drafter_row: Callable[[str], int]) -> None:
-        known = ((_round_trip_us(pair), endpoint, pair) for endpoint, pair in pairs.items() if drafter_row(endpoint) != NOBODY)
+        known = [(_promise_us(pair), endpoint, pair) for endpoint, pair in pairs.items() if drafter_row(endpoint) != NOBODY]
         kept = sorted(known, key=lambda one: one[:2])[:MAX_KEPT_PAIRS]
         self.pair_rows[row] = NOBODY
         if not kept:
             self.nearest_us[row], self.likeliest[row] = UNKNOWN_ROUND_TRIP_US, PRIOR_ACCEPTANCE
             return
-        acceptances = [PRIOR_ACCEPTANCE if pair.acceptance_rate is None else pair.acceptance_rate for _, _, pair in kept]
+        trips_us = [_round_trip_us(pair) for _, _, pair in kept]
+        acceptances = [_acceptance(pair) for _, _, pair in kept]
         self.pair_rows[row, : len(kept)] = [drafter_row(endpoint) for _, endpoint, _ in kept]
-        self.pair_trip_us[row, : len(kept)] = [trip_us for trip_us, _, _ in kept]
+        self.pair_trip_us[row, : len(kept)] = trips_us
         self.pair_acceptance[row, : len(kept)] = acceptances
-        self.nearest_us[row] = min(kept[0][0], UNKNOWN_ROUND_TRIP_US)
+        self.nearest_us[row] = min(UNKNOWN_ROUND_TRIP_US, *trips_us)
         self.likeliest[row] = max(PRIOR_ACCEPTANCE, *acceptances)
 
 
 def _round_trip_us(pair: PairMeasurement) -> float:
     return float(pair.round_trip_us or UNKNOWN_ROUND_TRIP_US)
+
+
+def _acceptance(pair: PairMeasurement) -> float:
+    return PRIOR_ACCEPTANCE if pair.acceptance_rate is None else pair.acceptance_rate
+
+
+def _promise_us(pair: PairMeasurement) -> float:
+    """The smaller, the more it promises: far ones and those that are rarely right promise little."""
+    return _round_trip_us(pair) / max(_LEAST_ACCEPTANCE, _acceptance(pair))
