@@ -34,6 +34,7 @@ _EXAMPLES = """examples:
   outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
+  outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
 The last line is RESULT {json}."""
 
 
@@ -46,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "fleet")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -81,6 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     _add_network(parser.add_argument_group("network and load: replayed drafts"))
     _add_simulation(parser.add_argument_group("simulate"))
+    _add_fleet(parser.add_argument_group("fleet"))
     parser.set_defaults(run=run)
 
 
@@ -102,7 +104,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
     group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")
     group.add_argument("--delays", nargs="+", type=_not_negative, metavar="D", help="axis: one way, in target steps")
-    group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time")
+    group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time; fleet: one number, requests in all")
     group.add_argument("--curves", nargs="+", metavar="NAME", help="axis: flat, knee, measured, or file with --curve")
     group.add_argument("--shared", nargs="+", type=_positive, metavar="X", help="axis: how much longer each takes while both run")
     group.add_argument("--unsure", nargs="+", metavar="W/R", help="axis: how often the drafter stops before a wrong / a right guess")
@@ -116,8 +118,13 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--floor", type=_positive, default=0.97, metavar="X", help="least ratio of a judged policy (%(default)s)")
     group.add_argument("--share", type=_positive, metavar="X", help="of the usual number of tokens a cell")
     group.add_argument("--drafter", choices=("chain", "session"), default="chain", help="reduced or real sessions (%(default)s)")
-    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts (%(default)s)")
+    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts; fleet: of everything (%(default)s)")
     group.add_argument("--jobs", type=int, metavar="N", help="processes (as many as there are cores)")
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--verifiers", type=int, metavar="N", help="in the simulated fleet (1000; --quick: 64)")
+    group.add_argument("--drafters", type=int, metavar="N", help="in the simulated fleet (2000; --quick: 128)")
 
 
 def _positive(text: str) -> float:

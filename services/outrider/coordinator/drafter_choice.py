@@ -22,7 +22,7 @@ MAX_UNMEASURED = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Drafters of verifiers, [S, C] each: rows of the table, and microseconds a token with them; NOBODY and infinite where there is none."""
+    """Drafters of verifiers, [S, C]: rows of the table, and microseconds a token with them; where none, NOBODY and infinite."""
 
     rows: IntColumns
     token_us: FloatColumns
