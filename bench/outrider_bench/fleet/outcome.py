@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
+
+COUNTED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,20 @@ class Answer:
 
 @dataclass(slots=True)
 class Outcome:
-    """num_refused: times that a turn found no room and asked again."""
+    """answers: in the order in which they ended. num_refused: times that a turn found no room and asked again."""
 
     answers: list[Answer] = field(default_factory=list)
     num_refused: int = 0
 
     def numbers(self) -> dict[str, float]:
-        """tokens_per_s over the whole run, percentiles in milliseconds, share of further turns that went where their prefix was warm."""
+        """tokens_per_s until COUNTED_SHARE of the answers had ended (the last ones are few and slow), percentiles in milliseconds,
+        warm_share of further turns, which went where their prefix was warm."""
+        counted = self.answers[: math.ceil(COUNTED_SHARE * len(self.answers))]
         token_ms = np.array([answer.token_us for answer in self.answers]) / 1e3
         first_ms = np.array([answer.first_s - answer.asked_s for answer in self.answers]) * 1e3
         further = [answer.was_warm for answer in self.answers if answer.is_further]
         return {
-            "tokens_per_s": round(sum(answer.num_tokens for answer in self.answers) / max(answer.ended_s for answer in self.answers), 1),
+            "tokens_per_s": round(sum(answer.num_tokens for answer in counted) / counted[-1].ended_s, 1),
             "token_ms_p50": round(float(np.percentile(token_ms, 50)), 3),
             "token_ms_p99": round(float(np.percentile(token_ms, 99)), 3),
             "first_token_ms_p50": round(float(np.percentile(first_ms, 50)), 1),

@@ -18,11 +18,11 @@ from outrider.coordinator.round_times import drafted_us, plain_us, rows_of_steps
 from outrider.coordinator.step_times import GRID_ROWS, sampled, step_us
 from outrider.types.fleet import PairMeasurement, Replica, Role
 from outrider_bench.fleet.simulated_drafter import SimulatedDrafter
-from outrider_bench.fleet.workload import MAX_ANSWER_LEN, Turn
+from outrider_bench.fleet.workload import DIGEST_LEN, MAX_ANSWER_LEN, Turn
 from outrider_bench.fleet.world import BLOCK_LEN, IDENTITY, MAX_SESSIONS, NUM_BLOCKS, VerifierSpec
 
 READ_ROWS = 256
-MAX_WARM = 256  # conversations whose prefix is kept
+MAX_WARM = 1_024  # beginnings of prefixes that are kept
 MAX_PAIRS = 24
 LEARNING = 0.3  # of a pair's acceptance, from each session that ends
 
@@ -68,10 +68,10 @@ class SimulatedVerifier:
 
     def admit(self, session: Session, now_s: float) -> float:
         """When its prefix will have been read."""
-        digests = session.turn.digests
+        digests = session.turn.digests(session.turn.prefix_len)
         num_warm = max((at for at, digest in enumerate(digests, start=1) if digest in self.warm), default=0)
         session.was_warm = num_warm > 0
-        cold = session.turn.prefix_len * (1.0 - num_warm / len(digests))
+        cold = session.turn.prefix_len - num_warm * DIGEST_LEN
         self.num_sessions += 1
         self.num_blocks += blocks_of(session.turn)
         self.reading_until_s = max(self.reading_until_s, now_s) + cold * self._read_us / 1e6
@@ -136,7 +136,7 @@ class SimulatedVerifier:
     def _end(self, session: Session) -> None:
         self.num_sessions -= 1
         self.num_blocks -= blocks_of(session.turn)
-        for digest in session.turn.digests:
+        for digest in session.turn.digests(session.turn.prefix_len + session.turn.answer_len):
             self.warm[digest] = None
             self.warm.move_to_end(digest)
         while len(self.warm) > MAX_WARM:

@@ -121,7 +121,9 @@ class Coordinator:
         self._drafters = {one.spec.endpoint: at for at, one in enumerate(drafters)}
 
     def choose(self, turn: Turn, now_s: float) -> Chosen | None:
-        wish = PlacementWish(f"user {turn.user}", turn.tenant, turn.prefix_len, max_tokens=MAX_ANSWER_LEN, prefix_digests=turn.digests)
+        wish = PlacementWish(
+            f"user {turn.user}", turn.tenant, turn.prefix_len, max_tokens=MAX_ANSWER_LEN, prefix_digests=turn.digests(turn.prefix_len)
+        )
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         try:
             placement_id, placement = self._fleet.place(wish, now_s)

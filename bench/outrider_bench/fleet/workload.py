@@ -13,24 +13,26 @@ FURTHER_PROMPT_LEN = (20, 200)
 MEAN_ANSWER_LEN, MAX_ANSWER_LEN = 180, 768
 MEAN_THINK_S = 2.0
 NUM_TENANTS = 12
+DIGEST_LEN = 512  # tokens: a digest for every so many, so that no prefix here has more than a wish may name
 TEXT_LUCK = 0.15  # how far a text's acceptance may be from what the drafter's is on average
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request. answer_len: what it turns out to be; placements know MAX_ANSWER_LEN only. text_luck: added to acceptance."""
+    """One request. is_further: it follows another turn, whose prefix may be warm. answer_len: what it turns out to be; placements know
+    MAX_ANSWER_LEN only. text_luck: added to acceptance."""
 
     user: int
     tenant: str
+    conversation: int
+    is_further: bool
     prefix_len: int
     answer_len: int
-    digests: tuple[bytes, ...]
     text_luck: float
 
-    @property
-    def is_further(self) -> bool:
-        """Whether it follows another turn, whose prefix may be warm."""
-        return len(self.digests) > 1
+    def digests(self, length: int) -> tuple[bytes, ...]:
+        """Of the beginnings of the first `length` tokens of the conversation, shortest first."""
+        return tuple(f"{self.user} {self.conversation} {at}".encode() for at in range(length // DIGEST_LEN))
 
 
 class Users:
@@ -57,16 +59,16 @@ class Users:
             self._conversations[user] += 1
             self._turns_left[user] = luck.randint(1, MAX_TURNS)
         self._turns_left[user] -= 1
-        digests = before.digests if before else ()
         prefix_len = (
             before.prefix_len + before.answer_len + luck.randint(*FURTHER_PROMPT_LEN) if before else luck.randint(*FIRST_PROMPT_LEN)
         )
         turn = Turn(
             user,
             f"tenant {user % NUM_TENANTS}",
+            self._conversations[user],
+            before is not None,
             prefix_len,
             min(MAX_ANSWER_LEN, 1 + int(luck.expovariate(1.0 / MEAN_ANSWER_LEN))),
-            (*digests, f"{user} {self._conversations[user]} {len(digests)}".encode()),
             before.text_luck if before else luck.uniform(-TEXT_LUCK, TEXT_LUCK),
         )
         self._last[user] = turn
