@@ -13,10 +13,10 @@ from outrider.session.pacing.contract import CostCurve
 MIN_STEP_US = 1.0
 UNKNOWN_COST = ((1, 20_000.0), (64, 40_000.0))  # (rows, us) of a verifier that has measured no step yet
 GRID_ROWS = np.array([*range(1, 5), *(base << shift for shift in range(1, 12) for base in (3, 4))], np.int64)  # 1 2 3 4 6 8 12 ... 8192
-_SPANS = np.diff(GRID_ROWS).astype(np.float64)
 _LAST = int(GRID_ROWS[-1])
-# The grid's interval of every row count: looked up rather than searched for, thousands at a time.
+# The grid's interval of every row count, and how far into it: looked up rather than searched for, thousands at a time.
 _INTERVALS = np.clip(np.searchsorted(GRID_ROWS, np.arange(_LAST + 1), "right") - 1, 0, len(GRID_ROWS) - 2)
+_INTO = (np.arange(_LAST + 1) - GRID_ROWS[_INTERVALS]) / np.diff(GRID_ROWS)[_INTERVALS]
 
 FloatColumns = npt.NDArray[np.float64]
 IntColumns = npt.NDArray[np.int64]
@@ -32,7 +32,8 @@ def sampled(cost: tuple[tuple[int, float], ...]) -> FloatColumns:
 
 def step_us(samples: FloatColumns, num_rows: IntColumns) -> FloatColumns:
     """[S, L] microseconds of steps of num_rows [S, L], each at least 1, by the samples [S, len(GRID_ROWS)] of their verifiers."""
-    at = _INTERVALS[np.minimum(num_rows, _LAST)]
-    left = np.take_along_axis(samples, at, axis=1)
-    right = np.take_along_axis(samples, at + 1, axis=1)
-    return np.asarray(left + (right - left) * ((num_rows - GRID_ROWS[at]) / _SPANS[at]), np.float64)
+    capped = np.minimum(num_rows, _LAST)
+    # Flat places: much quicker than an index for each axis.
+    flat, places = samples.reshape(-1), _INTERVALS[capped] + np.arange(len(samples))[:, None] * samples.shape[1]
+    left = flat[places]
+    return np.asarray(left + (flat[places + 1] - left) * _INTO[capped], np.float64)
