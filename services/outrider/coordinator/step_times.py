@@ -36,4 +36,8 @@ def step_us(samples: FloatColumns, num_rows: IntColumns) -> FloatColumns:
     # Flat places: much quicker than an index for each axis.
     flat, places = samples.reshape(-1), _INTERVALS[capped] + np.arange(len(samples))[:, None] * samples.shape[1]
     left = flat[places]
-    return np.asarray(left + (flat[places + 1] - left) * _INTO[capped], np.float64)
+    found = left + (flat[places + 1] - left) * _INTO[capped]
+    if (num_rows > _LAST).any():  # on along the last slope; hardly ever
+        slopes = (samples[:, -1] - samples[:, -2]) / (_LAST - int(GRID_ROWS[-2]))
+        found += (num_rows - capped) * slopes[:, None]
+    return np.asarray(found, np.float64)
