@@ -77,8 +77,10 @@ def test_a_drain_is_told_with_every_heartbeat_and_ends_with_the_incarnation() ->
     assert fleet.announce(verifier("v0"), 1.0) is True
     with pytest.raises(Unavailable):
         fleet.place(wish(), 1.0)
-    assert fleet.announce(verifier("v0", incarnation=2), 1.5) is False
-    assert placed_at(fleet, wish(), 1.5) == "v0:1"
+    assert fleet.replicas(9.0) == []
+    assert fleet.announce(verifier("v0"), 9.0) is True  # silence is not obedience
+    assert fleet.announce(verifier("v0", incarnation=2), 9.5) is False
+    assert placed_at(fleet, wish(), 9.5) == "v0:1"
     with pytest.raises(UnknownSession, match="nobody"):
         fleet.drain("nobody")
 
@@ -334,7 +336,7 @@ class AnyCourse(RuleBasedStateMachine):
             with pytest.raises(Superseded):
                 self.fleet.announce(replica, self.now_s)
             return
-        if incarnation > self.newest[name] or name not in self.in_lease():
+        if incarnation > self.newest[name]:
             self.drained.discard(name)
         self.newest[name] = incarnation
         assert self.fleet.announce(replica, self.now_s) == (name in self.drained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,24 @@ def test_a_second_drafter_is_taken_only_while_it_is_spare() -> None:
     assert place(table_of(fleet), wish()).drafters == ("d0:1", "d1:1")
     busy = [replace(one, num_sessions=9, draft_us=one.draft_us / 4) if one.role is Role.DRAFTER else one for one in fleet]
     assert place(table_of(busy), wish()).drafters == ("d0:1",)
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"draining": True},
+        {"num_sessions": 15},
+        {"identity": identity("another vocabulary")},
+        {"identity": identity(noise_revision=2)},
+        {"endpoint": "excluded:1"},
+    ],
+)
+def test_a_drafter_that_is_quicker_but_unfit_is_left_out(unfit: dict[str, Any]) -> None:
+    asked = wish(num_samples=2, exclude=frozenset({"excluded:1"}))
+    quick = drafter("quick", draft_us=10.0, **unfit)
+    for pairs in ({}, {quick.endpoint: NEAR}):
+        fleet = [verifier("v0", pairs=pairs), quick, drafter("d1")]
+        assert place(table_of(fleet), asked).drafters == ("d1:1",)
 
 
 def test_no_drafter_is_taken_where_drafting_would_not_pay() -> None:

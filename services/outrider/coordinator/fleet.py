@@ -22,8 +22,8 @@ from outrider.types.fleet import Placement, PlacementWish, Replica, Role
 class FleetLimits:
     """Bounds. announce_every_s: between heartbeats. lease_s: silence after which a replica is taken out. placement_lease_s: after which a
     placement that was never finished is forgotten. affinity_s: for which a prefix is believed to be warm. max_replicas: in lease.
-    max_incarnations: replicas that are gone and whose newest incarnation is
-    still known."""
+    max_incarnations: replicas that are gone and of which is still known which
+    incarnation was the newest, and whether it was to drain."""
 
     announce_every_s: float = 0.5
     lease_s: float = 2.0
@@ -55,7 +55,7 @@ class Fleet:
         self._table = FleetTable(self.limits.max_replicas)
         self._members: OrderedDict[str, _Member] = OrderedDict()  # by replica_id, longest silent first
         self._at_endpoint: dict[tuple[Role, str], str] = {}
-        self._incarnations: OrderedDict[str, int] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # newest incarnation, whether it was ordered to drain
         self._numbers = 0
         self._by_number: dict[int, _Member] = {}
         self._placements = LivePlacements(self.limits.max_placements, self.limits.placement_lease_s)
@@ -123,7 +123,7 @@ class Fleet:
 
     def _check_incarnation(self, replica: Replica) -> None:
         member = self._members.get(replica.replica_id)
-        newest = member.replica.incarnation if member else self._incarnations.get(replica.replica_id, replica.incarnation)
+        newest = member.replica.incarnation if member else self._gone.get(replica.replica_id, (replica.incarnation, False))[0]
         if replica.incarnation < newest:
             raise Superseded(f"replica {replica.replica_id!r} has announced itself as incarnation {newest}: {replica.incarnation} must end")
         holder = self._members.get(self._at_endpoint.get((replica.role, replica.endpoint), replica.replica_id))
@@ -137,7 +137,8 @@ class Fleet:
         if len(self._members) >= self.limits.max_replicas:
             raise Overloaded(f"the fleet has {len(self._members)} replicas, the most that it may have")
         self._numbers += 1
-        member = _Member(replica, self._table.join(replica), self._numbers, now_s)
+        was_ordered = self._gone.pop(replica.replica_id, None) == (replica.incarnation, True)  # it was silent for a while, no more
+        member = _Member(replica, self._table.join(replica), self._numbers, now_s, was_ordered)
         self._members[replica.replica_id] = self._by_number[member.number] = member
         self._at_endpoint[replica.role, replica.endpoint] = replica.replica_id
         return member
@@ -147,10 +148,10 @@ class Fleet:
         self._table.leave(member.seat)
         del self._members[replica.replica_id], self._by_number[member.number]
         del self._at_endpoint[replica.role, replica.endpoint]
-        self._incarnations[replica.replica_id] = replica.incarnation
-        self._incarnations.move_to_end(replica.replica_id)
-        if len(self._incarnations) > self.limits.max_incarnations:
-            self._incarnations.popitem(last=False)
+        self._gone[replica.replica_id] = replica.incarnation, member.ordered_to_drain
+        self._gone.move_to_end(replica.replica_id)
+        if len(self._gone) > self.limits.max_incarnations:
+            self._gone.popitem(last=False)
 
     def _forget_silent(self, now_s: float) -> None:
         """Whoever and whatever is past its lease."""
