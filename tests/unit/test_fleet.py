@@ -298,6 +298,14 @@ def test_rows_are_used_again_and_nothing_of_the_former_holder_is_left() -> None:
             fleet.place(wish(fingerprint=str(at - 1)), now_s)
 
 
+def test_a_new_drafter_is_not_taken_for_the_one_whose_row_it_got() -> None:
+    fleet = fleet_of(drafter("d0", draft_us=5_000.0), verifier("v0"))
+    fleet.announce(verifier("v0", pairs={"d0:1": PairMeasurement(10, 0.99)}), 1.9)
+    assert fleet.place(wish(), 1.9)[1].drafters == ("d0:1",)
+    fleet.announce(drafter("d1", draft_us=5_000.0), 2.1)  # the other has been silent for too long
+    assert fleet.place(wish(), 2.1)[1].drafters == ()
+
+
 def test_numbers_of_keys_are_used_again() -> None:
     keys = Interned()
     first, again, second = keys.hold("a"), keys.hold("a"), keys.hold("b")

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes_fleet import KNEE, STEP_US, drafter, identity, table_of, verifier, wish
-from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, place
+from outrider.coordinator.fleet_table import FleetTable
+from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, _Search, place, room_for
 from outrider.coordinator.round_times import DRAFT_LENS, ROUND_OVERHEAD_US, drafted_us, plain_us, rows_of_steps
 from outrider.coordinator.step_times import GRID_ROWS, sampled, step_us
 from outrider.coordinator.verifier_table import MAX_KEPT_PAIRS
@@ -150,6 +151,26 @@ def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
     assert place(table_of([*fleet, better]), asked).token_us <= before.token_us
 
 
+@settings(max_examples=200)
+@given(fleets(), wishes())
+def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish) -> None:
+    check_bounds(table_of(fleet), asked)
+
+
+@pytest.mark.parametrize("acceptance", [None, 0.2, 0.95])
+@pytest.mark.parametrize("round_trip_us", [0, 20, 15_000])
+def test_the_bound_of_a_measured_pair_holds(acceptance: float | None, round_trip_us: int) -> None:
+    pairs = {"d0:1": PairMeasurement(round_trip_us, acceptance), "d1:1": PairMeasurement(5_000, 0.5)}
+    check_bounds(table_of([verifier("v0", pairs=pairs), drafter("d0"), drafter("d1")]), wish())
+
+
+def check_bounds(table: FleetTable, asked: PlacementWish) -> None:
+    search = _Search(table, asked, np.flatnonzero(room_for(table, asked).roomy), {})
+    if len(search._rows):
+        looked = search._look()
+        assert (looked.token_us >= search._bounds[: len(looked.rows)]).all()
+
+
 def test_the_best_is_found_among_more_than_are_looked_at_together() -> None:
     """Bounds are built of the best of every pair, so most are too good: the search must go on past its first chunk."""
     far = [f"d{at}:1" for at in range(2)]
@@ -252,6 +273,14 @@ def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:
     placed = place(table_of([verifier("v0", cost=()), drafter("d0", draft_us=0.0)]), wish())
     assert placed.drafters == ("d0:1",)
     assert 0.0 < placed.token_us < 1e6
+
+
+def test_alternatives_are_the_next_best_of_the_same_bits() -> None:
+    slower = [verifier(f"v{at}", cost=((1, STEP_US * (1 + at / 10)),)) for at in range(6)]
+    slower[1] = replace(slower[1], identity=identity(fingerprint="others"))
+    slower[3] = replace(slower[3], num_sessions=16)
+    placed = place(table_of(slower), wish())
+    assert (placed.verifier, placed.alternatives) == ("v0:1", ("v2:1", "v4:1", "v5:1"))
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------------
