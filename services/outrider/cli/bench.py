@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies compared.
+"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies and placements compared.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers and OpenVINO, identity of tokens, cost of steps, policies far apart, loaded or simulated",
+        help="speed against transformers and OpenVINO, identity of tokens, cost of steps, policies far apart, loaded or simulated, fleets",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
