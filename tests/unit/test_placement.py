@@ -95,7 +95,7 @@ def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
     return takes(replica, asked) and has_blocks and asked.fingerprint in ("", replica.identity.fingerprint)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(fleets(), wishes())
 def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fleet: list[Replica], asked: PlacementWish) -> None:
     by_endpoint = {replica.endpoint: replica for replica in fleet}
@@ -118,7 +118,7 @@ def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fle
         assert incompatibility(found.identity, chosen.identity) is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(fleets(), wishes(), st.randoms(use_true_random=False))
 def test_the_order_in_which_the_fleet_joined_changes_nothing(fleet: list[Replica], asked: PlacementWish, order: random.Random) -> None:
     shuffled = list(fleet)

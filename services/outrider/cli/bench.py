@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies and placements compared.
+"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies, placements.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
