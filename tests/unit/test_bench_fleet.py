@@ -6,11 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from outrider.cli.bench import add_parser
-from outrider.coordinator.step_times import sampled
+from outrider.coordinator.round_times import drafted_us, rows_of_steps
+from outrider.coordinator.step_times import sampled, step_us
 from outrider.errors import InvalidRequest
+from outrider.session.pacing.registry import make_pacing
 from outrider.types.fleet import MAX_PREFIX_DIGESTS
 from outrider_bench.fleet import run
 from outrider_bench.fleet.driver import FULL, QUICK, Size, size_of
@@ -20,6 +23,9 @@ from outrider_bench.fleet.simulated_verifier import Session, SimulatedVerifier
 from outrider_bench.fleet.strategies import STRATEGIES, Coordinator, LeastLoaded, Replicas, RoundRobin
 from outrider_bench.fleet.workload import Users
 from outrider_bench.fleet.world import MAX_SESSIONS, NUM_BLOCKS, make_world
+from outrider_bench.simulation.curves import CURVE_SHAPES
+from outrider_bench.simulation.event_loop import simulate
+from outrider_bench.simulation.world import Phase, World
 
 SMALL = Run(make_world(6, 10, 3), 300, 3)
 
@@ -86,6 +92,21 @@ def test_a_simulated_verifier_decodes_as_its_cost_says() -> None:
     assert helped.token_us < alone.token_us
     assert end_s is not None
     assert alone in verifier.finished(end_s * 1.01)  # two sessions share steps that are hardly longer
+
+
+@pytest.mark.parametrize(("draft_us", "delay_us"), [(500, 150), (2_000, 150), (2_000, 2_000)])
+@pytest.mark.parametrize("acceptance", [0.5, 0.8])
+@pytest.mark.parametrize("num_sessions", [1, 6])
+def test_what_a_token_takes_is_about_what_the_real_pacing_takes(draft_us: int, delay_us: int, acceptance: float, num_sessions: int) -> None:
+    """The services' own sessions and `adaptive`, step by step on virtual time, are the yardstick."""
+    verify = CURVE_SHAPES["knee"].verify_curve(10_000)
+    draft = CURVE_SHAPES["knee"].draft_curve(draft_us)
+    world = World(verify, draft, ((Phase(acceptance),),), delay_us=delay_us, output_len=200, num_sessions=num_sessions)
+    real_us = num_sessions * 1e6 / simulate(world, make_pacing("adaptive"), 800 * num_sessions).tokens_per_s
+    sessions = np.array([num_sessions])
+    steps = step_us(sampled(verify.points)[None], rows_of_steps(sessions))
+    pair = (np.array([[float(draft_us)]]), np.array([[2.0 * delay_us]]), np.array([[acceptance]]))
+    assert 0.8 < float(drafted_us(steps, sessions, *pair)[0, 0]) / real_us < 1.2
 
 
 def test_a_prefix_that_was_read_is_warm() -> None:

@@ -168,7 +168,9 @@ class _Search:
         rows, token_us = candidates.rows[at], candidates.token_us[at]
         table = self._table.drafters
         paying = np.flatnonzero(token_us < PAYS_BELOW * looked.plain_us[chosen])
-        best_first = paying[np.lexsort((table.order[rows[paying]], np.round(token_us[paying], _DIGITS)))]
+        # Guesses that are there in time are worth the same from any drafter: the one with the most time to spare is taken.
+        crowded_us = table.crowded_us(self._wish.num_samples)[rows[paying]]
+        best_first = paying[np.lexsort((table.order[rows[paying]], crowded_us, np.round(token_us[paying], _DIGITS)))]
         ordered = [int(rows[one]) for one in best_first]
         spare = [row for row in ordered[1:] if table.num_sessions[row] + self._wish.num_samples <= SPARE_SHARE * table.max_sessions[row]]
         return [*ordered[:1], *spare[: MAX_DRAFTERS - 1]]
