@@ -30,8 +30,8 @@ MAX_ALTERNATIVES = 3
 # `outrider bench fleet` with 256 verifiers: looking at 32 or at 128 made no difference to any user.
 LOOK_AT, MAX_LOOKED_AT = 16, 64
 # The time until the first token is spread over so many at most: fewer than most answers have, because a prompt that is read holds up
-# everybody else at that verifier too. `outrider bench fleet --quick`, answers of 180 tokens on average: 64 / 128 / 256 gave 52 / 58 / 90 ms
-# a token at p99 and 105 / 118 / 161 ms to the median first token, at the same tokens per second.
+# everybody else at that verifier too. `outrider bench fleet --quick`, answers of 180 tokens on average: 64 / 128 / 256 gave 54 / 60 / 116
+# ms a token at p99, 104 / 133 / 227 ms to the median first token, 40,400 / 40,000 / 39,000 tokens/s.
 SPREAD_TOKENS = 64
 PAYS_BELOW = 0.97  # of plain decoding's time: a gain smaller than the model's error is none
 SPARE_SHARE = 0.5  # a drafter fuller than this is left to requests that have none
