@@ -72,7 +72,7 @@ VENDORS: dict[str, set[str]] = {
     "outrider.gateway": _GRPC | {"jinja2", "numpy", "tokenizers", "uvloop"},
     "outrider.gateway.model_folder": {"huggingface_hub"},
     "outrider.gateway.slow_tokenizer": {"transformers"},
-    "outrider.coordinator": _GRPC | {"ray"},
+    "outrider.coordinator": _GRPC | {"numpy", "ray"},
     "drafter_service": _GRPC | {"numpy", "uvloop"},
     "verifier_service": _GRPC | {"numpy", "uvloop"},
     "router_service": _GRPC | {"numpy", "uvloop"},

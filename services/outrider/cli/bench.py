@@ -1,4 +1,4 @@
-"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies compared.
+"""`outrider bench`: speed against transformers, OpenVINO and plain decoding, identity of tokens, cost of steps, policies, placements.
 
 The drivers live in bench/outrider_bench, beside the code they measure but not in it; this module only declares their options and
 hands over. Must not measure anything itself.
@@ -35,6 +35,7 @@ _EXAMPLES = """examples:
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
+  outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
 The last line is RESULT {json}."""
 
 
@@ -42,12 +43,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare `outrider bench`."""
     parser = subparsers.add_parser(
         "bench",
-        help="speed against transformers and OpenVINO, identity of tokens, cost of steps, policies far apart, loaded or simulated",
+        help="speed against transformers and OpenVINO, identity of tokens, cost of steps, policies far apart, loaded or simulated, fleets",
         description="Measure the whole stack on this machine: same prompts, repetitions in rotated order, medians.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "chaos")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "chaos", "fleet")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -85,6 +86,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     chaos = parser.add_argument_group("chaos")
     chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
     chaos.add_argument("--fault-seed", type=int, default=1, metavar="N", help="of the schedule (%(default)s)")
+    _add_fleet(parser.add_argument_group("fleet"))
     parser.set_defaults(run=run)
 
 
@@ -106,7 +108,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
     group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")
     group.add_argument("--delays", nargs="+", type=_not_negative, metavar="D", help="axis: one way, in target steps")
-    group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time")
+    group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time; fleet: one number, requests in all")
     group.add_argument("--curves", nargs="+", metavar="NAME", help="axis: flat, knee, measured, or file with --curve")
     group.add_argument("--shared", nargs="+", type=_positive, metavar="X", help="axis: how much longer each takes while both run")
     group.add_argument("--unsure", nargs="+", metavar="W/R", help="axis: how often the drafter stops before a wrong / a right guess")
@@ -120,8 +122,13 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--floor", type=_positive, default=0.97, metavar="X", help="least ratio of a judged policy (%(default)s)")
     group.add_argument("--share", type=_positive, metavar="X", help="of the usual number of tokens a cell")
     group.add_argument("--drafter", choices=("chain", "session"), default="chain", help="reduced or real sessions (%(default)s)")
-    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts (%(default)s)")
+    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts; fleet: of everything (%(default)s)")
     group.add_argument("--jobs", type=int, metavar="N", help="processes (as many as there are cores)")
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--verifiers", type=int, metavar="N", help="in the simulated fleet (1000; --quick: 64)")
+    group.add_argument("--drafters", type=int, metavar="N", help="in the simulated fleet (2000; --quick: 128)")
 
 
 def _positive(text: str) -> float:

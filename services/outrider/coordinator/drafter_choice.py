@@ -1,0 +1,108 @@
+"""The drafters that a few verifiers could have, and what a token takes with each of them.
+
+A verifier is looked at with every drafter it has measured, and with the MAX_UNMEASURED quickest of those it has not: these differ in
+nothing but the time of a token, so no further one could be better. Must not know which verifiers are worth looking at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outrider.coordinator.fleet_table import FleetTable
+from outrider.coordinator.interned import NOBODY
+from outrider.coordinator.round_times import drafted_us
+from outrider.coordinator.step_times import FloatColumns, IntColumns, Mask
+from outrider.coordinator.verifier_table import PRIOR_ACCEPTANCE, UNKNOWN_ROUND_TRIP_US
+from outrider.types.fleet import PlacementWish, Role
+
+MAX_UNMEASURED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Drafters of verifiers, [S, C]: rows of the table, and microseconds a token with them; where none, NOBODY and infinite."""
+
+    rows: IntColumns
+    token_us: FloatColumns
+
+
+class UsableDrafters:
+    """Those with room for a wish, with the time of a token when they have it too."""
+
+    def __init__(self, table: FleetTable, wish: PlacementWish) -> None:
+        drafters, size = table.drafters, table.drafters.num_rows
+        self._table = drafters
+        room = drafters.max_sessions[:size] - drafters.num_sessions
+        self.mask: Mask = drafters.takes[:size] & (room >= wish.num_samples)
+        self.mask[table.rows_of(Role.DRAFTER, wish.exclude)] = False
+        self.token_us = drafters.crowded_us(wish.num_samples)
+
+    def quickest_of(self, group: int) -> IntColumns:
+        """At most MAX_UNMEASURED rows of a group, quickest first."""
+        rows = np.flatnonzero(self.mask & (self._table.group[: len(self.mask)] == group))
+        if len(rows) > MAX_UNMEASURED:
+            times = self.token_us[rows]
+            rows = rows[times <= np.partition(times, MAX_UNMEASURED - 1)[MAX_UNMEASURED - 1]]
+        return rows[np.lexsort((self._table.order[rows], self.token_us[rows]))][:MAX_UNMEASURED]
+
+
+class DrafterChoice:
+    """Drafters for verifiers of one table and one wish."""
+
+    def __init__(self, table: FleetTable, wish: PlacementWish) -> None:
+        self._verifiers = table.verifiers
+        self._usable = UsableDrafters(table, wish)
+        self._group = table.drafters.group
+        self._quickest: dict[int, IntColumns] = {}
+
+    def least_token_us(self, verifier_rows: IntColumns) -> FloatColumns:
+        """[S] a drafted token of the quickest drafter that each could have; infinite where there is none."""
+        found = np.full(len(verifier_rows), np.inf)
+        groups = self._verifiers.group[verifier_rows]
+        for group in np.unique(groups):
+            quickest = self._quickest_of(int(group))
+            if len(quickest):
+                found[groups == group] = self._usable.token_us[quickest[0]]
+        return found
+
+    def candidates(self, verifier_rows: IntColumns, steps_us: FloatColumns, num_sessions: IntColumns) -> Candidates:
+        """Of verifiers [S], whose steps_us and num_sessions are those of round_times."""
+        measured = self._usable_pairs(verifier_rows)
+        unmeasured = self._unmeasured(verifier_rows, self._verifiers.pair_rows[verifier_rows])
+        rows = np.concatenate((measured, unmeasured), axis=1)
+        trip_us = np.full(rows.shape, UNKNOWN_ROUND_TRIP_US)
+        acceptance = np.full(rows.shape, PRIOR_ACCEPTANCE)
+        trip_us[:, : measured.shape[1]] = self._verifiers.pair_trip_us[verifier_rows]
+        acceptance[:, : measured.shape[1]] = self._verifiers.pair_acceptance[verifier_rows]
+        if not len(self._usable.token_us):
+            return Candidates(rows, np.full(rows.shape, np.inf))
+        draft_us = self._usable.token_us[np.maximum(rows, 0)]
+        token_us = drafted_us(steps_us, num_sessions, draft_us, trip_us, acceptance)
+        token_us[rows == NOBODY] = np.inf
+        return Candidates(rows, token_us)
+
+    def _quickest_of(self, group: int) -> IntColumns:
+        if group not in self._quickest:
+            self._quickest[group] = self._usable.quickest_of(group)
+        return self._quickest[group]
+
+    def _usable_pairs(self, verifier_rows: IntColumns) -> IntColumns:
+        """[S, MAX_KEPT_PAIRS] rows of measured drafters; NOBODY for those that cannot be had."""
+        rows = self._verifiers.pair_rows[verifier_rows]
+        if not len(self._usable.mask):
+            return np.full_like(rows, NOBODY)
+        at = np.maximum(rows, 0)
+        usable = (rows != NOBODY) & self._usable.mask[at] & (self._group[at] == self._verifiers.group[verifier_rows][:, None])
+        return np.where(usable, rows, NOBODY)
+
+    def _unmeasured(self, verifier_rows: IntColumns, pair_rows: IntColumns) -> IntColumns:
+        """[S, MAX_UNMEASURED] rows of the quickest drafters, NOBODY for those that the verifier has measured."""
+        found = np.full((len(verifier_rows), MAX_UNMEASURED), NOBODY, np.int64)
+        groups = self._verifiers.group[verifier_rows]
+        for group in np.unique(groups):
+            quickest = self._quickest_of(int(group))
+            found[groups == group, : len(quickest)] = quickest
+        met = (found[:, :, None] == pair_rows[:, None, :]).any(axis=2)
+        return np.where(met, NOBODY, found)

@@ -1,0 +1,196 @@
+"""The fleet's state: who is in lease, what was placed, where prefixes are warm. Sans I/O; the caller brings the time.
+
+Everything in it comes back with the next heartbeats, except placements and affinity, which only make it better: a coordinator that
+starts anew knows enough after one heartbeat of everybody. Must not know transport, clocks, processes, or how a placement is chosen.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from outrider.coordinator.fleet_table import FleetTable, Seat
+from outrider.coordinator.live_placements import LivePlacement, LivePlacements
+from outrider.coordinator.placement import amounts_of, place, room_for
+from outrider.coordinator.prefix_affinity import PrefixAffinity
+from outrider.coordinator.tenant_shares import TenantShares
+from outrider.errors import Overloaded, Superseded, UnknownSession
+from outrider.types.fleet import Placement, PlacementWish, Replica, Role
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """Bounds. announce_every_s: between heartbeats. lease_s: silence after which a replica is taken out. placement_lease_s: after which a
+    placement that was never finished is forgotten. affinity_s: for which a prefix is believed to be warm. max_replicas: in lease.
+    max_incarnations: replicas that are gone and of which is still known which
+    incarnation was the newest, and whether it was to drain."""
+
+    announce_every_s: float = 0.5
+    lease_s: float = 2.0
+    placement_lease_s: float = 3600.0
+    affinity_s: float = 600.0
+    max_replicas: int = 16_384
+    max_incarnations: int = 65_536
+    max_placements: int = 262_144
+    max_affinity_entries: int = 262_144
+
+
+@dataclass(slots=True)
+class _Member:
+    """A replica in lease. number: of its stay, never used again. ordered_to_drain: by an operator; its own wish is in the replica."""
+
+    replica: Replica
+    seat: Seat
+    number: int
+    heard_s: float
+    ordered_to_drain: bool = False
+
+
+class Fleet:
+    """One coordinator's view. epoch: the later one started has the larger. Times in seconds, on one clock that never goes back."""
+
+    def __init__(self, epoch: int, limits: FleetLimits | None = None) -> None:
+        self.epoch = epoch
+        self.limits = limits or FleetLimits()
+        self._table = FleetTable(self.limits.max_replicas)
+        self._members: OrderedDict[str, _Member] = OrderedDict()  # by replica_id, longest silent first
+        self._at_endpoint: dict[tuple[Role, str], str] = {}
+        self._gone: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # newest incarnation, whether it was ordered to drain
+        self._numbers = 0
+        self._by_number: dict[int, _Member] = {}
+        self._placements = LivePlacements(self.limits.max_placements, self.limits.placement_lease_s)
+        self._tenants = TenantShares()
+        self._affinity = PrefixAffinity(self.limits.max_affinity_entries, self.limits.affinity_s)
+
+    def announce(self, replica: Replica, now_s: float) -> bool:
+        """A heartbeat. True: it is asked to drain.
+
+        Raises Superseded for an older incarnation of the same replica or of another one at the same endpoint, and Overloaded when there
+        are max_replicas.
+        """
+        self._forget_silent(now_s)
+        self._check_incarnation(replica)
+        member = self._members.get(replica.replica_id)
+        if member is not None and not _same_process(member.replica, replica):
+            self._leave(member)
+            member = None
+        if member is None:
+            member = self._join(replica, now_s)
+        else:
+            member.replica, member.heard_s = replica, now_s
+            self._members.move_to_end(replica.replica_id)
+            self._table.update(member.seat, replica)
+        if member.ordered_to_drain:
+            self._table.refuse(member.seat)
+        return member.ordered_to_drain
+
+    def place(self, wish: PlacementWish, now_s: float) -> tuple[int, Placement]:
+        """A placement and its id, counted as load at once. Raises Unavailable or Overloaded (the tenant's share is in tenant_shares.py)."""
+        self._forget_silent(now_s)
+        self._placements.check_room()
+        self._tenants.check(wish.tenant, room_for(self._table, wish).used_share)
+        warm = self._warm_rows(wish, now_s)
+        placement = place(self._table, wish, warm)
+        return self._count(wish, placement, warm, now_s), placement
+
+    def finish(self, placement_id: int, num_tokens: int, token_us: float, failure: str, now_s: float) -> None:
+        """It has ended. An id that is unknown is no error. failure: of its verifier, which takes no requests until its next heartbeat.
+
+        num_tokens and token_us (what came of it) are for whoever counts them; heartbeats tell the same of all requests together.
+        """
+        self._forget_silent(now_s)
+        placement = self._placements.pop(placement_id)
+        if placement is None:
+            return
+        loads = self._table.verifiers.load
+        if failure and loads.holds(placement.verifier):
+            self._table.verifiers.takes[placement.verifier.row] = False
+        self._release(placement)
+
+    def drain(self, replica_id: str) -> None:
+        """Take it out of placement, and tell it with its next heartbeat. Raises UnknownSession. Its next incarnation is not meant."""
+        member = self._members.get(replica_id)
+        if member is None:
+            raise UnknownSession(f"no replica {replica_id!r} is in the fleet")
+        member.ordered_to_drain = True
+        self._table.refuse(member.seat)
+
+    def replicas(self, now_s: float) -> list[Replica]:
+        """In lease, by replica_id; those that an operator drains are marked as draining."""
+        self._forget_silent(now_s)
+        members = sorted(self._members.values(), key=lambda member: member.replica.replica_id)
+        return [replace(one.replica, draining=True) if one.ordered_to_drain else one.replica for one in members]
+
+    def _check_incarnation(self, replica: Replica) -> None:
+        member = self._members.get(replica.replica_id)
+        newest = member.replica.incarnation if member else self._gone.get(replica.replica_id, (replica.incarnation, False))[0]
+        if replica.incarnation < newest:
+            raise Superseded(f"replica {replica.replica_id!r} has announced itself as incarnation {newest}: {replica.incarnation} must end")
+        holder = self._members.get(self._at_endpoint.get((replica.role, replica.endpoint), replica.replica_id))
+        if holder is None or holder.replica.replica_id == replica.replica_id:
+            return
+        if replica.incarnation <= holder.replica.incarnation:
+            raise Superseded(f"{replica.endpoint} belongs to replica {holder.replica.replica_id!r}, which was started later")
+        self._leave(holder)  # one address has one process: the older one is gone and cannot say so
+
+    def _join(self, replica: Replica, now_s: float) -> _Member:
+        if len(self._members) >= self.limits.max_replicas:
+            raise Overloaded(f"the fleet has {len(self._members)} replicas, the most that it may have")
+        self._numbers += 1
+        was_ordered = self._gone.pop(replica.replica_id, None) == (replica.incarnation, True)  # it was silent for a while, no more
+        member = _Member(replica, self._table.join(replica), self._numbers, now_s, was_ordered)
+        self._members[replica.replica_id] = self._by_number[member.number] = member
+        self._at_endpoint[replica.role, replica.endpoint] = replica.replica_id
+        return member
+
+    def _leave(self, member: _Member) -> None:
+        replica = member.replica
+        self._table.leave(member.seat)
+        del self._members[replica.replica_id], self._by_number[member.number]
+        del self._at_endpoint[replica.role, replica.endpoint]
+        self._gone[replica.replica_id] = replica.incarnation, member.ordered_to_drain
+        self._gone.move_to_end(replica.replica_id)
+        if len(self._gone) > self.limits.max_incarnations:
+            self._gone.popitem(last=False)
+
+    def _forget_silent(self, now_s: float) -> None:
+        """Whoever and whatever is past its lease."""
+        while self._members:
+            longest_silent = next(iter(self._members.values()))
+            if now_s - longest_silent.heard_s <= self.limits.lease_s:
+                break
+            self._leave(longest_silent)
+        for placement in self._placements.expired(now_s):
+            self._release(placement)
+
+    def _warm_rows(self, wish: PlacementWish, now_s: float) -> dict[int, float]:
+        warm = self._affinity.warm(wish.prefix_digests, now_s)
+        return {self._by_number[number].seat.row: share for number, share in warm.items() if number in self._by_number}
+
+    def _count(self, wish: PlacementWish, placement: Placement, warm: dict[int, float], now_s: float) -> int:
+        """Its load, so that the next wish is placed beside it."""
+        verifiers, drafters = self._table.verifiers, self._table.drafters
+        member = self._members[self._at_endpoint[Role.VERIFIER, placement.verifier]]
+        row = member.seat.row
+        held = verifiers.load.add(row, amounts_of(self._table, wish, warm, row))
+        rows = self._table.rows_of(Role.DRAFTER, placement.drafters)
+        drafting = tuple(drafters.load.add(drafter_row, (wish.num_samples,)) for drafter_row in rows)
+        self._affinity.remember(wish.prefix_digests, member.number, now_s)
+        self._tenants.add(wish.tenant, wish.num_samples)
+        return self._placements.add(LivePlacement(wish.tenant, wish.num_samples, held, drafting, now_s))
+
+    def _release(self, placement: LivePlacement) -> None:
+        self._table.verifiers.load.remove(placement.verifier)
+        for entry in placement.drafters:
+            self._table.drafters.load.remove(entry)
+        self._tenants.remove(placement.tenant, placement.num_samples)
+
+
+def _same_process(known: Replica, heard: Replica) -> bool:
+    """Whether a heartbeat can be of the process that has the seat."""
+    return (known.incarnation, known.role, known.endpoint, known.identity) == (
+        heard.incarnation,
+        heard.role,
+        heard.endpoint,
+        heard.identity,
+    )

@@ -1,0 +1,113 @@
+"""Every verifier of the fleet as columns, one row a verifier, kept up to date by heartbeats rather than built for each placement.
+
+Knows what a heartbeat says of a verifier and what was placed since. Must not know wishes, nor who is in lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from outrider.coordinator.endpoint_order import order_of
+from outrider.coordinator.interned import NOBODY, Interned
+from outrider.coordinator.load_columns import LoadColumns
+from outrider.coordinator.step_times import GRID_ROWS, sampled
+from outrider.types.fleet import PairMeasurement, Replica
+
+MAX_KEPT_PAIRS = 16  # of a verifier; those that promise most
+UNKNOWN_ROUND_TRIP_US = 2_000.0
+PRIOR_ACCEPTANCE = 0.6  # of a pair that has not drafted yet: an ordinary text and a drafter that suits it
+PREFILL_ROWS = 256  # of a step that reads a prompt: what a prompt token costs is a share of such a step
+_LEAST_ACCEPTANCE = 0.01
+SESSIONS, BLOCKS, QUEUE_US = range(3)  # rows of load.load
+_PREFILL_AT = int(np.searchsorted(GRID_ROWS, PREFILL_ROWS))
+
+
+class VerifierTable:
+    """Columns are read by placement, up to `num_rows`; rows without a verifier have `takes` False and are overwritten by the next one.
+
+    takes: alive, not draining, not failed since its newest heartbeat. group: of those that may draft for it. steps_us: [rows, GRID_ROWS].
+    read_us: a prompt token. pair_rows: of drafters it has measured, NOBODY where none; pair_trip_us and pair_acceptance belong to these.
+    nearest_us, likeliest: bounds over all drafters, measured or not. order: breaks ties.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.num_rows = 0
+        self.takes = np.zeros(capacity, np.bool_)
+        self.group, self.fingerprint = (np.full(capacity, NOBODY, np.int64) for _ in range(2))
+        self.max_context, self.max_sessions, self.num_blocks, self.block_len = (np.zeros(capacity) for _ in range(4))
+        self.steps_us = np.zeros((capacity, len(GRID_ROWS)))
+        self.read_us, self.nearest_us, self.likeliest = (np.zeros(capacity) for _ in range(3))
+        self.pair_rows = np.full((capacity, MAX_KEPT_PAIRS), NOBODY, np.int64)
+        self.pair_trip_us, self.pair_acceptance = (np.zeros((capacity, MAX_KEPT_PAIRS)) for _ in range(2))
+        self.order = np.zeros(capacity, np.uint64)
+        self.endpoints = [""] * capacity
+        self.load = LoadColumns((True, True, False), capacity)
+        self.fingerprints = Interned()
+        self._free: list[int] = []
+
+    def join(self, endpoint: str) -> int:
+        """A row for a verifier that was not here."""
+        row = self._free.pop() if self._free else self.num_rows
+        self.num_rows = max(self.num_rows, row + 1)
+        self.endpoints[row], self.order[row] = endpoint, order_of(endpoint)
+        self.load.clear(row)
+        return row
+
+    def leave(self, row: int) -> None:
+        """It is gone."""
+        self.takes[row] = False
+        self.fingerprints.release(int(self.fingerprint[row]))
+        self.fingerprint[row] = self.group[row] = NOBODY
+        self.pair_rows[row] = NOBODY
+        self.load.clear(row)
+        self._free.append(row)
+
+    def update(self, row: int, replica: Replica, group: int, drafter_row: Callable[[str], int]) -> None:
+        """A heartbeat. drafter_row: of an endpoint, NOBODY when it is in no row."""
+        held = int(self.fingerprint[row])
+        self.fingerprint[row] = self.fingerprints.hold(replica.identity.fingerprint)
+        if held != NOBODY:
+            self.fingerprints.release(held)
+        self.group[row] = group
+        self.max_context[row] = replica.identity.max_context or np.inf
+        self.max_sessions[row] = replica.max_sessions
+        pages = replica.block_len and replica.kv_blocks_total
+        self.num_blocks[row], self.block_len[row] = (replica.kv_blocks_total, replica.block_len) if pages else (np.inf, 1.0)
+        self.steps_us[row] = sampled(replica.cost)
+        self.read_us[row] = self.steps_us[row, _PREFILL_AT] / PREFILL_ROWS
+        self.load.report(row, (replica.num_sessions, replica.kv_blocks_used, replica.queue_us))
+        self._update_pairs(row, replica.pairs, drafter_row)
+
+    def forget_drafter(self, drafter_row: int) -> None:
+        """Another drafter may get its row: no measurement of it may stay."""
+        self.pair_rows[: self.num_rows][self.pair_rows[: self.num_rows] == drafter_row] = NOBODY
+
+    def _update_pairs(self, row: int, pairs: Mapping[str, PairMeasurement], drafter_row: Callable[[str], int]) -> None:
+        known = [(_promise_us(pair), endpoint, pair) for endpoint, pair in pairs.items() if drafter_row(endpoint) != NOBODY]
+        kept = sorted(known, key=lambda one: one[:2])[:MAX_KEPT_PAIRS]
+        self.pair_rows[row] = NOBODY
+        if not kept:
+            self.nearest_us[row], self.likeliest[row] = UNKNOWN_ROUND_TRIP_US, PRIOR_ACCEPTANCE
+            return
+        trips_us = [_round_trip_us(pair) for _, _, pair in kept]
+        acceptances = [_acceptance(pair) for _, _, pair in kept]
+        self.pair_rows[row, : len(kept)] = [drafter_row(endpoint) for _, endpoint, _ in kept]
+        self.pair_trip_us[row, : len(kept)] = trips_us
+        self.pair_acceptance[row, : len(kept)] = acceptances
+        self.nearest_us[row] = min(UNKNOWN_ROUND_TRIP_US, *trips_us)
+        self.likeliest[row] = max(PRIOR_ACCEPTANCE, *acceptances)
+
+
+def _round_trip_us(pair: PairMeasurement) -> float:
+    return float(pair.round_trip_us or UNKNOWN_ROUND_TRIP_US)
+
+
+def _acceptance(pair: PairMeasurement) -> float:
+    return PRIOR_ACCEPTANCE if pair.acceptance_rate is None else pair.acceptance_rate
+
+
+def _promise_us(pair: PairMeasurement) -> float:
+    """The smaller, the more it promises: far ones and those that are rarely right promise little."""
+    return _round_trip_us(pair) / max(_LEAST_ACCEPTANCE, _acceptance(pair))

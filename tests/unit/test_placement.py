@@ -1,0 +1,355 @@
+"""Where a request goes: never where it cannot, always where a token is expected soonest, whatever order the fleet joined in."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes_fleet import KNEE, STEP_US, drafter, identity, table_of, verifier, wish
+from outrider.coordinator.fleet_table import FleetTable
+from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, _Search, place, room_for
+from outrider.coordinator.round_times import DRAFT_LENS, ROUND_OVERHEAD_US, drafted_us, plain_us, rows_of_steps
+from outrider.coordinator.step_times import GRID_ROWS, sampled, step_us
+from outrider.coordinator.verifier_table import MAX_KEPT_PAIRS
+from outrider.errors import Overloaded, Unavailable
+from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.round_model import best_ahead_course, measured_rates, plain_course, serial_courses
+from outrider.types.fleet import PairMeasurement, PlacementWish, Replica, Role
+from outrider.types.identity import incompatibility
+
+VOCABULARIES = ("vocabulary", "another")
+NEAR = PairMeasurement(200, 0.8, True)
+
+# --- any fleet, any wish -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def verifiers(draw: st.DrawFn, name: str) -> Replica:
+    scale = draw(st.sampled_from((0.5, 1.0, 2.0)))
+    pairs = draw(st.dictionaries(st.sampled_from([f"d{at}:1" for at in range(6)]), pair_measurements(), max_size=4))
+    return verifier(
+        name,
+        identity=identity(
+            draw(st.sampled_from(VOCABULARIES)), draw(st.sampled_from(("bits", "others"))), noise_revision=draw(st.integers(1, 2))
+        ),
+        draining=draw(st.booleans()),
+        num_sessions=draw(st.integers(0, 17)),
+        kv_blocks_used=draw(st.integers(0, 60)),
+        kv_blocks_total=draw(st.sampled_from((0, 20, 60))),
+        cost=tuple((rows, us * scale) for rows, us in KNEE[: draw(st.integers(0, 4))]),
+        queue_us=draw(st.sampled_from((0.0, 1e5))),
+        pairs=pairs,
+    )
+
+
+def pair_measurements() -> st.SearchStrategy[PairMeasurement]:
+    return st.builds(PairMeasurement, st.integers(0, 20_000), st.one_of(st.none(), st.floats(0.0, 1.0)), st.booleans())
+
+
+@st.composite
+def drafters(draw: st.DrawFn, name: str) -> Replica:
+    return drafter(
+        name,
+        identity=identity(draw(st.sampled_from(VOCABULARIES)), noise_revision=draw(st.integers(1, 2))),
+        draining=draw(st.booleans()),
+        num_sessions=draw(st.integers(0, 17)),
+        draft_us=draw(st.sampled_from((0.0, 300.0, 1_000.0, 9_000.0))),
+        late_share=draw(st.floats(0.0, 1.0)),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Replica]:
+    found = [draw(verifiers(f"v{at}")) for at in range(draw(st.integers(0, 6)))]
+    return [*found, *(draw(drafters(f"d{at}")) for at in range(draw(st.integers(0, 6))))]
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> PlacementWish:
+    endpoints = [f"{kind}{at}:1" for kind in "vd" for at in range(6)]
+    return wish(
+        num_samples=draw(st.integers(1, 3)),
+        prefix_len=draw(st.sampled_from((1, 100, 400))),
+        fingerprint=draw(st.sampled_from(("", "", "bits", "nobody's"))),
+        exclude=frozenset(draw(st.lists(st.sampled_from(endpoints), max_size=4))),
+        wants_drafts=draw(st.booleans()),
+    )
+
+
+def takes(replica: Replica, asked: PlacementWish) -> bool:
+    return (
+        not replica.draining and replica.endpoint not in asked.exclude and replica.num_sessions + asked.num_samples <= replica.max_sessions
+    )
+
+
+def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
+    """A verifier that may be chosen, by the plainest reading of the rules."""
+    blocks = asked.num_samples * -(-(asked.prefix_len + asked.max_tokens) // replica.block_len)
+    has_blocks = not replica.kv_blocks_total or replica.kv_blocks_used + blocks <= replica.kv_blocks_total
+    return takes(replica, asked) and has_blocks and asked.fingerprint in ("", replica.identity.fingerprint)
+
+
+@settings(max_examples=200)
+@given(fleets(), wishes())
+def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fleet: list[Replica], asked: PlacementWish) -> None:
+    by_endpoint = {replica.endpoint: replica for replica in fleet}
+    able = {one.endpoint for one in fleet if one.role is Role.VERIFIER and takes_all_of(one, asked)}
+    try:
+        placed = place(table_of(fleet), asked)
+    except (Unavailable, Overloaded):
+        assert not able
+        return
+    chosen = by_endpoint[placed.verifier]
+    assert {placed.verifier, *placed.alternatives} <= able
+    assert len(placed.alternatives) == len(set(placed.alternatives)) <= MAX_ALTERNATIVES
+    assert placed.verifier not in placed.alternatives
+    assert {by_endpoint[one].identity.fingerprint for one in placed.alternatives} <= {chosen.identity.fingerprint}
+    assert len(placed.drafters) == len(set(placed.drafters)) <= (MAX_DRAFTERS if asked.wants_drafts else 0)
+    for endpoint in placed.drafters:
+        found = by_endpoint[endpoint]
+        assert found.role is Role.DRAFTER
+        assert takes(found, asked)
+        assert incompatibility(found.identity, chosen.identity) is None
+
+
+@settings(max_examples=100)
+@given(fleets(), wishes(), st.randoms(use_true_random=False))
+def test_the_order_in_which_the_fleet_joined_changes_nothing(fleet: list[Replica], asked: PlacementWish, order: random.Random) -> None:
+    shuffled = list(fleet)
+    order.shuffle(shuffled)
+    assert outcome(fleet, asked) == outcome(fleet, asked) == outcome(shuffled, asked)
+
+
+def outcome(fleet: list[Replica], asked: PlacementWish) -> object:
+    try:
+        return place(table_of(fleet), asked)
+    except (Unavailable, Overloaded) as refusal:
+        return type(refusal), str(refusal)
+
+
+@settings(max_examples=200)
+@given(fleets(), wishes(), st.integers(0, 5), st.floats(0.3, 1.0))
+def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
+    fleet: list[Replica], asked: PlacementWish, at: int, factor: float
+) -> None:
+    known = [replica for replica in fleet if replica.role is Role.VERIFIER]
+    asked = replace(asked, exclude=frozenset())
+    try:
+        before = place(table_of(fleet), asked)
+    except (Unavailable, Overloaded):
+        return
+    model = known[at % len(known)]
+    pairs = {end: replace(pair, round_trip_us=pair.round_trip_us and max(1, pair.round_trip_us // 2)) for end, pair in model.pairs.items()}
+    cost = tuple((rows, us * factor) for rows, us in model.cost)
+    better = replace(model, replica_id="better", endpoint="better:1", queue_us=0.0, cost=cost, pairs=pairs, num_sessions=0)
+    assert place(table_of([*fleet, better]), asked).token_us <= before.token_us
+
+
+@settings(max_examples=200)
+@given(fleets(), wishes())
+def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish) -> None:
+    check_bounds(table_of(fleet), asked)
+
+
+@pytest.mark.parametrize("acceptance", [None, 0.2, 0.95])
+@pytest.mark.parametrize("round_trip_us", [0, 20, 15_000])
+def test_the_bound_of_a_measured_pair_holds(acceptance: float | None, round_trip_us: int) -> None:
+    pairs = {"d0:1": PairMeasurement(round_trip_us, acceptance), "d1:1": PairMeasurement(5_000, 0.5)}
+    check_bounds(table_of([verifier("v0", pairs=pairs), drafter("d0"), drafter("d1")]), wish())
+
+
+def check_bounds(table: FleetTable, asked: PlacementWish) -> None:
+    search = _Search(table, asked, np.flatnonzero(room_for(table, asked).roomy), {})
+    if len(search._rows):
+        looked = search._look()
+        assert (looked.token_us >= search._bounds[: len(looked.rows)]).all()
+
+
+def test_the_best_is_found_among_more_than_are_looked_at_together() -> None:
+    """Bounds are built of the best of every pair, so most are too good: the search must go on past its first chunk."""
+    far = [f"d{at}:1" for at in range(2)]
+    tempting = {far[0]: PairMeasurement(10, 0.01), far[1]: PairMeasurement(900_000, 0.9)}  # near and useless, useful and far
+    fleet = [drafter("d0"), drafter("d1"), *(verifier(f"v{at}", pairs=tempting) for at in range(2 * LOOK_AT))]
+    plain = place(table_of(fleet), wish())
+    assert not plain.drafters
+    best = verifier("best", pairs={far[0]: PairMeasurement(9_000, 0.75)})
+    assert place(table_of([*fleet, best]), wish()).verifier == "best:1"
+
+
+# --- who is chosen --------------------------------------------------------------------------------------------------------
+
+
+def test_the_quicker_verifier_is_chosen_until_its_load_makes_it_the_slower_one() -> None:
+    quick, slow = verifier("quick", cost=((1, 8_000.0), (16, 16_000.0))), verifier("slow", cost=((1, 10_000.0), (16, 20_000.0)))
+    assert place(table_of([quick, slow]), wish()).verifier == "quick:1"
+    assert place(table_of([replace(quick, num_sessions=12), slow]), wish()).verifier == "slow:1"
+    assert place(table_of([replace(quick, queue_us=2e6), slow]), wish()).verifier == "slow:1"
+
+
+def test_equally_quick_verifiers_are_taken_by_load() -> None:
+    fleet = [verifier(f"v{at}", num_sessions=3 if at != 5 else 2, cost=((1, STEP_US),)) for at in range(8)]
+    assert place(table_of(fleet), wish()).verifier == "v5:1"
+
+
+def test_a_pair_that_is_near_and_agrees_is_chosen() -> None:
+    fleet = [verifier("v0", pairs={"d0:1": replace(NEAR, acceptance_rate=0.3)}), verifier("v1", pairs={"d0:1": NEAR}), drafter("d0")]
+    placed = place(table_of(fleet), wish())
+    assert (placed.verifier, placed.drafters) == ("v1:1", ("d0:1",))
+    fleet = [verifier("v0", pairs={"d0:1": NEAR}), verifier("v1", pairs={"d0:1": replace(NEAR, round_trip_us=30_000)}), drafter("d0")]
+    assert place(table_of(fleet), wish()).verifier == "v0:1"
+
+
+def test_a_drafter_that_never_met_the_verifier_is_worth_a_try() -> None:
+    placed = place(table_of([verifier("v0", pairs={"d0:1": PairMeasurement(200, 0.2)}), drafter("d0"), drafter("d1")]), wish())
+    assert placed.drafters[0] == "d1:1"
+
+
+@pytest.mark.parametrize("late", [0.0, 0.9])
+def test_a_drafter_that_is_busy_or_late_comes_after_one_that_is_not(late: float) -> None:
+    tired = drafter("d0", late_share=late, num_sessions=0 if late else 6)
+    placed = place(table_of([verifier("v0"), tired, drafter("d1", draft_us=1_200.0)]), wish())
+    assert placed.drafters[0] == "d1:1"
+
+
+def test_a_second_drafter_is_taken_only_while_it_is_spare() -> None:
+    fleet = [verifier("v0"), drafter("d0"), drafter("d1", draft_us=1_100.0), drafter("d2", draft_us=1_200.0)]
+    assert place(table_of(fleet), wish()).drafters == ("d0:1", "d1:1")
+    busy = [replace(one, num_sessions=9, draft_us=one.draft_us / 4) if one.role is Role.DRAFTER else one for one in fleet]
+    assert place(table_of(busy), wish()).drafters == ("d0:1",)
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"draining": True},
+        {"num_sessions": 15},
+        {"identity": identity("another vocabulary")},
+        {"identity": identity(noise_revision=2)},
+        {"endpoint": "excluded:1"},
+    ],
+)
+def test_a_drafter_that_is_quicker_but_unfit_is_left_out(unfit: dict[str, Any]) -> None:
+    asked = wish(num_samples=2, exclude=frozenset({"excluded:1"}))
+    quick = drafter("quick", draft_us=10.0, **unfit)
+    for pairs in ({}, {quick.endpoint: NEAR}):
+        fleet = [verifier("v0", pairs=pairs), quick, drafter("d1")]
+        assert place(table_of(fleet), asked).drafters == ("d1:1",)
+
+
+def test_no_drafter_is_taken_where_drafting_would_not_pay() -> None:
+    slow = [verifier("v0"), drafter("d0", draft_us=9_500.0)]
+    placed = place(table_of(slow), wish())
+    assert (placed.drafters, placed.alternatives) == ((), ())
+    assert "would not pay" in placed.reason
+    assert "no drafter fits" in place(table_of([verifier("v0")]), wish()).reason
+    assert place(table_of([verifier("v0"), drafter("d0")]), wish(wants_drafts=False)).drafters == ()
+
+
+def test_a_saturated_verifier_decodes_plainly() -> None:
+    """Rows beyond the knee cost in proportion: guesses of everybody would make everybody's step longer."""
+    crowded = verifier("v0", num_sessions=60, max_sessions=64)
+    assert place(table_of([crowded, drafter("d0", draft_us=3_000.0)]), wish()).drafters == ()
+    assert place(table_of([replace(crowded, num_sessions=0), drafter("d0", draft_us=3_000.0)]), wish()).drafters
+
+
+def test_a_warm_prefix_draws_a_request_but_not_at_any_price() -> None:
+    fleet = [verifier("v0", num_sessions=2), verifier("v1")]
+    long = wish(prefix_len=4_000)
+    cold, warm_row = place(table_of(fleet), long), 0
+    assert cold.verifier == "v1:1"
+    warm = place(table_of(fleet), long, {warm_row: 0.9})
+    assert warm.verifier == "v0:1"
+    assert warm.token_us < cold.token_us
+    assert place(table_of([replace(fleet[0], queue_us=1e7), fleet[1]]), long, {warm_row: 0.9}).verifier == "v1:1"
+
+
+def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:
+    placed = place(table_of([verifier("v0", cost=()), drafter("d0", draft_us=0.0)]), wish())
+    assert placed.drafters == ("d0:1",)
+    assert 0.0 < placed.token_us < 1e6
+
+
+def test_alternatives_are_the_next_best_of_the_same_bits() -> None:
+    slower = [verifier(f"v{at}", cost=((1, STEP_US * (1 + at / 10)),)) for at in range(6)]
+    slower[1] = replace(slower[1], identity=identity(fingerprint="others"))
+    slower[3] = replace(slower[3], num_sessions=16)
+    placed = place(table_of(slower), wish())
+    assert (placed.verifier, placed.alternatives) == ("v0:1", ("v2:1", "v4:1", "v5:1"))
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        wish(fingerprint="unknown"),
+        wish(exclude=frozenset({"v0:1"})),
+        wish(prefix_len=30_000, max_tokens=3_000),  # longer than the context
+        wish(num_samples=17),
+        wish(prefix_len=32_000, max_tokens=700, num_samples=5),  # more blocks than there are
+    ],
+)
+def test_nobody_fits(asked: PlacementWish) -> None:
+    with pytest.raises(Unavailable, match="no verifier"):
+        place(table_of([verifier("v0"), drafter("d0")]), asked)
+
+
+@pytest.mark.parametrize("full", [{"num_sessions": 16}, {"kv_blocks_used": 9_990}])
+def test_all_that_fit_are_full(full: dict[str, int]) -> None:
+    fleet = [verifier("v0", **full), verifier("v1", draining=True), verifier("v2", identity=identity(fingerprint="others"))]
+    with pytest.raises(Overloaded, match="full"):
+        place(table_of(fleet), wish(fingerprint="bits"))
+
+
+def test_an_empty_fleet_is_no_crash() -> None:
+    with pytest.raises(Unavailable):
+        place(table_of([]), wish())
+
+
+# --- the model of rounds --------------------------------------------------------------------------------------------------
+
+CURVE = CostCurve(KNEE)
+
+
+@pytest.mark.parametrize("num_sessions", [1, 4, 40])
+@pytest.mark.parametrize("draft_us", [100.0, 1_000.0, 6_000.0])
+@pytest.mark.parametrize("round_trip_us", [100.0, 4_000.0])
+@pytest.mark.parametrize("acceptance", [0.2, 0.6, 0.9])
+def test_no_promise_beats_the_pacing_model_and_few_are_far_from_it(
+    num_sessions: int, draft_us: float, round_trip_us: float, acceptance: float
+) -> None:
+    rates = measured_rates(CURVE, num_sessions, draft_us, round_trip_us / 2, ROUND_OVERHEAD_US)
+    courses = [*serial_courses(rates, acceptance, 1.0), best_ahead_course(rates, acceptance, 1.0)]
+    best_us = 1.0 / max(course.tokens_per_us for course in courses)
+    sessions = np.array([num_sessions])
+    steps = step_us(sampled(KNEE)[None], rows_of_steps(sessions))
+    mine = float(drafted_us(steps, sessions, np.array([[draft_us]]), np.array([[round_trip_us]]), np.array([[acceptance]]))[0, 0])
+    assert plain_us(steps)[0] == pytest.approx(1.0 / plain_course(rates).tokens_per_us)
+    plain = float(plain_us(steps)[0])
+    assert best_us * (1 - 1e-9) <= mine
+    assert min(mine, plain) <= 1.2 * best_us
+
+
+def test_a_step_of_any_rows_is_read_off_the_grid() -> None:
+    rows = np.array([[1, 5, 32, 40, 700, int(GRID_ROWS[-1]) * 2]])
+    assert step_us(sampled(KNEE)[None], rows)[0] == pytest.approx(CURVE.verify_us_of(rows[0]), rel=0.02)
+    assert float(sampled(((1, 5.0), (8, 4.0)))[-1]) == 4.0  # a last slope that falls is not followed
+
+
+def test_what_pays_is_better_than_plain_by_the_margin() -> None:
+    assert len(DRAFT_LENS) < MAX_KEPT_PAIRS
+    gains = []
+    for draft_us in np.geomspace(500.0, 20_000.0, 12):
+        drafted = place(table_of([verifier("v0"), drafter("d0", draft_us=float(draft_us))]), wish())
+        plain = place(table_of([verifier("v0")]), wish())
+        gains.append(drafted.token_us / plain.token_us)
+        assert bool(drafted.drafters) == (drafted.token_us < plain.token_us)
+    assert gains == sorted(gains)
+    assert gains[-1] == 1.0 > PAYS_BELOW > gains[0]
