@@ -29,7 +29,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 async def serve(settings: DrafterSettings) -> None:
-    """Until a signal; returns when drained. Raises OutriderError when it cannot start, SystemExit with main's code when it ends of itself."""
+    """Until a signal; returns when drained. Raises OutriderError when it cannot start, SystemExit when it ends of itself."""
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
     incarnation = time.time_ns()

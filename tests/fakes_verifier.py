@@ -244,12 +244,13 @@ class GatewayUnderTest:
 
 
 @asynccontextmanager
-async def gateway_over(*verifiers: FakeVerifier, limits: GatewayLimits | None = None) -> AsyncIterator[GatewayUnderTest]:
-    """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere."""
+async def gateway_over(*verifiers: FakeVerifier, limits: GatewayLimits | None = None, **config: Any) -> AsyncIterator[GatewayUnderTest]:
+    """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere. config: further fields of
+    GatewayConfig; `verifiers` in place of all of the fakes' addresses."""
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(verifier)) for verifier in verifiers]
-        config = GatewayConfig(("127.0.0.1:0",), tuple(addresses), MODEL_DIR, limits=limits or GatewayLimits(), verifier_timeout_s=10.0)
-        gateway = await start_gateway(config)
+        fields = {"verifiers": tuple(addresses), "verifier_timeout_s": 10.0, **config}
+        gateway = await start_gateway(GatewayConfig(("127.0.0.1:0",), model_dir=MODEL_DIR, limits=limits or GatewayLimits(), **fields))
         stack.push_async_callback(gateway.stop, 2.0)
         client = await stack.enter_async_context(await connect(gateway.address))
         channel = open_channel(gateway.address, ChannelLimits(receive_window_bytes=16 * 2**10))
