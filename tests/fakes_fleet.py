@@ -110,6 +110,11 @@ def fake_replica(
     return Replica(replica_id, incarnation, role, endpoint, identity or fake_identity(), max_sessions=8)
 
 
+def coordination_of_a_fake(epoch: int) -> Coordination:
+    """An empty fake fleet, for coordinators in other processes."""
+    return Coordination(FakeFleet(epoch=epoch), ANNOUNCE_EVERY_S)
+
+
 @asynccontextmanager
 async def coordinator_over(fleet: FakeFleet, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """Serve a fleet for the block's time; yields the address."""

@@ -41,7 +41,7 @@ class AnnouncerLimits:
     min_pause_s: float = 0.05
     max_pause_s: float = 30.0
     min_backoff_s: float = 0.1
-    max_backoff_s: float = 5.0
+    max_backoff_s: float = 1.0
     leader_memory_s: float = 30.0
 
 
