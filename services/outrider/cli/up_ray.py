@@ -27,19 +27,13 @@ MAX_REPLICAS = 256
 def add_ray_options(parser: argparse.ArgumentParser) -> None:
     """Declare --ray and what belongs to it."""
     group = parser.add_argument_group("Ray (a fleet on one machine or several; needs the extra `ray`)")
-    group.add_argument("--ray", action="store_true", help="a coordinator, and replicas that are started again when they die")
-    group.add_argument(
-        "--ray-address", default="", metavar="ADDR", help="join the cluster of this head (default: a cluster of this machine)"
-    )
+    group.add_argument("--ray", action="store_true", help="a coordinator, and replicas that are started again")
+    group.add_argument("--ray-address", default="", metavar="ADDR", help="join the cluster of this head (default: one of this machine)")
     group.add_argument("--verifiers", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
     group.add_argument("--drafters", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
     for role in ("verifier", "drafter"):
-        group.add_argument(
-            f"--{role}-cpus", type=float, default=0.0, metavar="N", help=f"that Ray sets aside for each {role} (%(default)g)"
-        )
-        group.add_argument(
-            f"--{role}-gpus", type=float, default=0.0, metavar="N", help=f"that Ray sets aside for each {role} (%(default)g)"
-        )
+        group.add_argument(f"--{role}-cpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
+        group.add_argument(f"--{role}-gpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
     group.add_argument("--fleet-port", type=int, default=7069, metavar="PORT", help="of the coordinator, where it is started (%(default)s)")
 
 

@@ -16,6 +16,7 @@ from outrider.coordinator.cluster import Cluster, ClusterOptions, ReplicaHandle
 from outrider.coordinator.replica_actor import ReplicaSpec
 from outrider.launch.deployment import START_DEADLINE_S, DeploymentSpec, drafter_options, verifier_options
 from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.launch.threads import usable_cores
 
 DEFAULT_FLEET_PORT = 7069
 GATEWAY_DRAIN_S = 15.0
@@ -93,7 +94,14 @@ class RayDeployment:
         self.coordinator = cluster.start_fleet(f"{cluster.node_ip}:{self.share.fleet_port}")
         for command in self.commands(self.coordinator, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip):
             self.replicas.append(cluster.start_replica(self._replica(command, cluster.node_id)))
-        gateway = ("-m", "outrider.gateway", "--coordinator", self.coordinator, "--listen", self.spec.listen or self._socket("gateway"))
+        gateway: tuple[str, ...] = (
+            "-m",
+            "outrider.gateway",
+            "--coordinator",
+            self.coordinator,
+            "--listen",
+            self.spec.listen or self._socket("gateway"),
+        )
         gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))
         if Path(self.spec.target).is_dir():
             gateway += ("--model-dir", self.spec.target)
@@ -121,8 +129,9 @@ class RayDeployment:
         return ReplicaSpec(command, num_cpus=cpus, num_gpus=gpus, node=node)
 
     def _claimed_cpus(self) -> float:
-        """What a cluster started here says it has, at the least: so much as its replicas are to be given."""
-        return self.share.num_verifiers * self.share.verifier_cpus + self.share.num_drafters * self.share.drafter_cpus
+        """What a cluster started here says it has: the cores there are, or more where its replicas are to be given more."""
+        claimed = self.share.num_verifiers * self.share.verifier_cpus + self.share.num_drafters * self.share.drafter_cpus
+        return max(claimed, float(len(usable_cores())))
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
