@@ -66,7 +66,7 @@ class Scheduler:
         self._next_key = 0
         self._draining = False
         self._stopped = False
-        self.token_us = 0.0  # of a drafted token, of late; 0 = none was drafted yet; may be read from any thread
+        self.token_us = 0.0  # of a drafted token, of late; 0 = unknown; may be read from any thread
 
     @property
     def num_sessions(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -37,12 +38,13 @@ class Process:
         self.ended = asyncio.Event()
         self.num_snapshots = 0
         self.incarnation = 5
+        self.draining = False
         self.num_drains = 0
         self.now_s = 0.0
 
     def snapshot(self) -> Replica:
         self.num_snapshots += 1
-        return fake_replica(incarnation=self.incarnation)
+        return dataclasses.replace(fake_replica(incarnation=self.incarnation), draining=self.draining)
 
     def drain(self) -> None:
         self.num_drains += 1
@@ -102,6 +104,20 @@ async def test_news_are_told_at_once_though_the_next_heartbeat_is_far_off() -> N
         await fleet.until(lambda: len(fleet.announced) == 1)
         announcer.announce_now()
         await fleet.until(lambda: len(fleet.announced) == 2)
+
+
+async def test_who_drains_says_so_once_more_before_it_goes(socket: str) -> None:
+    fleet, process = FakeFleet(), Process()
+    quiet = AnnouncerLimits(min_pause_s=WAIT_S * 2)
+    async with coordinator_over(fleet) as address:
+        async with process.announced(address, socket, limits=quiet):  # nobody is at the other one, which must not keep it long
+            await fleet.until(lambda: len(fleet.announced) == 1)
+            process.draining = True
+        assert [replica.draining for replica in fleet.announced] == [False, True]
+        process.draining = False
+        async with process.announced(address, limits=quiet):
+            await fleet.until(lambda: len(fleet.announced) == 3)
+        assert len(fleet.announced) == 3, "who ends in any other way leaves it to the lease"
 
 
 async def test_a_drain_is_carried_out_once() -> None:

@@ -27,14 +27,6 @@ OBJECT_STORE_BYTES = 78_643_200
 LOCAL_NODE_IP = "127.0.0.2"
 ACTOR_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# By default a node that fell silent is found dead after a minute.
-_HEALTH_CHECKS = {
-    "RAY_health_check_initial_delay_ms": "500",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 class RayMissing(OutriderError):
@@ -82,7 +74,7 @@ class Cluster:
         self.ray = _import_ray()
         try:
             self.ray.init(**self._init_options())
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:
             raise StartFailed(f"Ray did not start or could not be joined: {error}") from error
         return self
 
@@ -168,8 +160,8 @@ class Cluster:
         shared = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         if self._options.address:
             return {"address": self._options.address, **shared}
-        # What the node's processes get with their environment: our settings, and this process's import path for the actors' classes.
-        os.environ.update({name: os.environ.get(name, value) for name, value in _HEALTH_CHECKS.items()})
+        # What the node's processes get with their environment: this process's import path, for the actors' classes.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
         local = {
             "address": "local",

@@ -152,12 +152,14 @@ class GenerationServicer(GenerationServiceServicer):
             self._runs.discard(run)
 
     async def _verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
-        verifier = (await self._pool.candidates())[0]
-        try:
-            return await verifier.get_info()
-        except OutriderError as error:
-            self._pool.report_failure(verifier, error)
-            raise
+        refusal: OutriderError = Unavailable("no verifier answers; retry later")
+        for verifier in await self._pool.candidates():
+            try:
+                return await verifier.get_info()
+            except Unavailable as error:  # one that has just gone: another is as good
+                self._pool.report_failure(verifier, error)
+                refusal = error
+        raise refusal
 
     async def _tokenised(self, num_bytes: int, work: Callable[[], _T]) -> _T:
         return work() if num_bytes <= INLINE_TOKENISE_BYTES else await asyncio.to_thread(work)

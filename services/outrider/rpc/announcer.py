@@ -35,7 +35,7 @@ SUPERSEDED_EXIT_CODE = 3
 class AnnouncerLimits:
     """Seconds. timeout_s: of one heartbeat. min_pause_s, max_pause_s: bounds on what a coordinator may ask for. min_backoff_s,
     max_backoff_s: after a heartbeat that failed, doubling. leader_memory_s: an epoch not heard of for so long gives no orders any more, so
-    that an older coordinator is obeyed again where it is the only one left."""
+    that an older coordinator is obeyed again where it is the only one left. farewell_s: for the last heartbeat of a process that drained."""
 
     timeout_s: float = 2.0
     min_pause_s: float = 0.05
@@ -43,6 +43,7 @@ class AnnouncerLimits:
     min_backoff_s: float = 0.1
     max_backoff_s: float = 1.0
     leader_memory_s: float = 30.0
+    farewell_s: float = 0.5
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class Announcer:
         self._clock_s = clock_s
         self._heard: dict[str, _Heard] = {}
         self._told_to_drain = False
+        self._is_leaving = False
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -86,7 +88,11 @@ class Announcer:
         self._news = asyncio.Event()
 
     async def stop(self) -> None:
-        """Announce no more; the lease runs out."""
+        """Announce no more. Who drains says so once more, however short its drain was; else the lease runs out."""
+        if self._tasks and self._snapshot().draining:
+            self._is_leaving = True
+            self.announce_now()
+            await asyncio.wait(self._tasks, timeout=self._limits.farewell_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -101,7 +107,7 @@ class Announcer:
             stub = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
             backoff_s, problem = self._limits.min_backoff_s, ""
             while not self.is_superseded:
-                news = self._news
+                news, is_last = self._news, self._is_leaving
                 try:
                     pause_s = await self._announce(stub, address)
                     backoff_s, problem = self._limits.min_backoff_s, ""
@@ -112,6 +118,8 @@ class Announcer:
                     problem = _logged(address, error, problem)
                     pause_s = backoff_s * random.uniform(0.5, 1.0)
                     backoff_s = min(self._limits.max_backoff_s, backoff_s * 2)
+                if is_last:
+                    return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await news.wait()
