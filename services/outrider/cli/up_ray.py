@@ -29,6 +29,7 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Ray (a fleet on one machine or several; needs the extra `ray`)")
     group.add_argument("--ray", action="store_true", help="a coordinator, and replicas that are started again")
     group.add_argument("--ray-address", default="", metavar="ADDR", help="join the cluster of this head (default: one of this machine)")
+    group.add_argument("--ray-node-ip", default="", metavar="IP", help="of this machine in that cluster, where it has several")
     group.add_argument("--verifiers", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
     group.add_argument("--drafters", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
     for role in ("verifier", "drafter"):
@@ -45,6 +46,7 @@ def run_ray(args: argparse.Namespace) -> int:
     spec = ray_spec(args)
     share = RayShare(
         address=args.ray_address,
+        node_ip=args.ray_node_ip,
         num_verifiers=args.verifiers,
         num_drafters=args.drafters,
         verifier_cpus=args.verifier_cpus,

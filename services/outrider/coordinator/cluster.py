@@ -35,10 +35,11 @@ class RayMissing(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """address: of a running cluster (host:port of its head); empty: start one on this machine, for the block's time. num_cpus: that the
-    started one says it has; 0: as many as there are."""
+    """address: of a running cluster (host:port of its head); empty: start one on this machine, for the block's time. node_ip: of this
+    machine in a running cluster, where Ray would guess another. num_cpus: that the started one says it has; 0: as many as there are."""
 
     address: str = ""
+    node_ip: str = ""
     num_cpus: float = 0.0
 
 
@@ -159,7 +160,8 @@ class Cluster:
     def _init_options(self) -> dict[str, Any]:
         shared = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         if self._options.address:
-            return {"address": self._options.address, **shared}
+            own = {"_node_ip_address": self._options.node_ip} if self._options.node_ip else {}
+            return {"address": self._options.address, **own, **shared}
         # What the node's processes get with their environment: this process's import path, for the actors' classes.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))

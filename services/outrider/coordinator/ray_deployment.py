@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,15 +21,18 @@ from outrider.launch.threads import usable_cores
 
 DEFAULT_FLEET_PORT = 7069
 GATEWAY_DRAIN_S = 15.0
+PAIRED_DRAFTERS = 2
 _NODE_NAME_LEN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RayShare:
-    """What this machine gives to the fleet. address: of a running cluster, empty: start one here. num_verifiers, num_drafters: replicas on
-    this node. *_cpus, *_gpus: what Ray sets aside for each. fleet_port: of the coordinator, when it is started here."""
+    """What this machine gives to the fleet. address: of a running cluster, empty: start one here. node_ip: of this machine in it, empty: as
+    Ray finds it. num_verifiers, num_drafters: replicas on this node. *_cpus, *_gpus: what Ray sets aside for each. fleet_port: of the
+    coordinator, when it is started here."""
 
     address: str = ""
+    node_ip: str = ""
     num_verifiers: int = 1
     num_drafters: int = 1
     verifier_cpus: float = 0.0
@@ -50,7 +54,7 @@ class RayDeployment:
         self.addresses: dict[str, str] = {}
         self.gateway_process: ServiceProcess | None = None
         self.gateway = self.coordinator = ""
-        self._cluster = Cluster(ClusterOptions(share.address, self._claimed_cpus()))
+        self._cluster = Cluster(ClusterOptions(share.address, share.node_ip, self._claimed_cpus()))
         started = time.monotonic()
         self._cluster.__enter__()
         try:
@@ -79,15 +83,25 @@ class RayDeployment:
 
     def commands(self, coordinator: str, node: str, node_ip: str) -> list[ServiceCommand]:
         """The replicas' executables. Their names hold the node's, so that machines of one fleet never share one."""
+        spec, share = self.spec, self.share
+        drafters = [f"drafter-{node}-{number}" for number in range(share.num_drafters if spec.draft is not None else 0)]
         commands = []
-        for number in range(self.share.num_drafters if self.spec.draft is not None else 0):
-            assert self.spec.draft is not None
-            options = drafter_options(self.spec, self.spec.draft)
-            commands.append(self._command("drafter", "drafter_service", options, coordinator, node, node_ip, number))
-        for number in range(self.share.num_verifiers):
-            options = verifier_options(self.spec)
-            commands.append(self._command("verifier", "verifier_service", options, coordinator, node, node_ip, number))
+        for name in drafters:
+            options = drafter_options(spec, spec.draft or "")
+            commands.append(self._command(name, "drafter_service", options, coordinator, node_ip, spec.threads.drafter))
+        for number in range(share.num_verifiers):
+            options = (*self._paired(drafters, number), *verifier_options(spec))
+            name = f"verifier-{node}-{number}"
+            commands.append(self._command(name, "verifier_service", options, coordinator, node_ip, spec.threads.verifier))
         return commands
+
+    def _paired(self, drafters: Sequence[str], number: int) -> tuple[str, ...]:
+        """Drafters that a verifier knows without any coordinator, in turn: their pair is measured before the first request is placed, and
+        drafts go on while no coordinator answers. Only where addresses are known beforehand."""
+        if self.share.address or not drafters:
+            return ()
+        paired = dict.fromkeys(drafters[(number + place) % len(drafters)] for place in range(PAIRED_DRAFTERS))
+        return tuple(option for name in paired for option in ("--drafter", self._socket(name)))
 
     def _start(self, deadline_s: float) -> None:
         cluster = self._cluster
@@ -112,15 +126,12 @@ class RayDeployment:
         self.gateway = str(self.gateway_process.wait_ready(deadline_s)["address"])
 
     def _command(
-        self, role: str, module: str, options: tuple[str, ...], coordinator: str, node: str, node_ip: str, number: int
+        self, name: str, module: str, options: tuple[str, ...], coordinator: str, node_ip: str, num_threads: int
     ) -> ServiceCommand:
-        name = f"{role}-{node}-{number}"
         # In a cluster of this machine alone frames go past TCP (rpc/lane.py).
         listen = f"{node_ip}:0" if self.share.address else self._socket(name)
         membership = ("--coordinator", coordinator, "--replica-id", name)
-        num_threads = self.spec.threads.drafter if role == "drafter" else self.spec.threads.verifier
-        arguments = ("-m", module, "--listen", listen, *options, *membership)
-        return ServiceCommand(name, arguments, num_threads, (), self.spec.environment)
+        return ServiceCommand(name, ("-m", module, "--listen", listen, *options, *membership), num_threads, (), self.spec.environment)
 
     def _replica(self, command: ServiceCommand, node: str) -> ReplicaSpec:
         is_drafter = command.name.startswith("drafter-")

@@ -35,7 +35,7 @@ SUPERSEDED_EXIT_CODE = 3
 class AnnouncerLimits:
     """Seconds. timeout_s: of one heartbeat. min_pause_s, max_pause_s: bounds on what a coordinator may ask for. min_backoff_s,
     max_backoff_s: after a heartbeat that failed, doubling. leader_memory_s: an epoch not heard of for so long gives no orders any more, so
-    that an older coordinator is obeyed again where it is the only one left. farewell_s: for the last heartbeat of a process that drained."""
+    that an older coordinator is obeyed again where it is the only one left. farewell_s: for the last heartbeat of one that drained."""
 
     timeout_s: float = 2.0
     min_pause_s: float = 0.05
