@@ -6,6 +6,9 @@ pytest tests/unit/test_ray_deployment.py
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.cli import up
 from outrider.cli.up_ray import ray_spec
+from outrider.coordinator.cluster import RayMissing
 from outrider.coordinator.ray_deployment import RayDeployment, RayShare
 from outrider.errors import InvalidRequest
 from outrider.launch.deployment import DeploymentSpec
@@ -74,3 +78,15 @@ def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:
     spec = ray_spec(given("--verifiers", "2"))
     assert (spec.together, spec.threads.lent) == (False, 0)
     assert ray_spec(given("--verifiers", "0", "--ray-address", "10.0.0.1:6379")).listen == up.DEFAULT_LISTEN
+
+
+def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
+    code = "import sys, outrider.coordinator.ray_deployment, outrider.cli.up; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RayMissing, match="pip install"):
+        RayDeployment(SPEC, RayShare())

@@ -178,7 +178,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise RayMissing('Ray is not installed: pip install "outrider[ray]"') from error
+        raise RayMissing('Ray is not installed: pip install "ray[default]>=2.55"') from error
     return ray
 
 
