@@ -30,7 +30,7 @@ def placing_fleet() -> FakeFleet:
 async def test_who_did_not_place_in_time_is_not_asked_again_before_it_has_answered() -> None:
     fleet = placing_fleet()
     async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
-        coordinators = Coordinators([address], replace(PATIENT, place_timeout_s=0.0))
+        coordinators = Coordinators([address], replace(PATIENT, place_timeout_s=1e-6))
         stack.push_async_callback(coordinators.close)
         assert await coordinators.place(WISH) is None, "nobody knows yet whether it answers"
         await coordinators.refresh()
