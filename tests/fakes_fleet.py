@@ -11,11 +11,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from fakes_verifier import fake_identity
-from outrider.coordinator.server import start_coordinator
+from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
 from outrider.coordinator.state import Coordination
 from outrider.errors import OutriderError, Superseded, Unavailable, UnknownSession
+from outrider.rpc.context import Context
+from outrider.rpc.server import RpcServer
 from outrider.types.fleet import Placement, PlacementWish, Replica, Role
 from outrider.types.identity import ModelIdentity
+from outrider.v1 import fleet_pb2 as pb
+from outrider.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
 
 WAIT_S = 30.0
 ANNOUNCE_EVERY_S = 0.02
@@ -33,7 +37,7 @@ class Finished:
 
 @dataclass
 class FakeFleet:
-    """refuse: raised by place. draining: replicas told to drain. choose: what place answers; None: the first verifier, no drafters."""
+    """refuse: raised by place. is_slow: placements are answered when `release` is set, and counted before. draining: replicas told to drain. choose: what place answers; None: the first verifier, no drafters."""
 
     epoch: int = 1
     known: dict[str, Replica] = field(default_factory=dict)
@@ -43,10 +47,13 @@ class FakeFleet:
     finished: list[Finished] = field(default_factory=list)
     num_topologies: int = 0
     refuse: OutriderError | None = None
+    is_slow: bool = False
+    num_asked: int = 0
     choose: Callable[[PlacementWish], Placement] | None = None
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Condition()
+        self.release = asyncio.Event()
         self._tellers: set[asyncio.Task[None]] = set()
 
     def announce(self, replica: Replica, now_s: float) -> bool:
@@ -115,11 +122,28 @@ def coordination_of_a_fake(epoch: int) -> Coordination:
     return Coordination(FakeFleet(epoch=epoch), ANNOUNCE_EVERY_S)
 
 
+class HeldServicer(FleetServicer):
+    """The real one, but for placements that a test holds."""
+
+    def __init__(self, fleet: FakeFleet) -> None:
+        super().__init__(Coordination(fleet, ANNOUNCE_EVERY_S))
+        self._fleet = fleet
+
+    async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:
+        self._fleet.num_asked += 1
+        if self._fleet.is_slow:
+            await self._fleet.release.wait()
+        return await super().Place(request, context)
+
+
 @asynccontextmanager
 async def coordinator_over(fleet: FakeFleet, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     """Serve a fleet for the block's time; yields the address."""
-    server = await start_coordinator([address], Coordination(fleet, ANNOUNCE_EVERY_S))
+    server = RpcServer([address])
+    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, HeldServicer(fleet))
+    await server.start()
     try:
         yield server.address
     finally:
+        fleet.release.set()
         await server.stop(grace_s=0.0)

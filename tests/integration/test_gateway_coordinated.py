@@ -186,10 +186,10 @@ async def test_a_lost_coordinator_costs_no_request_and_is_used_again_when_it_is_
 
 
 async def test_a_placement_that_takes_too_long_is_not_waited_for() -> None:
-    fleet = FakeFleet()
-    async with coordinated(fleet, replace(PATIENT, place_timeout_s=1e-6), configured=True) as one:
-        assert await one.answer() == tuple(TOKENS)
-        assert fleet.finished == []
+    async with coordinated(FakeFleet(is_slow=True), replace(PATIENT, place_timeout_s=0.05), configured=True) as fleet:
+        assert await fleet.answer() == tuple(TOKENS)
+        assert fleet.fleet.num_asked <= 1
+        assert not fleet.fleet.release.is_set()
 
 
 async def test_of_two_coordinators_the_later_one_is_asked_and_each_hears_of_its_own() -> None:
