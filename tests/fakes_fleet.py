@@ -37,7 +37,8 @@ class Finished:
 
 @dataclass
 class FakeFleet:
-    """refuse: raised by place. is_slow: placements are answered when `release` is set, and counted before. draining: replicas told to drain. choose: what place answers; None: the first verifier, no drafters."""
+    """refuse: raised by place. choose: what place answers; None: the first verifier, no drafters. is_slow: placements are answered when
+    `release` is set, and counted (num_asked) before. draining: replicas told to drain."""
 
     epoch: int = 1
     known: dict[str, Replica] = field(default_factory=dict)

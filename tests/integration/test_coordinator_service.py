@@ -11,12 +11,17 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fakes_fleet import ANNOUNCE_EVERY_S, FakeFleet, Finished, coordinator_over, fake_replica
+from outrider.coordinator.server import start_coordinator
+from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
+from outrider.coordinator.state import Coordination
 from outrider.errors import InvalidRequest, Overloaded, Superseded, Unavailable, UnknownSession
 from outrider.rpc.channel import open_channel
+from outrider.rpc.context import Context
 from outrider.rpc.convert.fleet import replica_from_proto, replica_to_proto, wish_to_proto
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import DeadlinePassed, error_from_rpc
 from outrider.types.fleet import Placement, PlacementWish, Role
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
@@ -124,3 +129,28 @@ async def test_a_drain_is_told_with_the_next_heartbeat() -> None:
         nameless = await refused(stub.Drain(pb.DrainRequest()))
     assert isinstance(error_from_rpc(unknown), UnknownSession)
     assert isinstance(error_from_rpc(nameless), InvalidRequest)
+
+
+async def test_a_coordinator_is_healthy_from_its_start_and_takes_calls() -> None:
+    fleet = FakeFleet(epoch=6)
+    server = await start_coordinator(["127.0.0.1:0"], Coordination(fleet, ANNOUNCE_EVERY_S))
+    try:
+        async with open_channel(server.address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            for name in ("", SERVICE_NAME):
+                assert (await health.Check(health_pb2.HealthCheckRequest(service=name))).status == health_pb2.HealthCheckResponse.SERVING
+            stub: Any = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
+            assert (await stub.GetTopology(pb.GetTopologyRequest())).epoch == 6
+    finally:
+        await server.stop(grace_s=0.0)
+
+
+async def test_a_placement_nobody_waits_for_is_not_made() -> None:
+    class PassedDeadline:
+        def time_remaining(self) -> float:
+            return -0.1
+
+    fleet = FakeFleet()
+    with pytest.raises(DeadlinePassed):
+        await FleetServicer(Coordination(fleet, ANNOUNCE_EVERY_S)).Place(wish_to_proto(WISH), cast(Context, PassedDeadline()))
+    assert fleet.wishes == []

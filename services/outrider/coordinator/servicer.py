@@ -13,10 +13,10 @@ import grpc
 from outrider.coordinator.state import Coordination
 from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.address import check_address
-from outrider.rpc.context import Context
+from outrider.rpc.context import Context, remaining_s
 from outrider.rpc.convert.bounds import bounded, finite, sentence
 from outrider.rpc.convert.fleet import MAX_US, replica_from_proto, replica_to_proto, wish_from_proto
-from outrider.rpc.status import error_metadata, status_details
+from outrider.rpc.status import DeadlinePassed, error_metadata, status_details
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceServicer
 
@@ -42,6 +42,8 @@ class FleetServicer(FleetServiceServicer):
     async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:
         """See fleet.proto."""
         wish = wish_from_proto(request)
+        if remaining_s(context) == 0.0:
+            raise DeadlinePassed("nobody waits for this placement any more, so none is made")
         try:
             placement_id, placement = self._state.place(wish, self._clock_s())
         except Overloaded as error:
