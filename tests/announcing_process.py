@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import time
 
-from fakes_fleet import fake_replica
+from fakes_coordinator import fake_replica
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.membership import Membership, add_membership_options, membership_from
 from outrider.rpc.server import RpcServer, run_service, run_until_signal

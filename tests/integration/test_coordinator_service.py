@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fakes_fleet import ANNOUNCE_EVERY_S, FakeFleet, Finished, coordinator_over, fake_replica
+from fakes_coordinator import ANNOUNCE_EVERY_S, FakeFleet, Finished, coordinator_over, fake_replica
 from outrider.coordinator.server import start_coordinator
 from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
 from outrider.coordinator.state import Coordination

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes_fleet import FakeFleet, coordinator_over, fake_replica
+from fakes_coordinator import FakeFleet, coordinator_over, fake_replica
 from fakes_models import VOCAB, make_model
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.types.fleet import Role

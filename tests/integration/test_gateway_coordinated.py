@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from fakes_fleet import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
 from outrider.errors import Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits

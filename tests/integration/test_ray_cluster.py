@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fakes_fleet import coordination_of_a_fake
+from fakes_coordinator import coordination_of_a_fake
 from outrider.coordinator.cluster import LOCAL_NODE_IP, Cluster, ClusterOptions
 from outrider.coordinator.replica_actor import ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionLimits

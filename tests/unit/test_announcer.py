@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes_fleet import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest
 from outrider.rpc.announcer import Announcer, AnnouncerLimits
 from outrider.rpc.membership import Membership, add_membership_options, membership_from

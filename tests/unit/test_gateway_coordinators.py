@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from drafter_service.settings import parse_settings
-from fakes_fleet import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
 from outrider.gateway.placing import FIRST_DIGEST_TOKENS, prefix_digests

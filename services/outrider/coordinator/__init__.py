@@ -1,1 +1,1 @@
-"""The coordinator: who is in the fleet and where a request goes, served over gRPC and kept alive by Ray."""
+"""The coordinator: who is in the fleet and where a request goes. Its core (`fleet.py`, `placement.py`) has no I/O and no clock."""
