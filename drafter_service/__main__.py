@@ -1,6 +1,7 @@
 """The drafter process: load in the drafting thread, serve, drain on SIGTERM. One JSON line on stdout says where it listens.
 
-Exit codes: 0 drained, 1 the drafting thread failed, 2 it could not start (the sentence is on stderr).
+Exit codes: 0 drained, 1 the drafting thread failed, 2 it could not start (the sentence is on stderr), 3 a newer incarnation of this replica
+has announced itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -18,7 +20,9 @@ from drafter_service.loading import load_drafter
 from drafter_service.servicer import DrafterServicer
 from drafter_service.settings import DrafterSettings, parse_settings
 from outrider.errors import InvalidRequest, OutriderError
+from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
+from outrider.types.fleet import Replica
 
 SERVICE_NAME = "outrider.v1.DrafterService"
 # Python lets the drafting thread keep the interpreter this long while a commit waits to be read; the default of 5 ms is several rounds.
@@ -28,10 +32,11 @@ SWITCH_INTERVAL_S = 0.0005
 async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) -> None:
     """Until a signal; returns when drained. load: in the drafting thread.
 
-    Raises OutriderError when it cannot start, SystemExit(1) when drafting failed.
+    Raises OutriderError when it cannot start, SystemExit when it ends of itself.
     """
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
+    incarnation = time.time_ns()
     limits, num_threads = settings.limits, settings.engine.num_threads
     servicer = DrafterServicer(limits, num_threads, on_failure=_ask_for_drain, with_lanes=settings.lanes)
     loaded, scheduler = await servicer.thread.start(load)
@@ -42,11 +47,34 @@ async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) ->
         await server.start()
         async with _lanes(settings, server, servicer):
             await server.set_serving()
-            await run_until_signal(server, "drafter", servicer.drain, settings.drain_grace_s)
+            is_superseded = await _run_announced(settings, server, servicer, incarnation)
     finally:
         await servicer.thread.stop()
     if servicer.thread.failure is not None:
         raise SystemExit(1)
+    if is_superseded:
+        raise SystemExit(SUPERSEDED_EXIT_CODE)
+
+
+async def _run_announced(settings: DrafterSettings, server: RpcServer, servicer: DrafterServicer, incarnation: int) -> bool:
+    """Until a signal, announcing this drafter meanwhile; returns whether a newer incarnation has taken its place."""
+    membership = settings.membership
+    endpoint = membership.endpoint(server.address) if membership.coordinators else ""
+
+    def snapshot() -> Replica:
+        return servicer.replica(membership, incarnation, endpoint, draining=server.draining)
+
+    async def drain(grace_s: float) -> None:
+        announcer.announce_now()  # that it drains
+        await servicer.drain(grace_s)
+
+    announcer = Announcer(membership.coordinators, snapshot, drain_this_process, end_this_process)
+    announcer.start()
+    try:
+        await run_until_signal(server, "drafter", drain, settings.drain_grace_s)
+    finally:
+        await announcer.stop()
+    return announcer.is_superseded
 
 
 @asynccontextmanager

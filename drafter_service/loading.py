@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from drafter_service.draft_time import measure_token_us
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.settings import DrafterSettings, ReplaySettings
 from outrider.drafting.registry import SourceOptions, source_factory
@@ -38,7 +39,8 @@ def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
         max_len=max_len,
         max_prefix_len=min(settings.max_prefix_len or max_len, max_len),
     )
-    return LoadedDrafter(engine, source, bounds)
+    token_us = measure_token_us(engine) if settings.membership.coordinators else 0.0
+    return LoadedDrafter(engine, source, bounds, token_us)
 
 
 def _replay_options(settings: ReplaySettings, vocab_size: int) -> ReplayOptions | None:

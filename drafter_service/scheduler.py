@@ -23,6 +23,8 @@ from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.events import Drained, Grown, SourceFailed, VerifierFrameArrived
 from outrider.types.frames import Close, CloseReason, Open, Refused, VerifierFrame
 
+DRAFT_TIME_RATE = 1 / 16
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -64,6 +66,7 @@ class Scheduler:
         self._next_key = 0
         self._draining = False
         self._stopped = False
+        self.token_us = 0.0  # of a drafted token, of late; 0 = unknown; may be read from any thread
 
     @property
     def num_sessions(self) -> int:
@@ -236,6 +239,7 @@ class Scheduler:
 
     def _grow(self, proposals: list[Proposal], begin_ns: int, end_ns: int) -> None:
         draft_us = (end_ns - begin_ns) // 1000
+        self._count_time(draft_us, max((len(proposal.tokens) for proposal in proposals), default=0))
         for proposal in proposals:
             hosted = self._hosted[proposal.session]
             nodes = (proposal.tokens, proposal.parents, proposal.scores)
@@ -243,3 +247,9 @@ class Scheduler:
             if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, proposal.rows, *how)):
                 self._touched[hosted.stream] = hosted.outbox
             self._settle(hosted)
+
+    def _count_time(self, draft_us: int, num_tokens: int) -> None:
+        """Sessions are drafted for side by side: what a call took is divided by the tokens of the one that got most."""
+        if num_tokens:
+            token_us = draft_us / num_tokens
+            self.token_us += (token_us - self.token_us) * (DRAFT_TIME_RATE if self.token_us else 1.0)

@@ -23,6 +23,8 @@ from outrider.rpc.convert.identity import identity_to_proto
 from outrider.rpc.convert.link import BadFrame, FromVerifier, Hello, Ping, Pong, Welcome
 from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE, verifier_frames
 from outrider.rpc.lane import TOKEN_BYTES, Lane
+from outrider.rpc.membership import Membership
+from outrider.types.fleet import Replica, Role
 from outrider.types.frames import VerifierFrame
 from outrider.types.identity import ModelIdentity, incompatibility
 from outrider.v1 import drafter_pb2, drafter_pb2_grpc, identity_pb2
@@ -114,6 +116,26 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
             live=live,
             max_sessions=self._limits.max_sessions,
             num_threads=self._num_threads,
+        )
+
+    def replica(self, membership: Membership, incarnation: int, endpoint: str, *, draining: bool) -> Replica:
+        """This drafter as an entry of the fleet; only after `serve`. late_share stays 0: deadlines are known to verifiers only."""
+        assert self._loaded is not None
+        assert self._scheduler is not None
+        limits = self._loaded.engine.limits
+        return Replica(
+            replica_id=membership.replica_id,
+            incarnation=incarnation,
+            role=Role.DRAFTER,
+            endpoint=endpoint,
+            identity=self.identity,
+            draining=draining,
+            num_sessions=self._scheduler.num_sessions,
+            max_sessions=self._limits.max_sessions,
+            kv_blocks_used=limits.num_blocks - self._loaded.engine.num_free_blocks,
+            kv_blocks_total=limits.num_blocks,
+            block_len=limits.block_len,
+            draft_us=self._scheduler.token_us,
         )
 
     def lane_for(self, token: bytes) -> Callable[[Lane], None] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drafter_service.scheduler import SchedulerLimits
 from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
+from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.types.identity import Numerics
 
 MAX_SESSIONS = 4096
@@ -47,6 +48,7 @@ class DrafterSettings:
     lanes: bool
     drain_grace_s: float
     replay: ReplaySettings
+    membership: Membership = NO_FLEET
 
 
 def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettings:
@@ -58,6 +60,9 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     if serves != bool(given.listen):
         problem = "at least one address is needed" if serves else "a drafter in the verifier's process listens nowhere; leave it out"
         raise InvalidRequest("--listen", problem)
+    membership = membership_from(given)
+    if membership.coordinators and not serves:
+        raise InvalidRequest("--coordinator", "a drafter in the verifier's process is announced by the verifier; leave it out")
     engine = EngineConfig(
         model=given.model,
         kind=EngineKind(given.engine),
@@ -97,6 +102,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
         replay=ReplaySettings(
             given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us, given.replay_hedge_acceptance
         ),
+        membership=membership,
     )
 
 
@@ -134,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     service.add_argument("--listen", action="append", default=[], help="host:port (0: any) or unix:/path; needed; may be repeated")
     service.add_argument("--no-lanes", action="store_true", help="send every frame over gRPC, to verifiers on this machine too")
     service.add_argument("--drain-grace-s", type=float, default=5.0, help="how long a shutdown may take")
+    add_membership_options(service)
     service.add_argument("--source", default="model", help="registered draft source: model, replay")
     replay = parser.add_argument_group("replayed drafts (--source replay)")
     replay.add_argument("--replay-texts", default="", help='JSON file {"texts": [[token, ...], ...]}: prompt and answer of each request')

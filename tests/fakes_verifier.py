@@ -22,7 +22,7 @@ from outrider.client import OutriderClient, connect
 from outrider.engine.vocabulary import read_vocabulary
 from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation, Unavailable
 from outrider.gateway.gateway import Gateway, GatewayConfig, start_gateway
-from outrider.gateway.limits import FailoverLimits, GatewayLimits, LivenessLimits
+from outrider.gateway.limits import GatewayLimits
 from outrider.gateway.verifiers import REFRESH_S
 from outrider.rpc.channel import ChannelLimits, open_channel
 from outrider.rpc.context import Context
@@ -315,26 +315,14 @@ class GatewayUnderTest:
 
 @asynccontextmanager
 async def gateway_over(
-    *verifiers: FakeVerifier,
-    limits: GatewayLimits | None = None,
-    failover: FailoverLimits | None = None,
-    liveness: LivenessLimits | None = None,
-    refresh_s: float = REFRESH_S,
+    *verifiers: FakeVerifier, limits: GatewayLimits | None = None, refresh_s: float = REFRESH_S, **config: Any
 ) -> AsyncIterator[GatewayUnderTest]:
-    """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere."""
+    """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere. config: further fields of
+    GatewayConfig; `verifiers` in place of all of the fakes' addresses."""
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(verifier)) for verifier in verifiers]
-        config = GatewayConfig(
-            ("127.0.0.1:0",),
-            tuple(addresses),
-            MODEL_DIR,
-            limits=limits or GatewayLimits(),
-            failover=failover or FailoverLimits(),
-            liveness=liveness or LivenessLimits(),
-            verifier_timeout_s=10.0,
-            verifier_refresh_s=refresh_s,
-        )
-        gateway = await start_gateway(config)
+        fields = {"verifiers": tuple(addresses), "verifier_timeout_s": 10.0, "verifier_refresh_s": refresh_s, **config}
+        gateway = await start_gateway(GatewayConfig(("127.0.0.1:0",), model_dir=MODEL_DIR, limits=limits or GatewayLimits(), **fields))
         stack.push_async_callback(gateway.stop, 2.0)
         client = await stack.enter_async_context(await connect(gateway.address))
         channel = open_channel(gateway.address, ChannelLimits(receive_window_bytes=16 * 2**10))

@@ -64,6 +64,11 @@ class HostedSession:
         session = self.session
         return Prefill(session.spec.prefix, session.cached_len, session.cached_len > session.found_len, session.spec.tenant)
 
+    @property
+    def num_unread(self) -> int:
+        """Tokens of its prompt that the target has still to read."""
+        return self.session.committed_len - self.session.cached_len if self.session.is_reading else 0
+
     def await_prefix(self) -> None:
         """This step goes without the session: another is being read, and its blocks will be this one's too."""
         self._awaits_prefix = True

@@ -32,6 +32,7 @@ from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
 from verifier_service.clock import monotonic_us
+from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
@@ -43,11 +44,12 @@ MAX_HANDLE = (1 << 32) - 1
 
 class LiveSessions:
     """By handle. draft_priors: from the sessions that ended lately, where the next one's estimates begin; lookup_priors: the same of
-    guesses from the text itself. outgoing: what waits to be said."""
+    guesses from the text itself. record: how often each drafter was right. outgoing: what waits to be said."""
 
     def __init__(self, engine: Engine, planner: StepPlanner, max_sessions: int) -> None:
         self.draft_priors = FIRST_PRIORS
         self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
+        self.record = DrafterRecord()
         self.outgoing = Outgoing()
         self._engine = engine
         self._planner = planner
@@ -187,6 +189,7 @@ class LiveSessions:
             return
         self.draft_priors = hosted.session.statistics.remembered(self.draft_priors)
         self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
+        self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)

@@ -47,7 +47,7 @@ SILENCE_TIMEOUT_S = 8.0
 class Pair:
     """`run` until cancelled. problem: why it is not connected, as a sentence; empty when it is. has_lane: frames go past the stream."""
 
-    def __init__(self, endpoint: str, identity: ModelIdentity, verifier_id: str, inbox: Inbox) -> None:
+    def __init__(self, endpoint: str, identity: ModelIdentity, verifier_id: str, inbox: Inbox, *, first_connection: int = 0) -> None:
         self.endpoint = endpoint
         self.problem = "not connected yet"
         self.drafter: ModelIdentity | None = None
@@ -55,7 +55,7 @@ class Pair:
         self._identity = identity
         self._verifier_id = verifier_id
         self._inbox = inbox
-        self._connection = 0
+        self._connection = first_connection
         self._up = False
         self._is_last = False
         self._outbox = Outbox()
@@ -104,6 +104,12 @@ class Pair:
     def connect_no_more(self) -> None:
         """Before `run` is cancelled: a task group that fails in the same moment raises its failure and swallows the cancellation."""
         self._is_last = True
+
+    def retire(self) -> None:
+        """Before `run` is cancelled for good: sessions hear now that its stream is gone."""
+        self.connect_no_more()
+        self.problem = "it gave way to drafters that requests name"
+        self._down()
 
     async def run(self) -> None:
         """Connect, serve, and connect again, until cancelled."""

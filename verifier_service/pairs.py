@@ -1,4 +1,4 @@
-"""All pairs of this verifier: configured drafters from the start, others when a request names them.
+"""All pairs of this verifier: configured drafters from the start, others when a request names them, until newer ones need their place.
 
 Runs on the event loop. Must not know streams (pair.py) or sessions.
 """
@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import Iterable
 
 from outrider.errors import InvalidRequest
-from outrider.rpc.channel import check_address
+from outrider.rpc.address import check_address
 from outrider.types.frames import VerifierFrame
 from outrider.types.identity import ModelIdentity
 from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pair import Pair, stop_task
 
 MAX_PAIRS = 8
+# A drafter that gave way and is named again begins with another number: what is left of its old stream is nobody's.
+CONNECTIONS_OF_A_PAIR = 1 << 20
 
 
 class Pairs:
@@ -28,6 +30,8 @@ class Pairs:
         self._inbox = inbox
         self._pairs: dict[str, Pair] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._num_added = 0
 
     def start(self) -> None:
         """Begin to connect to every configured drafter."""
@@ -49,21 +53,33 @@ class Pairs:
     def connect(self, endpoints: Iterable[str]) -> None:
         """Keep a stream to drafters that a request names, from now on.
 
-        Raises InvalidRequest for a malformed address or more pairs than MAX_PAIRS.
+        Where there are MAX_PAIRS already, the one that was named longest ago gives way; configured ones never do.
+        Raises InvalidRequest for a malformed address or when there is no place left.
         """
-        for endpoint in sorted(set(endpoints) - self._pairs.keys()):
+        named = sorted(set(endpoints))
+        for endpoint in named:
             check_address("drafters", endpoint)
+        if len(self.configured.union(named)) > MAX_PAIRS:
+            raise InvalidRequest("drafters", f"this verifier keeps at most {MAX_PAIRS} drafters, {len(self.configured)} of them configured")
+        for endpoint in named:
+            if endpoint in self._pairs:
+                self._pairs[endpoint] = self._pairs.pop(endpoint)  # named last
+                continue
+            while len(self._pairs) >= MAX_PAIRS:
+                self._retire(next(other for other in self._pairs if other not in self.configured and other not in named))
             self._add(endpoint)
 
     def push(self, frames: dict[tuple[str, int], list[VerifierFrame]]) -> None:
         """Queue frames for drafters' streams."""
         for (endpoint, connection), batch in frames.items():
-            self._pairs[endpoint].push(connection, batch)
+            if (pair := self._pairs.get(endpoint)) is not None:  # else it gave way meanwhile
+                pair.push(connection, batch)
 
     def lose_lanes(self, lost: Iterable[PairDown]) -> None:
         """The engine thread has found these connections' lanes broken."""
         for down in lost:
-            self._pairs[down.drafter].lose_lane(down.connection, down.reason)
+            if (pair := self._pairs.get(down.drafter)) is not None:
+                pair.lose_lane(down.connection, down.reason)
 
     def on_room(self) -> None:
         """The engine thread's inbox has room again."""
@@ -74,10 +90,18 @@ class Pairs:
         """Close every stream."""
         for pair in self._pairs.values():
             pair.connect_no_more()
-        await asyncio.gather(*(stop_task(task) for task in self._tasks.values()))
+        await asyncio.gather(*(stop_task(task) for task in (*self._tasks.values(), *self._leaving)))
+
+    def _retire(self, endpoint: str) -> None:
+        """Sessions that use it hear that it is gone, which costs them drafts and never an answer."""
+        self._pairs.pop(endpoint).retire()
+        task = self._tasks.pop(endpoint)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        task.cancel()
 
     def _add(self, endpoint: str) -> None:
-        if len(self._pairs) >= MAX_PAIRS:
-            raise InvalidRequest("drafters", f"this verifier keeps at most {MAX_PAIRS} drafters")
-        pair = self._pairs[endpoint] = Pair(endpoint, self._identity, self._verifier_id, self._inbox)
+        self._num_added += 1
+        pair = Pair(endpoint, self._identity, self._verifier_id, self._inbox, first_connection=self._num_added * CONNECTIONS_OF_A_PAIR)
+        self._pairs[endpoint] = pair
         self._tasks[endpoint] = asyncio.create_task(pair.run(), name=f"pair {endpoint}")

@@ -6,12 +6,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
+from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.server import run_service, run_until_signal
+from verifier_service.fleet_entry import FleetEntry
 from verifier_service.resident import ResidentDrafter
 from verifier_service.service import VerifierServer
 from verifier_service.settings import VerifierSettings
@@ -26,28 +30,58 @@ def run_verifier(settings: VerifierSettings, load_resident: Callable[[], Residen
 
 
 def serve_engine(settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None = None) -> int:
-    """Serve until a signal. Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start. load: in the engine thread."""
+    """Serve until a signal. load: in the engine thread.
+
+    Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start, 3 when a newer incarnation of it is in the fleet.
+    """
     logging.basicConfig(level=os.environ.get("OUTRIDER_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    died: list[bool] = []
+    codes: list[int] = []
     try:
-        run_service(_serve(settings, load, load_resident, died))
+        run_service(_serve(settings, load, load_resident, codes))
     except OutriderError as error:
         print(f"verifier_service: {error}", file=sys.stderr)
         return 2
-    return 1 if died else 0
+    return max(codes, default=0)
 
 
 async def _serve(
-    settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None, died: list[bool]
+    settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None, codes: list[int]
 ) -> None:
+    """codes: gets the process's exit code when it is to end for another reason than a signal."""
+
     def on_death() -> None:
-        died.append(True)
+        codes.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def on_superseded() -> None:
+        codes.append(SUPERSEDED_EXIT_CODE)
+        end_this_process()
+
+    incarnation = time.time_ns()
     server = VerifierServer(settings, load, on_death, load_resident)
     try:
         await server.start()
-        await run_until_signal(server.rpc, "verifier", server.drain, settings.grace_s)
+        async with _announced(server, incarnation, on_superseded) as announcer:
+
+            async def drain(grace_s: float) -> None:
+                announcer.announce_now()  # that it drains
+                await server.drain(grace_s)
+
+            await run_until_signal(server.rpc, "verifier", drain, settings.grace_s)
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def _announced(server: VerifierServer, incarnation: int, on_superseded: Callable[[], None]) -> AsyncIterator[Announcer]:
+    """Announce a started server for the block's time, to nobody where it belongs to no fleet."""
+    settings = server.settings
+    endpoint = settings.membership.endpoint(server.rpc.address) if settings.membership.coordinators else ""
+    entry = FleetEntry(settings.membership.replica_id, incarnation, endpoint, settings.max_sessions)
+    announcer = Announcer(settings.membership.coordinators, lambda: server.replica(entry), drain_this_process, on_superseded)
+    announcer.start()
+    try:
+        yield announcer
+    finally:
+        await announcer.stop()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
@@ -35,6 +35,7 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
+    num_unread: tokens of prompts still to be read. acceptance: how often each drafter was right, by endpoint.
     """
 
     num_sessions: int = 0
@@ -43,6 +44,8 @@ class SchedulerSnapshot:
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
     num_lent_steps: int = 0
+    num_unread: int = 0
+    acceptance: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -218,6 +221,8 @@ class Scheduler:
             cost=self.steps.cost.points,
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,
+            num_unread=sum(hosted.num_unread for hosted in self.sessions),
+            acceptance=self.sessions.record.rates(),
         )
 
     def _end_all(self, detail: str) -> None:

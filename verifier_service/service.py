@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from outrider.engine.contract import Engine
 from outrider.rpc.server import RpcServer
+from outrider.types.fleet import Replica
 from outrider.v1 import verifier_pb2
 from outrider.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from verifier_service.answer import SessionEnded
+from verifier_service.fleet_entry import FleetEntry
 from verifier_service.inbox import StopAsked
 from verifier_service.outgoing import Outgoing
 from verifier_service.pairs import Pairs
@@ -54,11 +56,13 @@ class VerifierServer:
         )
         self.pairs: Pairs | None = None
         self.servicer: VerifierServicer | None = None
+        self._engine: Engine | None = None
 
     async def start(self) -> None:
         """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
         self.scheduler.start()
         engine = await asyncio.wrap_future(self.scheduler.engine_ready)
+        self._engine = engine
         identity, limits = engine.identity, engine.limits
         self.pairs = Pairs(self.settings.drafters, identity, self.settings.verifier_id, self.scheduler.inbox)
         self.servicer = VerifierServicer(self.settings, identity, limits, self.scheduler, self.pairs)
@@ -72,6 +76,12 @@ class VerifierServer:
         """Let live requests finish within the grace."""
         if self.servicer is not None:
             await self.servicer.drain(grace_s)
+
+    def replica(self, entry: FleetEntry) -> Replica:
+        """What this verifier is and holds now; only after `start`."""
+        assert self._engine is not None
+        assert self.pairs is not None
+        return entry.now(self._engine.identity, self._engine.limits, self.scheduler, self.pairs, draining=self.rpc.draining)
 
     async def stop(self) -> None:
         """End the engine thread and the pairs; everything held is freed."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
+from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.identity import Numerics
@@ -63,6 +64,7 @@ class VerifierSettings:
     grace_s: float = DEFAULT_GRACE_S
     verifier_id: str = "verifier"
     wait_drafters_s: float = 15.0
+    membership: Membership = NO_FLEET
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -116,6 +118,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         grace_s=given.grace_s,
         verifier_id=given.verifier_id,
         wait_drafters_s=given.wait_drafters_s,
+        membership=membership_from(given),
     )
     settings.check()
     return settings
@@ -162,4 +165,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
+    add_membership_options(parser)
     return parser

@@ -86,3 +86,10 @@ def test_a_bound_below_zero_would_refuse_everything_and_is_refused_itself(model:
 def test_an_unknown_source_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="oracle"):
         loaded(tmp_path / "no-model-here", "--source", "oracle")
+
+
+def test_a_member_of_a_fleet_knows_from_the_start_what_a_token_costs(model: Path) -> None:
+    member = loaded(model, "--coordinator", "h:1", "--replica-id", "d")
+    assert member.token_us > 0.0
+    assert member.engine.num_free_blocks == member.engine.limits.num_blocks, "nothing is held"
+    assert loaded(model).token_us == 0.0, "nobody asks"

@@ -16,7 +16,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.errors import OutriderError, Unavailable
-from outrider.rpc.channel import MAX_MESSAGE_BYTES, check_address
+from outrider.rpc.address import check_address
+from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.status import error_from_rpc
 from outrider.v1 import drafter_pb2, drafter_pb2_grpc, generation_pb2, generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.starting import endpoint_table, start
+from outrider.cli.up_ray import add_ray_options, run_ray
 from outrider.launch.deployment import Deployment
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -24,7 +25,9 @@ _EXAMPLES = """examples:
   outrider up --target ./my-model --draft ./my-small-model --dtype bfloat16
   outrider up --draft none                       plain decoding, no drafter
   outrider up --pair apart                       verifier and drafter as processes of their own, however few the cores
-  outrider up --pacing pearl --listen 0.0.0.0:7070"""
+  outrider up --pacing pearl --listen 0.0.0.0:7070
+  outrider up --ray --verifiers 2 --drafters 1   a fleet of this machine: a coordinator, and replicas that Ray keeps running
+  outrider up --ray --ray-address HEAD:6379      this machine's share of a fleet, after `ray start` on it"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,11 +43,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--listen", default=DEFAULT_LISTEN, metavar="ADDRESS", help="of the client API, host:port or unix:/path (%(default)s)"
     )
     add_deployment_options(parser)
+    add_ray_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost."""
+    if args.ray:
+        return run_ray(args)
     console, progress = make_console(), make_console(stderr=True)
     stopping = threading.Event()
     with start(spec_from(args, args.listen), progress) as deployment:

@@ -34,9 +34,10 @@ The gateway speaks outrider.v1.GenerationService to clients (proto/outrider/v1/g
 tokens and back, streams answers, and opens one Decode stream per sample at a verifier. It holds no model and needs no GPU.
 """
 _EPILOG = """\
-example, after a verifier was started on 127.0.0.1:7071:
+example, after a verifier was started on 127.0.0.1:7071, or behind a coordinator that knows several:
 
   python -m outrider.gateway --verifier 127.0.0.1:7071 --listen 127.0.0.1:7070
+  python -m outrider.gateway --coordinator 127.0.0.1:7069 --listen 127.0.0.1:7070
 
 When it serves, it prints one line: {"ready": true, "address": "127.0.0.1:7070", "service": "gateway", ...}.
 SIGTERM or SIGINT: health turns NOT_SERVING, new requests are refused with UNAVAILABLE, live answers may finish within the grace.
@@ -46,7 +47,10 @@ A second signal ends it at once. Health (grpc.health.v1) and server reflection a
 
 def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig, str]:
     """The configuration and the log level; exits with the usage on a wrong command line."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.verifier and not options.coordinator:
+        parser.error("a gateway needs a --verifier or a --coordinator")
     limits = GatewayLimits(
         max_live_requests=options.max_live_requests,
         max_live_samples=options.max_live_samples,
@@ -64,6 +68,7 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         server=ServerLimits(max_message_bytes=options.max_message_mib * _MIB, max_concurrent_rpcs=options.max_concurrent_rpcs),
         verifier_timeout_s=options.verifier_timeout_s,
         drain_grace_s=options.drain_grace_s,
+        coordinators=tuple(options.coordinator),
     )
     return config, options.log_level
 
@@ -91,7 +96,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m outrider.gateway", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     ends = parser.add_argument_group("addresses (host:port, host:0 for any free port, or unix:/path)")
-    ends.add_argument("--verifier", action="append", required=True, metavar="ADDR", help="a verifier; repeat for replicas of one model")
+    ends.add_argument("--verifier", action="append", default=[], metavar="ADDR", help="a verifier; repeat for replicas of one model")
+    ends.add_argument(
+        "--coordinator",
+        action="append",
+        default=[],
+        metavar="ADDR",
+        help="asked where each request goes, beside or instead of --verifier; repeatable, the one started last is asked",
+    )
     ends.add_argument("--listen", action="append", metavar="ADDR", help=f"where clients connect; repeatable (default {DEFAULT_LISTEN})")
     model = parser.add_argument_group("model")
     model.add_argument(

@@ -9,10 +9,13 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
 from outrider.gateway.limits import DRAIN_GRACE_S, FailoverLimits, GatewayLimits, LivenessLimits
 from outrider.gateway.model_folder import check_vocabulary, model_folder
+from outrider.gateway.placing import Placing
 from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
+from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
 from outrider.types.identity import ModelIdentity
@@ -28,7 +31,8 @@ class GatewayConfig:
     """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier
     for the folder or hub name it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
     verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
-    while none answers. failover: how answers find another verifier; liveness: when the one they have counts as lost."""
+    while none answers. failover: how answers find another verifier; liveness: when the one they have counts as lost.
+    coordinators: addresses, asked where requests go; verifiers may be empty then, for coordinators know them too."""
 
     listen: tuple[str, ...]
     verifiers: tuple[str, ...]
@@ -41,14 +45,19 @@ class GatewayConfig:
     verifier_timeout_s: float = VERIFIER_TIMEOUT_S
     verifier_refresh_s: float = REFRESH_S
     drain_grace_s: float = DRAIN_GRACE_S
+    coordinators: tuple[str, ...] = ()
+    coordination: CoordinatorLimits = field(default_factory=CoordinatorLimits)
 
 
 class Gateway:
     """Use: `gateway = await start_gateway(config)`, then `run_until_signal` or, in tests, `stop`."""
 
-    def __init__(self, config: GatewayConfig, pool: VerifierPool, server: RpcServer, servicer: GenerationServicer) -> None:
+    def __init__(
+        self, config: GatewayConfig, pool: VerifierPool, coordinators: Coordinators | None, server: RpcServer, servicer: GenerationServicer
+    ) -> None:
         self._config = config
         self._pool = pool
+        self._coordinators = coordinators
         self._server = server
         self.servicer = servicer
 
@@ -65,33 +74,52 @@ class Gateway:
     async def run_until_signal(self) -> None:
         """Print the ready line, serve until SIGTERM or SIGINT, drain, close."""
         await run_until_signal(self._server, READY_NAME, self.servicer.drain, self._config.drain_grace_s)
-        await self._pool.close()
+        await _close(self._pool, self._coordinators)
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Drain and close."""
         await self._server.stop(self.servicer.drain, self._config.drain_grace_s if grace_s is None else grace_s)
-        await self._pool.close()
+        await _close(self._pool, self._coordinators)
 
 
 async def start_gateway(config: GatewayConfig) -> Gateway:
     """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's),
     InvalidRequest (an address)."""
     pool = VerifierPool(config.verifiers, config.liveness)
+    coordinators = Coordinators(config.coordinators, config.coordination) if config.coordinators else None
+    placing = Placing(coordinators, pool)
+
+    async def follow(topology: Topology) -> None:
+        placing.observe(topology)
+        await pool.follow(topology)
+
     try:
+        if coordinators is not None:
+            topology = await coordinators.refresh() if config.verifiers else await coordinators.wait_topology(config.verifier_timeout_s)
+            if topology is not None:
+                await follow(topology)
         await pool.connect(config.verifier_timeout_s)
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
-        servicer = GenerationServicer(pool, tokenizer, config.limits, name, config.server.max_message_bytes, config.failover)
+        servicer = GenerationServicer(pool, placing, tokenizer, config.limits, name, config.server.max_message_bytes, config.failover)
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()
         await server.set_serving()
         pool.watch(server.set_serving, config.verifier_refresh_s)
+        if coordinators is not None:
+            coordinators.watch(follow)
     except BaseException:
-        await pool.close()
+        await _close(pool, coordinators)
         raise
     _LOG.info("serving %s on %s", name, ", ".join(server.addresses))
-    return Gateway(config, pool, server, servicer)
+    return Gateway(config, pool, coordinators, server, servicer)
+
+
+async def _close(pool: VerifierPool, coordinators: Coordinators | None) -> None:
+    if coordinators is not None:
+        await coordinators.close()
+    await pool.close()
 
 
 def _tokenizer(config: GatewayConfig, identity: ModelIdentity) -> ModelTokenizer:

@@ -88,7 +88,7 @@ class RequestRun:
         """All samples at the first verifier that has room, and who it is; raises what the last one said."""
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
-        candidates = await pool.candidates()
+        candidates = await pool.candidates(self._request.route.verifiers)
         identity = pool.identity  # its fingerprint is that of all candidates
         for verifier in candidates:
             try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from outrider.errors import DoesNotFit, InvalidRequest
 from outrider.gateway.limits import GatewayLimits, ServedModel
+from outrider.gateway.route import ANYWHERE, Route
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.rpc.convert import token_ids
 from outrider.rpc.convert.sampling import COUPLED
@@ -41,13 +42,14 @@ class CheckedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """Ready to be decoded. request_id is never empty; max_tokens counts resumed tokens too."""
+    """Ready to be decoded. request_id is never empty; max_tokens counts resumed tokens too. route: as it was placed."""
 
     request_id: str
     checked: CheckedRequest
     prompt_ids: tuple[int, ...]
     seed: int
     max_tokens: int
+    route: Route = ANYWHERE
 
     def exact(self, numerics: Numerics) -> bool:
         """Whether a verifier of these numerics answers exactly the target's text for this seed.

@@ -16,11 +16,13 @@ from typing import TypeVar
 from outrider.errors import OutriderError, Unavailable
 from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
+from outrider.gateway.failover import Metadata
 from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
+from outrider.gateway.placing import Placing
 from outrider.gateway.request_run import RequestRun
-from outrider.gateway.resolved import prompt_ids, resolve
+from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
 from outrider.gateway.sample_run import Emit
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import VerifierPool
@@ -44,6 +46,7 @@ class GenerationServicer(GenerationServiceServicer):
     def __init__(
         self,
         pool: VerifierPool,
+        placing: Placing,
         tokenizer: ModelTokenizer,
         limits: GatewayLimits,
         model_name: str,
@@ -51,6 +54,7 @@ class GenerationServicer(GenerationServiceServicer):
         failover: FailoverLimits | None = None,
     ) -> None:
         self._pool = pool
+        self._placing = placing
         self._tokenizer = tokenizer
         self._limits = limits
         self._model_name = model_name
@@ -135,23 +139,35 @@ class GenerationServicer(GenerationServiceServicer):
         async with self._live.admit(message.request_id, checked.num_samples) as request_id:
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
-            # An id may be used again while a verifier still frees the cancelled session of the request before it.
-            session_prefix = f"{self._gateway_id}-{next(self._serials)}"
-            max_queued = self._limits.max_queued_events
-            run = RequestRun(resolved, session_prefix, self._model_name, max_queued, arrived_s, self._failover, self._counters)
-            self._runs.add(run)
-            try:
-                await run.run(self._pool, self._tokenizer, remaining_s(context), propagated_metadata(context), emit)
-            finally:
-                self._runs.discard(run)
+            metadata = propagated_metadata(context)
+            async with self._placing.placed(resolved, metadata) as placed:
+
+                async def counted(response: pb.GenerateResponse) -> None:
+                    placed.count(response)
+                    await emit(response)
+
+                await self._run(placed.request, arrived_s, remaining_s(context), metadata, counted)
+
+    async def _run(self, request: ResolvedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
+        # An id may be used again while a verifier still frees the cancelled session of the request before it.
+        session_prefix = f"{self._gateway_id}-{next(self._serials)}"
+        max_queued = self._limits.max_queued_events
+        run = RequestRun(request, session_prefix, self._model_name, max_queued, arrived_s, self._failover, self._counters)
+        self._runs.add(run)
+        try:
+            await run.run(self._pool, self._tokenizer, timeout_s, metadata, emit)
+        finally:
+            self._runs.discard(run)
 
     async def _verifier_info(self) -> verifier_pb2.VerifierServiceGetInfoResponse:
-        verifier = (await self._pool.candidates())[0]
-        try:
-            return await verifier.get_info()
-        except OutriderError as error:
-            self._pool.report_failure(verifier, error)
-            raise
+        refusal: OutriderError = Unavailable("no verifier answers; retry later")
+        for verifier in await self._pool.candidates():
+            try:
+                return await verifier.get_info()
+            except Unavailable as error:  # one that has just gone: another is as good
+                self._pool.report_failure(verifier, error)
+                refusal = error
+        raise refusal
 
     async def _tokenised(self, num_bytes: int, work: Callable[[], _T]) -> _T:
         return work() if num_bytes <= INLINE_TOKENISE_BYTES else await asyncio.to_thread(work)

@@ -3,7 +3,8 @@
 Knows their GetInfo. All of them must serve the same weights and vocabulary, since the gateway has one tokenizer and one model name; one
 that does not is left out with a sentence in the log. Requests go to verifiers of one fingerprint only, whose picks are the same bits;
 others are a reserve that takes over as a whole when none of that fingerprint answers (docs/architecture.md section 1). All are asked
-every REFRESH_S seconds who they are; when none is left, at once by the next request. Must not know requests.
+every REFRESH_S seconds who they are; when none is left, at once by the next request. Beside the configured ones there may be others, which
+come and go with what a coordinator tells of the fleet. Must not know requests.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import grpc
 
 from outrider.errors import IncompatiblePair, OutriderError, Unavailable
 from outrider.gateway.limits import LivenessLimits
 from outrider.gateway.liveness import Liveness
+from outrider.gateway.topology import Topology
 from outrider.rpc.channel import ChannelLimits, open_channel, wait_ready
 from outrider.rpc.convert import identity_from_proto
 from outrider.rpc.status import came_from_service, error_from_rpc
@@ -28,18 +31,26 @@ from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
 _LOG = logging.getLogger(__name__)
 REFRESH_S = 5.0
 INFO_TIMEOUT_S = 2.0
+MAX_VERIFIERS = 1024
+# Topologies in a row that do not name a verifier before it is forgotten: a coordinator that was restarted knows the fleet only by and by.
+MAX_MISSED_TOPOLOGIES = 10
 # One answer's rounds are tens of bytes each: this much may be under way to us before a slow reader holds the verifier back.
 DECODE_WINDOW_BYTES = 16 * 2**10
 
 
 class Verifier:
-    """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there.
+    """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there. num_failures: times
+    it was left out. draining: as a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under way.
     liveness: what tells its streams when it is lost."""
 
     def __init__(self, address: str, limits: LivenessLimits | None = None) -> None:
         self.address = address
         self.identity: ModelIdentity | None = None
         self.num_live = 0
+        self.num_failures = 0
+        self.draining = False
+        self.num_missed = 0
+        self.num_asking = 0
         self.channel = open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
         self.liveness = Liveness(address, self._num_steps, limits or LivenessLimits())
@@ -48,6 +59,15 @@ class Verifier:
     def fingerprint(self) -> str | None:
         """Of its numerics; None while it does not answer."""
         return self.identity.fingerprint if self.identity else None
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Its channel stays open for the block's time."""
+        self.num_asking += 1
+        try:
+            yield
+        finally:
+            self.num_asking -= 1
 
     async def get_info(self, timeout_s: float = INFO_TIMEOUT_S) -> pb.VerifierServiceGetInfoResponse:
         """Ask who it is; raises what its status says."""
@@ -74,10 +94,12 @@ class Verifier:
 
 
 class VerifierPool:
-    """Verifiers in the order of their addresses; construct inside a running event loop."""
+    """Verifiers in the order of their addresses; construct inside a running event loop. addresses: those that stay, whoever comes and goes;
+    where there are none, `follow` a topology before `connect`."""
 
     def __init__(self, addresses: Sequence[str], limits: LivenessLimits | None = None) -> None:
-        assert addresses, "a gateway needs a verifier"
+        self._configured = frozenset(addresses)
+        self._limits = limits
         self._verifiers = tuple(Verifier(address, limits) for address in addresses)
         self._asking: asyncio.Future[list[OutriderError | None]] | None = None
         self._turn = itertools.count()
@@ -97,9 +119,10 @@ class VerifierPool:
 
     async def connect(self, timeout_s: float) -> None:
         """Wait until at least one verifier answers; raises Unavailable naming all of them, or IncompatiblePair when they differ."""
-        errors = await asyncio.gather(*(self._introduce(verifier, timeout_s) for verifier in self._verifiers))
-        for error in errors:
-            if isinstance(error, IncompatiblePair):
+        verifiers = self._verifiers
+        errors = await asyncio.gather(*(self._introduce(verifier, timeout_s) for verifier in verifiers))
+        for verifier, error in zip(verifiers, errors, strict=True):
+            if isinstance(error, IncompatiblePair) and verifier.address in self._configured:
                 raise error
         if self._identity is None:
             raise Unavailable("no verifier answers: " + "; ".join(str(error) for error in errors if error is not None))
@@ -112,12 +135,31 @@ class VerifierPool:
         """Ask all of them every refresh_s from now on, and report after each time whether any answers."""
         self._watcher = asyncio.create_task(self._watch(on_readiness, refresh_s))
 
-    async def candidates(self) -> list[Verifier]:
-        """Those of `identity`'s fingerprint that answer, fewest live samples first, taking turns among equals; raises Unavailable when
-        none answers. When only others do, `identity` becomes theirs first."""
+    async def follow(self, topology: Topology) -> None:
+        """Take in the verifiers of a topology, as many as there is room for; forget those that do not answer and that MAX_MISSED_TOPOLOGIES
+        did not name."""
+        told = {replica.endpoint: replica for replica in topology.verifiers}
+        for verifier in self._verifiers:
+            replica = told.get(verifier.address)
+            verifier.num_missed = 0 if replica else verifier.num_missed + 1
+            verifier.draining = replica is not None and replica.draining
+        await self._forget([verifier for verifier in self._verifiers if self._is_gone(verifier)])
+        await self._meet([endpoint for endpoint, replica in told.items() if not replica.draining])
+
+    def num_failures(self, address: str) -> int:
+        """How often this verifier was left out; 0 for one that is not known."""
+        return next((verifier.num_failures for verifier in self._verifiers if verifier.address == address), 0)
+
+    async def candidates(self, preferred: Sequence[str] = ()) -> list[Verifier]:
+        """Those of `identity`'s fingerprint that answer: preferred addresses in their order, then the others, fewest live samples first,
+        taking turns among equals, draining ones last. When only verifiers of another fingerprint answer, `identity` becomes theirs first.
+        Raises Unavailable when none answers."""
+        await self._meet(preferred)
         await self._ask_if_none()
         self._settle()
-        return self._by_load(lambda verifier: verifier.fingerprint == self.identity.fingerprint)
+        rank = {address: place for place, address in enumerate(preferred)}
+        answering = self._by_load(lambda verifier: verifier.fingerprint == self.identity.fingerprint)
+        return sorted(answering, key=lambda verifier: rank.get(verifier.address, len(rank)))
 
     async def successors(self, fingerprint: str, avoid: Collection[Verifier]) -> list[Verifier]:
         """Who may go on with an answer that verifiers of this fingerprint began, in the order of `candidates`: those of it that answer
@@ -132,6 +174,7 @@ class VerifierPool:
         if isinstance(error, Unavailable) and verifier.identity is not None:
             _LOG.warning("verifier %s is left out: %s", verifier.address, error)
             verifier.identity = None
+            verifier.num_failures += 1
 
     async def close(self) -> None:
         """Close every channel."""
@@ -152,13 +195,37 @@ class VerifierPool:
         await asyncio.shield(self._asking)
 
     def _by_load(self, may_serve: Callable[[Verifier], bool]) -> list[Verifier]:
-        """Fewest live samples first, taking turns among equals; raises Unavailable when nobody may."""
-        turn = next(self._turn) % len(self._verifiers)
+        """Fewest live samples first, taking turns among equals, draining ones last; raises Unavailable when nobody may."""
+        turn = next(self._turn) % max(1, len(self._verifiers))
         rotated = self._verifiers[turn:] + self._verifiers[:turn]
         answering = [verifier for verifier in rotated if may_serve(verifier)]
         if not answering:
             raise Unavailable("no verifier answers; retry later")
-        return sorted(answering, key=lambda verifier: verifier.num_live)
+        return sorted(answering, key=lambda verifier: (verifier.draining, verifier.num_live))
+
+    def _is_gone(self, verifier: Verifier) -> bool:
+        """Whether nobody has its channel in hand: a candidate answers, and what is asked or decoded is counted."""
+        is_named = verifier.address in self._configured or verifier.num_missed < MAX_MISSED_TOPOLOGIES
+        return not (is_named or verifier.identity or verifier.num_live or verifier.num_asking)
+
+    async def _forget(self, gone: Sequence[Verifier]) -> None:
+        if not gone:
+            return
+        _LOG.info("verifiers %s have left the fleet", ", ".join(verifier.address for verifier in gone))
+        self._verifiers = tuple(verifier for verifier in self._verifiers if verifier not in gone)
+        await asyncio.gather(*(verifier.close() for verifier in gone))
+
+    async def _meet(self, addresses: Sequence[str]) -> None:
+        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks."""
+        known = {verifier.address for verifier in self._verifiers}
+        unknown = [address for address in dict.fromkeys(addresses) if address not in known]
+        room = MAX_VERIFIERS - len(self._verifiers)
+        if len(unknown) > room:
+            _LOG.warning("%d verifiers are left out: a gateway knows at most %d", len(unknown) - room, MAX_VERIFIERS)
+        new = tuple(Verifier(address, self._limits) for address in unknown[:room])
+        self._verifiers += new
+        if self._identity is not None:
+            await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in new))
 
     def _settle(self) -> None:
         """Keep to one fingerprint while any verifier of it answers, else move over to that of the first one that does."""
@@ -188,7 +255,8 @@ class VerifierPool:
             await self._introduce(verifier, INFO_TIMEOUT_S)
             return
         try:
-            self._admit(verifier, await _identity(verifier))
+            with verifier.asked():
+                self._admit(verifier, await _identity(verifier))
         except IncompatiblePair as error:
             _LOG.warning("verifier %s is left out: %s", verifier.address, error)
             verifier.identity = None
@@ -198,8 +266,9 @@ class VerifierPool:
     async def _introduce(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
         """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
         try:
-            await wait_ready(verifier.channel, verifier.address, timeout_s)
-            self._admit(verifier, await _identity(verifier))
+            with verifier.asked():
+                await wait_ready(verifier.channel, verifier.address, timeout_s)
+                self._admit(verifier, await _identity(verifier))
         except OutriderError as error:
             _LOG.warning("verifier %s: %s", verifier.address, error)
             return error

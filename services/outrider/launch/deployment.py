@@ -90,10 +90,10 @@ class Deployment:
         else:
             paired: tuple[str, ...] = ()
             if spec.draft is not None:
-                options = ("--listen", self._socket("drafter"), *self._drafter_options(spec.draft))
+                options = ("--listen", self._socket("drafter"), *drafter_options(spec, spec.draft))
                 commands.append(self._command("drafter", "drafter_service", options, threads.drafter, threads.drafter_cores))
                 paired = ("--drafter", self._socket("drafter"))
-            options = (*paired, *self._verifier_options())
+            options = (*paired, "--listen", self.verifier, *verifier_options(spec))
             commands.append(self._command("verifier", "verifier_service", options, threads.verifier, threads.verifier_cores))
         gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
         gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours
@@ -105,19 +105,7 @@ class Deployment:
     def pair_options(self) -> tuple[str, ...]:
         """What verifier and drafter would be as one process: pair_service's command line. There must be a draft model."""
         assert self.spec.draft is not None, "there is a draft model"
-        return (*self._verifier_options(), "--", *self._drafter_options(self.spec.draft))
-
-    def _verifier_options(self) -> tuple[str, ...]:
-        spec = self.spec
-        lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
-        model = ("--dtype", spec.dtype, "--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
-        threads = ("--threads", str(spec.threads.verifier))
-        return ("--model", spec.target, "--listen", self.verifier, *model, *lent, *threads, *spec.verifier_extra)
-
-    def _drafter_options(self, draft: str) -> tuple[str, ...]:
-        spec = self.spec
-        model = ("--model", draft, "--dtype", spec.dtype, "--weights", spec.draft_weights)
-        return (*model, "--threads", str(spec.threads.drafter), *spec.drafter_extra)
+        return ("--listen", self.verifier, *verifier_options(self.spec), "--", *drafter_options(self.spec, self.spec.draft))
 
     def failures(self) -> dict[str, int]:
         """Services that have ended, with their exit codes."""
@@ -150,3 +138,17 @@ class Deployment:
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
+
+
+def verifier_options(spec: DeploymentSpec) -> tuple[str, ...]:
+    """The verifier's command line, but for where it listens and who drafts for it."""
+    lent = ("--lent-threads", str(spec.threads.lent)) if spec.threads.lent else ()
+    model = ("--dtype", spec.dtype, "--weights", spec.target_weights, "--numerics", spec.numerics, "--pacing", spec.pacing)
+    threads = ("--threads", str(spec.threads.verifier))
+    return ("--model", spec.target, *model, *lent, *threads, *spec.verifier_extra)
+
+
+def drafter_options(spec: DeploymentSpec, draft: str) -> tuple[str, ...]:
+    """The drafter's command line, but for where it listens."""
+    model = ("--model", draft, "--dtype", spec.dtype, "--weights", spec.draft_weights)
+    return (*model, "--threads", str(spec.threads.drafter), *spec.drafter_extra)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from outrider.errors import InvalidRequest, Unavailable
+from outrider.errors import Unavailable
+from outrider.rpc.address import check_address
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 KEEPALIVE_TIME_MS = 20_000
@@ -58,14 +59,3 @@ async def wait_ready(channel: grpc.aio.Channel, address: str, timeout_s: float =
             await channel.channel_ready()
     except TimeoutError:
         raise Unavailable(f"{address} did not answer within {timeout_s:g} s") from None
-
-
-def check_address(field: str, address: str) -> None:
-    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535) or `unix:/path`."""
-    if address.startswith("unix:"):
-        if len(address) == len("unix:"):
-            raise InvalidRequest(field, "unix: needs a path")
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise InvalidRequest(field, f"{address!r} is neither host:port nor unix:/path")

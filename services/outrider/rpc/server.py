@@ -21,7 +21,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from outrider.errors import InvalidRequest
-from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES, check_address
+from outrider.rpc.address import check_address
+from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
 from outrider.rpc.interceptor import ErrorInterceptor
 
 _LOG = logging.getLogger(__name__)

@@ -1,0 +1,119 @@
+"""`outrider up --ray`: this machine's share of a fleet that Ray keeps running, until Ctrl-C.
+
+Knows the options and what is printed. Imports nothing of Ray: the deployment does, once it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import APART, TOGETHER, spec_from
+from outrider.errors import InvalidRequest
+from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.process import StartFailed
+
+WATCH_INTERVAL_S = 1.0
+REPORT_TIMEOUT_S = 10.0
+MAX_REPLICAS = 256
+
+
+def add_ray_options(parser: argparse.ArgumentParser) -> None:
+    """Declare --ray and what belongs to it."""
+    group = parser.add_argument_group("Ray (a fleet on one machine or several; needs the extra `ray`)")
+    group.add_argument("--ray", action="store_true", help="a coordinator, and replicas that are started again")
+    group.add_argument("--ray-address", default="", metavar="ADDR", help="join the cluster of this head (default: one of this machine)")
+    group.add_argument("--ray-node-ip", default="", metavar="IP", help="of this machine in that cluster, where it has several")
+    group.add_argument("--verifiers", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
+    group.add_argument("--drafters", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
+    for role in ("verifier", "drafter"):
+        group.add_argument(f"--{role}-cpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
+        group.add_argument(f"--{role}-gpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
+    group.add_argument("--fleet-port", type=int, default=7069, metavar="PORT", help="of the coordinator, where it is started (%(default)s)")
+
+
+def run_ray(args: argparse.Namespace) -> int:
+    """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway was lost."""
+    from outrider.coordinator.ray_deployment import RayDeployment, RayShare
+
+    console, progress = make_console(), make_console(stderr=True)
+    spec = ray_spec(args)
+    share = RayShare(
+        address=args.ray_address,
+        node_ip=args.ray_node_ip,
+        num_verifiers=args.verifiers,
+        num_drafters=args.drafters,
+        verifier_cpus=args.verifier_cpus,
+        verifier_gpus=args.verifier_gpus,
+        drafter_cpus=args.drafter_cpus,
+        drafter_gpus=args.drafter_gpus,
+        fleet_port=args.fleet_port,
+    )
+    stopping = threading.Event()
+    with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
+        deployment = RayDeployment(spec, share)
+    with deployment:
+        console.print(_table(deployment.coordinator, deployment.gateway, deployment.addresses, deployment.start_s))
+        console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        told: dict[str, str] = {}
+        while not stopping.wait(WATCH_INTERVAL_S):
+            assert deployment.gateway_process is not None
+            if deployment.gateway_process.exit_code is not None:
+                progress.print(f"the gateway ended; the end of its log:\n{deployment.gateway_process.log_tail(8)}", markup=False)
+                return 1
+            for replica in deployment.replicas:
+                _tell_news(progress, told, replica.replica_id, _news(replica))
+        progress.print("stopping: requests drain first ...")
+    return 0
+
+
+def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
+    """The deployment the options describe. Raises InvalidRequest naming an option that is wrong with --ray."""
+    if args.pair == TOGETHER:
+        raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
+    for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
+        if not 0 <= count <= MAX_REPLICAS:
+            raise InvalidRequest(flag, f"must be in [0, {MAX_REPLICAS}], got {count}")
+    if not args.verifiers and not args.ray_address:
+        raise InvalidRequest("--verifiers", "is 0, and a fleet of this machine alone has no others")
+    if not 1 <= args.fleet_port <= 65_535:
+        raise InvalidRequest("--fleet-port", f"must be in [1, 65535], got {args.fleet_port}")
+    args.pair = APART
+    spec = spec_from(args, args.listen)
+    # Cores are lent between one verifier and its drafter; here nobody knows who drafts for whom.
+    return replace(spec, threads=replace(spec.threads, lent=0))
+
+
+def _news(replica: object) -> str:
+    from outrider.coordinator.cluster import ReplicaHandle
+
+    assert isinstance(replica, ReplicaHandle)
+    try:
+        report = replica.report(REPORT_TIMEOUT_S)
+    except StartFailed as error:
+        return str(error)
+    if not report.exit_codes:
+        return ""
+    state = "ended for good" if report.has_ended else f"started for the {report.num_starts}. time"
+    return f"{state}; exit codes {', '.join(map(str, report.exit_codes))}"
+
+
+def _tell_news(progress: Console, told: dict[str, str], replica_id: str, news: str) -> None:
+    if news != told.get(replica_id, ""):
+        told[replica_id] = news
+        progress.print(f"{replica_id}: {news or 'is well'}", markup=False)
+
+
+def _table(coordinator: str, gateway: str, replicas: dict[str, str], start_s: float) -> Table:
+    table = Table("service", "address", title=f"up in {start_s:.1f} s")
+    for name, address in {"coordinator": coordinator, **replicas, "gateway": gateway}.items():
+        table.add_row(name, address)
+    return table

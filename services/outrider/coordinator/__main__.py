@@ -1,0 +1,58 @@
+"""`python -m outrider.coordinator --listen ADDRESS`: the coordinator as one process, without Ray.
+
+Knows the command line. Prints one JSON line when it is ready, ends on SIGTERM, exits with 2 and a sentence when it cannot start. Whatever
+it knew, replicas tell the next one within a heartbeat: nothing is kept on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, start_coordinator
+from outrider.coordinator.state import Coordination, new_coordination, new_epoch
+from outrider.errors import OutriderError
+from outrider.rpc.server import run_service, run_until_signal
+
+DEFAULT_LISTEN = "127.0.0.1:7069"
+_EPILOG = """example:
+
+  python -m outrider.coordinator --listen 127.0.0.1:7069
+  python -m drafter_service --model DRAFT --listen 127.0.0.1:7072 --coordinator 127.0.0.1:7069 --replica-id drafter-0
+  python -m verifier_service --model TARGET --listen 127.0.0.1:7071 --coordinator 127.0.0.1:7069 --replica-id verifier-0
+  python -m outrider.gateway --coordinator 127.0.0.1:7069 --listen 127.0.0.1:7070"""
+
+
+async def serve(listen: Sequence[str], coordination: Coordination) -> None:
+    """Until a signal."""
+    server = await start_coordinator(listen, coordination)
+    await run_until_signal(server, READY_NAME, None, STOP_GRACE_S)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 after a signal, 2 when it could not start."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_coordination(new_epoch())))
+    except OutriderError as error:
+        print(f"coordinator: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m outrider.coordinator",
+        description="Keeps the list of verifiers and drafters, and says where each request goes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--listen", action="append", metavar="ADDR", help=f"host:port or unix:/path; repeatable (default {DEFAULT_LISTEN})")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

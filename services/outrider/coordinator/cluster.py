@@ -1,0 +1,193 @@
+"""Ray, started or joined, and the actors on it: the only module that talks to Ray.
+
+Knows Ray's traps (docs/architecture.md section 2b). Ray is imported when a cluster is entered, not before. Must not know what services do:
+commands are handed in. A cluster that was started here ends with its block; one that was joined is left as it was, without our actors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from outrider.coordinator.fleet_actor import ACTOR_NAME, FleetActor
+from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
+from outrider.coordinator.replica_supervisor import SupervisionReport
+from outrider.coordinator.state import Coordination, new_coordination
+from outrider.errors import OutriderError
+from outrider.launch.process import StartFailed
+
+NAMESPACE = "outrider"
+# Ray takes no less; nothing of ours goes through its object store.
+OBJECT_STORE_BYTES = 78_643_200
+# Not 127.0.0.1, which Ray replaces by the machine's outward address.
+LOCAL_NODE_IP = "127.0.0.2"
+ACTOR_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+class RayMissing(OutriderError):
+    """Ray is not installed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """address: of a running cluster (host:port of its head); empty: start one on this machine, for the block's time. node_ip: of this
+    machine in a running cluster, where Ray would guess another. num_cpus: that the started one says it has; 0: as many as there are."""
+
+    address: str = ""
+    node_ip: str = ""
+    num_cpus: float = 0.0
+
+
+class ReplicaHandle:
+    """One replica's actor. Calls raise StartFailed when the actor does not answer in time."""
+
+    def __init__(self, ray: Any, replica_id: str, actor: Any) -> None:
+        self.ray = ray
+        self.replica_id = replica_id
+        self.actor = actor
+
+    def wait_ready(self, timeout_s: float, num_starts: int = 1) -> str:
+        """The service's address. Raises StartFailed, also when no node has the resources it asks for."""
+        return str(_answer(self.ray, self.actor.wait_ready.remote(timeout_s, num_starts), timeout_s + ACTOR_TIMEOUT_S, self.replica_id))
+
+    def report(self, timeout_s: float = ACTOR_TIMEOUT_S) -> SupervisionReport:
+        """What became of the service so far."""
+        report: SupervisionReport = _answer(self.ray, self.actor.report.remote(), timeout_s, self.replica_id)
+        return report
+
+
+class Cluster:
+    """`with Cluster(options) as cluster:`. One at a time in a process, as Ray has it. ray: the module, once entered."""
+
+    def __init__(self, options: ClusterOptions | None = None) -> None:
+        self._options = options or ClusterOptions()
+        self._replicas: list[ReplicaHandle] = []
+        self._fleet: Any = None
+        self._owns_fleet = False
+        self.ray: Any = None
+
+    def __enter__(self) -> Cluster:
+        self.ray = _import_ray()
+        try:
+            self.ray.init(**self._init_options())
+        except Exception as error:
+            raise StartFailed(f"Ray did not start or could not be joined: {error}") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop_actors()
+        finally:
+            self.ray.shutdown()
+
+    @property
+    def node_ip(self) -> str:
+        """This machine's address among the cluster's nodes."""
+        return str(self.ray.util.get_node_ip_address())
+
+    @property
+    def node_id(self) -> str:
+        """Ray's name of this node."""
+        return str(self.ray.get_runtime_context().get_node_id())
+
+    def start_fleet(self, listen: str, make: Callable[[int], Coordination] = new_coordination) -> str:
+        """The address of the cluster's coordinator; started here, for as long as this process lives, unless there is one. make: an empty
+        fleet of an epoch. Raises StartFailed."""
+        try:
+            self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
+        except ValueError:
+            self._fleet = self._start_fleet(listen, make)
+            self._owns_fleet = True
+        return str(_answer(self.ray, self._fleet.address.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
+
+    @property
+    def fleet(self) -> Any:
+        """The coordinator's actor; only after `start_fleet`."""
+        assert self._fleet is not None
+        return self._fleet
+
+    def start_replica(self, spec: ReplicaSpec) -> ReplicaHandle:
+        """Ask for an actor with the replica's resources; it starts the service by itself."""
+        options: dict[str, Any] = {
+            "name": f"outrider-{spec.command.name}",
+            "namespace": NAMESPACE,
+            "num_cpus": spec.num_cpus,
+            "num_gpus": spec.num_gpus,
+            "resources": dict(spec.resources),
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "max_concurrency": 4,  # whoever waits for readiness must not keep others from asking
+        }
+        if spec.node:
+            options["scheduling_strategy"] = self._on_node(spec.node)
+        actor = self.ray.remote(ReplicaActor).options(**options).remote(spec)
+        handle = ReplicaHandle(self.ray, spec.command.name, actor)
+        self._replicas.append(handle)
+        return handle
+
+    def stop_actors(self) -> None:
+        """Drain our replicas and end our actors; what does not answer in time ends with its process."""
+        stopping = [handle.actor.stop.remote() for handle in self._replicas]
+        if stopping:
+            self.ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
+        actors = [handle.actor for handle in self._replicas] + ([self._fleet] if self._owns_fleet else [])
+        for actor in actors:
+            self.ray.kill(actor)
+        self._replicas.clear()
+        self._owns_fleet = False
+
+    def _start_fleet(self, listen: str, make: Callable[[int], Coordination]) -> Any:
+        options = {
+            "name": ACTOR_NAME,
+            "namespace": NAMESPACE,
+            "num_cpus": 0,
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "scheduling_strategy": self._on_node(self.node_id),  # the address it listens at is this node's
+        }
+        return self.ray.remote(FleetActor).options(**options).remote(listen, make)
+
+    def _on_node(self, node: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node, soft=False)
+
+    def _init_options(self) -> dict[str, Any]:
+        shared = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
+        if self._options.address:
+            own = {"_node_ip_address": self._options.node_ip} if self._options.node_ip else {}
+            return {"address": self._options.address, **own, **shared}
+        # What the node's processes get with their environment: this process's import path, for the actors' classes.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
+        local = {
+            "address": "local",
+            "_node_ip_address": LOCAL_NODE_IP,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
+        return {**local, **shared, **({"num_cpus": self._options.num_cpus} if self._options.num_cpus else {})}
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise RayMissing('Ray is not installed: pip install "ray[default]>=2.55"') from error
+    return ray
+
+
+def _answer(ray: Any, reference: Any, timeout_s: float, name: str) -> Any:
+    from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except GetTimeoutError as error:
+        raise StartFailed(f"the actor of {name} did not answer within {timeout_s:g} s; has a node the resources it asks for?") from error
+    except (RayTaskError, RayActorError) as error:
+        raise StartFailed(f"{name}: {error}") from error

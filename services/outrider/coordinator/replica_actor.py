@@ -1,0 +1,62 @@
+"""A replica as a Ray actor: it holds the resources, and keeps the service executable running as a subprocess beside it.
+
+A plain class; cluster.py makes an actor of it, whose resource demands are the service's. Never imports torch: the service does, in a
+process of its own, which dies with this one. Must not know the fleet: the service announces itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits, SupervisionReport
+from outrider.launch.process import ServiceCommand
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """command: the service's; its name is the replica's id. num_cpus, num_gpus, resources: what Ray is to set aside for it, and where it
+    therefore runs; node: Ray's id of the node it must be on, empty for any."""
+
+    command: ServiceCommand
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    resources: dict[str, float] = field(default_factory=dict)
+    node: str = ""
+    limits: SupervisionLimits = field(default_factory=SupervisionLimits)
+
+
+class ReplicaActor:
+    """Starts the service at its construction, which Ray repeats when the actor's process has died."""
+
+    def __init__(self, spec: ReplicaSpec) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="outrider-replica-"))
+        self._supervisor = ReplicaSupervisor(spec.command, self._folder / f"{spec.command.name}.log", spec.limits)
+        self._supervisor.start()
+
+    def wait_ready(self, timeout_s: float, num_starts: int = 1) -> str:
+        """The service's address. Raises StartFailed."""
+        return self._supervisor.wait_ready(timeout_s, num_starts)
+
+    def report(self) -> SupervisionReport:
+        """What became of the service so far."""
+        return self._supervisor.report()
+
+    def log(self) -> str:
+        """The folder of its log, on the node it runs on."""
+        return str(self._folder)
+
+    def pid(self) -> int:
+        """Of the actor's own process."""
+        return os.getpid()
+
+    def kill_service(self) -> None:
+        """End the service as a crash would, for tests of what follows."""
+        self._supervisor.signal(signal.SIGKILL)
+
+    def stop(self) -> tuple[int, ...]:
+        """Drain the service; returns its exit codes."""
+        return self._supervisor.stop()

@@ -1,0 +1,60 @@
+"""What the coordinator's servicer asks of the fleet's state, and where the real one comes from.
+
+Knows the questions only. Must not know how replicas are kept or places are chosen: the state is pure and is handed the time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outrider.types.fleet import Placement, PlacementWish, Replica
+
+
+class FleetState(Protocol):
+    """Times are seconds of one monotonic clock."""
+
+    epoch: int
+
+    def announce(self, replica: Replica, now_s: float) -> bool:
+        """A heartbeat. True: the replica is to drain. Raises Superseded for an older incarnation."""
+        ...
+
+    def place(self, wish: PlacementWish, now_s: float) -> tuple[int, Placement]:
+        """The placement's id and the placement. Raises Unavailable (nobody fits) or Overloaded (all that fit are full)."""
+        ...
+
+    def finish(self, placement_id: int, num_tokens: int, token_us: float, failure: str, now_s: float) -> None:
+        """A placement has ended; an unknown id is no error."""
+        ...
+
+    def drain(self, replica_id: str) -> None:
+        """Take a replica out of placement and tell it. Raises UnknownSession."""
+        ...
+
+    def replicas(self, now_s: float) -> list[Replica]:
+        """Everybody in lease."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """A state and how often replicas are asked to announce themselves, in seconds."""
+
+    state: FleetState
+    announce_every_s: float
+
+
+def new_epoch() -> int:
+    """Larger for whoever starts later, on one machine and, as far as clocks agree, on several."""
+    return time.time_ns()
+
+
+def new_coordination(epoch: int) -> Coordination:
+    """An empty fleet; replicas fill it within one heartbeat."""
+    # By name: the state is chosen when a coordinator starts, and this module stays importable beside any other.
+    fleet: Any = importlib.import_module("outrider.coordinator.fleet")
+    limits = fleet.FleetLimits()
+    return Coordination(fleet.Fleet(epoch, limits), limits.announce_every_s)

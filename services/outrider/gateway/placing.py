@@ -1,0 +1,136 @@
+"""A request's place: asked for before it is decoded, reported on when it has ended.
+
+Knows what a placement may look at of a request. Must not know streams. Exactly one Place and one Finish a request, and none of either
+without a coordinator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from outrider.errors import Unavailable
+from outrider.gateway.coordinators import Coordinators, Placed
+from outrider.gateway.resolved import ResolvedRequest
+from outrider.gateway.route import Route
+from outrider.gateway.topology import Topology
+from outrider.gateway.verifiers import VerifierPool
+from outrider.rpc.status import RemoteFailure
+from outrider.types.fleet import MAX_PREFIX_DIGESTS, PlacementWish
+from outrider.v1 import generation_pb2 as pb
+
+DIGEST_LEN = 16
+# Beginnings of 32, 64, 128, ... tokens: a next turn shares at least half of what can be shared with the one before it.
+FIRST_DIGEST_TOKENS = 32
+_NEEDS_NO_DRAFTER = ("plain", "lookup")
+
+
+class PlacedRequest:
+    """request: with its route. `count` every message on its way to the client."""
+
+    def __init__(self, request: ResolvedRequest) -> None:
+        self.request = request
+        self.num_tokens = 0
+        self._num_first = 0
+        self._first_s = 0.0
+        self._last_s = 0.0
+
+    def count(self, message: pb.GenerateResponse) -> None:
+        """Tokens and times; anything but tokens is passed over."""
+        num_tokens = len(message.delta.token_ids)
+        if not num_tokens:
+            return
+        self._last_s = time.monotonic()
+        if not self.num_tokens:
+            self._first_s, self._num_first = self._last_s, num_tokens
+        self.num_tokens += num_tokens
+
+    @property
+    def token_us(self) -> float:
+        """Microseconds a token of a sample, after the first that came; 0 when no more came. Samples are decoded side by side."""
+        num_more = self.num_tokens - self._num_first
+        if not num_more:
+            return 0.0
+        return (self._last_s - self._first_s) * 1e6 * self.request.checked.num_samples / num_more
+
+
+class Placing:
+    """coordinators: None where there are none. Topologies are handed in by whoever asks for them."""
+
+    def __init__(self, coordinators: Coordinators | None, pool: VerifierPool) -> None:
+        self._coordinators = coordinators
+        self._pool = pool
+        self._self_drafting: frozenset[str] = frozenset()
+
+    def observe(self, topology: Topology) -> None:
+        """The fleet has been told anew."""
+        self._self_drafting = topology.self_drafting()
+
+    @asynccontextmanager
+    async def placed(self, request: ResolvedRequest, metadata: tuple[tuple[str, str], ...]) -> AsyncIterator[PlacedRequest]:
+        """Hold a place for the block's time. Raises Overloaded when the fleet is full; without an answer any verifier will do."""
+        placed = None
+        if self._coordinators is not None:
+            placed = await self._coordinators.place(wish_of(request, self._pool.identity.fingerprint), metadata)
+        if placed is None:
+            yield PlacedRequest(request)
+            return
+        assert self._coordinators is not None
+        routed = PlacedRequest(self._routed(request, placed))
+        num_before = self._pool.num_failures(placed.answer.verifier)
+        failure = ""
+        try:
+            yield routed
+        except (Unavailable, RemoteFailure) as error:
+            failure = str(error)
+            raise
+        finally:
+            if self._pool.num_failures(placed.answer.verifier) > num_before:
+                failure = failure or "it failed in the midst of the request, which went on elsewhere"
+            self._coordinators.finish(placed, routed.num_tokens, routed.token_us, failure)
+
+    def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
+        answer = placed.answer
+        drafts_off = wants_drafts(request) and answer.drafts_off and answer.verifier not in self._self_drafting
+        route = Route((answer.verifier, *answer.alternatives), tuple(answer.drafters), drafts_off)
+        return replace(request, route=route)
+
+
+def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
+    """What a placement may look at."""
+    checked = request.checked
+    prefix = request.prompt_ids + checked.resume_ids
+    return PlacementWish(
+        request_id=request.request_id,
+        tenant=checked.cache_salt,
+        prefix_len=len(prefix),
+        max_tokens=request.max_tokens - len(checked.resume_ids),
+        num_samples=checked.num_samples,
+        fingerprint=fingerprint,
+        wants_drafts=wants_drafts(request),
+        prefix_digests=prefix_digests(prefix, checked.cache_salt),
+    )
+
+
+def wants_drafts(request: ResolvedRequest) -> bool:
+    """Whether a drafter could be of use: the client has neither turned drafts off nor chosen a pacing without any."""
+    draft = request.checked.draft
+    return not draft.off and draft.pacing not in _NEEDS_NO_DRAFTER
+
+
+def prefix_digests(prefix: Sequence[int], salt: str) -> tuple[bytes, ...]:
+    """Of the beginnings of FIRST_DIGEST_TOKENS tokens, twice as many, and so on, and salted: tenants share no KV, so no digests."""
+    tokens = np.asarray(prefix, np.int32).tobytes()
+    digest = hashlib.blake2b(digest_size=DIGEST_LEN, salt=hashlib.blake2b(salt.encode(), digest_size=16).digest())
+    found: list[bytes] = []
+    begin, end = 0, FIRST_DIGEST_TOKENS
+    while end <= len(prefix) and len(found) < MAX_PREFIX_DIGESTS:
+        digest.update(tokens[4 * begin : 4 * end])
+        found.append(digest.copy().digest())
+        begin, end = end, 2 * end
+    return tuple(found)

@@ -1,0 +1,239 @@
+"""A gateway and its coordinators over real gRPC: one Place and one Finish a request, and answers all the same when nobody places.
+
+Verifiers answer from a script and fleets place as they are told.
+
+pytest tests/integration/test_gateway_coordinated.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pytest
+
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
+from outrider.errors import Overloaded, Unavailable
+from outrider.gateway.coordinators import CoordinatorLimits
+from outrider.gateway.topology import Topology
+from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
+from outrider.types.fleet import PairMeasurement, Placement, Role
+from outrider.types.generation import AnswerEvent, Delta, GenerationRequest
+
+TOKENS = [10, 11, 12, 13, 14]
+# The machine of a test may be busy: a placement may take long there, unless the test is about that.
+PATIENT = CoordinatorLimits(place_timeout_s=10.0, refresh_s=0.02)
+REQUEST = GenerationRequest(token_ids=(5, 6, 7), max_tokens=len(TOKENS))
+
+
+@dataclass
+class Fleet:
+    """Two verifiers behind a gateway that knows them from a coordinator only."""
+
+    fleet: FakeFleet
+    first: FakeVerifier
+    second: FakeVerifier
+    addresses: tuple[str, str]
+    under_test: GatewayUnderTest
+
+    async def answer(self, request: GenerationRequest = REQUEST) -> tuple[int, ...]:
+        answer = await self.under_test.client.generate_once(request, timeout_s=WAIT_S)
+        return tuple(answer.samples[0].token_ids)
+
+    async def until_finished(self, num: int = 1) -> None:
+        await self.fleet.until(lambda: len(self.fleet.finished) == num)
+
+
+@contextlib.asynccontextmanager
+async def coordinated(
+    fleet: FakeFleet, limits: CoordinatorLimits = PATIENT, *more_coordinators: str, configured: bool = False
+) -> AsyncIterator[Fleet]:
+    first, second = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
+    async with contextlib.AsyncExitStack() as stack:
+        a, b = [await stack.enter_async_context(serving(verifier)) for verifier in (first, second)]
+        for number, address in enumerate((a, b)):
+            fleet.announce(fake_replica(f"verifier-{number}", address), 0.0)
+        coordinator = await stack.enter_async_context(coordinator_over(fleet))
+        under_test = await stack.enter_async_context(
+            gateway_over(coordinators=(coordinator, *more_coordinators), coordination=limits, verifiers=(a,) if configured else ())
+        )
+        yield Fleet(fleet, first, second, (a, b), under_test)
+
+
+def placed_at(fleet: Fleet, which: int, **changes: object) -> None:
+    placement = Placement(fleet.addresses[which], (), (fleet.addresses[1 - which],), 1.0, "")
+    fleet.fleet.choose = lambda wish: replace(placement, **changes)  # type: ignore[arg-type]
+
+
+async def test_a_request_costs_one_place_and_one_finish_and_goes_where_it_was_placed() -> None:
+    async with coordinated(FakeFleet(epoch=3)) as fleet:
+        for number, which in enumerate((1, 1, 0), start=1):
+            placed_at(fleet, which)
+            assert await fleet.answer() == tuple(TOKENS)
+            await fleet.until_finished(number)
+        wishes, finished = fleet.fleet.wishes, fleet.fleet.finished
+        assert (len(wishes), len(finished)) == (3, 3)
+        assert (len(fleet.first.starts), len(fleet.second.starts)) == (1, 2)
+        assert [(one.placement_id, one.num_tokens, one.failure) for one in finished] == [(1, 5, ""), (2, 5, ""), (3, 5, "")]
+        assert all(one.token_us > 0.0 for one in finished)
+        wish = wishes[0]
+        assert (wish.prefix_len, wish.max_tokens, wish.num_samples, wish.wants_drafts) == (3, 5, 1, True)
+        assert wish.fingerprint == fake_identity().fingerprint
+
+
+async def test_samples_of_a_request_share_one_placement() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 1)
+        await fleet.under_test.client.generate_once(replace(REQUEST, num_samples=3), timeout_s=WAIT_S)
+        await fleet.until_finished()
+        assert (len(fleet.fleet.wishes), fleet.fleet.wishes[0].num_samples) == (1, 3)
+        assert (len(fleet.first.starts), len(fleet.second.starts)) == (0, 3)
+        assert fleet.fleet.finished[0].num_tokens == 3 * len(TOKENS)
+
+
+async def test_chosen_drafters_are_handed_on_and_none_turn_drafts_off() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0, drafters=("h:1", "h:2"))
+        await fleet.answer()
+        placed_at(fleet, 0)
+        await fleet.answer()
+        first, second = fleet.first.starts
+        assert (list(first.drafters), first.draft.off) == (["h:1", "h:2"], False)
+        assert (list(second.drafters), second.draft.off) == ([], True)
+
+
+async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_drafts() -> None:
+    fleet = FakeFleet()
+    async with coordinated(fleet) as one:
+        pair = {"resident": PairMeasurement(connected=True)}
+        fleet.announce(replace(fake_replica("verifier-0", one.addresses[0]), pairs=pair), 0.0)
+        num_before = fleet.num_topologies
+        await fleet.until(lambda: fleet.num_topologies >= num_before + 3)
+        placed_at(one, 0)
+        await one.answer()
+        assert not one.first.starts[0].draft.off
+
+
+async def test_an_alternative_takes_what_the_placed_verifier_refuses() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0)
+        fleet.first.refuse = Overloaded("full")
+        assert await fleet.answer() == tuple(TOKENS)
+        await fleet.until_finished()
+        assert (len(fleet.fleet.wishes), len(fleet.second.starts)) == (1, 1)
+        assert fleet.fleet.finished[0].failure == ""
+
+
+async def test_a_verifier_that_fails_its_request_is_reported() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0)
+        fleet.first.refuse = Unavailable("gone")
+        assert await fleet.answer() == tuple(TOKENS)
+        await fleet.until_finished()
+        assert "failed" in fleet.fleet.finished[0].failure
+
+
+async def test_a_cancelled_request_is_finished_too() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0)
+        fleet.first.hold = Hold.AFTER_FIRST_COMMIT
+        answer = cast(AsyncGenerator[AnswerEvent, None], fleet.under_test.client.generate(REQUEST, timeout_s=WAIT_S))
+        async with contextlib.aclosing(answer) as events:
+            async for event in events:
+                if isinstance(event, Delta):
+                    break
+        await fleet.until_finished()
+        assert (fleet.fleet.finished[0].num_tokens, fleet.fleet.finished[0].failure) == (1, "")
+
+
+async def test_a_full_fleet_refuses_the_request() -> None:
+    async with coordinated(FakeFleet(refuse=Overloaded("tenant a has its share"))) as fleet:
+        with pytest.raises(Overloaded, match="has its share"):
+            await fleet.answer()
+        assert fleet.first.starts == []
+
+
+async def test_a_coordinator_that_knows_nobody_costs_no_request() -> None:
+    """As one that was started a moment ago."""
+    async with coordinated(FakeFleet(refuse=Unavailable("no verifier fits"))) as fleet:
+        assert await fleet.answer() == tuple(TOKENS)
+        assert fleet.fleet.finished == []
+
+
+async def test_a_lost_coordinator_costs_no_request_and_is_used_again_when_it_is_back() -> None:
+    fleet = FakeFleet()
+    async with contextlib.AsyncExitStack() as stack:
+        verifier = FakeVerifier(TOKENS)
+        address = await stack.enter_async_context(serving(verifier))
+        fleet.announce(fake_replica("verifier-0", address), 0.0)
+        async with coordinator_over(fleet) as coordinator:
+            under_test = await stack.enter_async_context(gateway_over(coordinators=(coordinator,), coordination=PATIENT, verifiers=()))
+            await under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+            await fleet.until(lambda: len(fleet.finished) == 1)
+        for _ in range(3):
+            await under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+        assert (len(fleet.wishes), len(verifier.starts)) == (1, 4)
+        num_before = fleet.num_topologies
+        async with coordinator_over(fleet, coordinator):
+            await fleet.until(lambda: fleet.num_topologies >= num_before + 2)
+            await under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+            await fleet.until(lambda: len(fleet.finished) == 2)
+    assert len(fleet.wishes) == 2
+
+
+async def test_a_placement_that_takes_too_long_is_not_waited_for() -> None:
+    async with coordinated(FakeFleet(is_slow=True), replace(PATIENT, place_timeout_s=0.05), configured=True) as fleet:
+        assert await fleet.answer() == tuple(TOKENS)
+        assert fleet.fleet.num_asked <= 1
+        assert not fleet.fleet.release.is_set()
+
+
+async def test_of_two_coordinators_the_later_one_is_asked_and_each_hears_of_its_own() -> None:
+    older, newer = FakeFleet(epoch=1), FakeFleet(epoch=2)
+    async with coordinator_over(newer) as second, coordinated(older, PATIENT, second) as fleet:
+        for which in (0, 1):
+            newer.announce(fake_replica(f"verifier-{which}", fleet.addresses[which]), 0.0)
+        fleet.first.hold = Hold.AFTER_FIRST_COMMIT
+        answer = asyncio.ensure_future(fleet.answer())
+        async with asyncio.timeout(WAIT_S):
+            await fleet.first.reached.wait()
+        assert (len(newer.wishes), len(older.wishes)) == (1, 0)
+        older.epoch = 3  # it was started anew meanwhile
+        num_before = older.num_topologies
+        await older.until(lambda: older.num_topologies >= num_before + 2)
+        fleet.first.hold = None
+        assert await fleet.answer() == tuple(TOKENS)
+        fleet.first.release.set()
+        assert await answer == tuple(TOKENS)
+        await newer.until(lambda: len(newer.finished) == 1)
+        await older.until(lambda: len(older.finished) == 1)
+    assert (len(newer.wishes), len(older.wishes)) == (1, 1)
+
+
+async def test_verifiers_come_and_go_with_the_topology() -> None:
+    one, other = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
+    async with contextlib.AsyncExitStack() as stack:
+        a = await stack.enter_async_context(serving(one))
+        pool = VerifierPool(())
+        stack.push_async_callback(pool.close)
+        await pool.follow(Topology(1, (fake_replica("v-0", a),)))
+        await pool.connect(WAIT_S)
+        async with serving(other) as b:
+            both = (fake_replica("v-0", a), fake_replica("v-1", b), fake_replica("d-0", "h:1", Role.DRAFTER))
+            await pool.follow(Topology(1, both))
+            assert {verifier.address for verifier in await pool.candidates()} == {a, b}
+            assert [verifier.address for verifier in await pool.candidates((b, "h:1"))][:1] == [b]
+            await pool.follow(Topology(1, (replace(both[0], draining=True), both[1])))
+            assert [verifier.address for verifier in await pool.candidates()] == [b, a], "draining last"
+        gone = next(verifier for verifier in await pool.candidates() if verifier.address == b)
+        for _ in range(2 * MAX_MISSED_TOPOLOGIES):
+            await pool.follow(Topology(1, both[:1]))
+        assert b in {verifier.address for verifier in await pool.candidates()}, "nobody knows yet that it does not answer"
+        pool.report_failure(gone, Unavailable("gone"))
+        await pool.follow(Topology(1, both[:1]))
+        assert pool.num_failures(b) == 0, "it is forgotten"
+        assert [verifier.address for verifier in await pool.candidates()] == [a]

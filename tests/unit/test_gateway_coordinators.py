@@ -1,0 +1,97 @@
+"""A gateway's coordinators by themselves: who is asked, who is not asked again, and what is bounded.
+
+pytest tests/unit/test_gateway_coordinators.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from drafter_service.settings import parse_settings
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from outrider.errors import InvalidRequest, Unavailable
+from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
+from outrider.gateway.placing import FIRST_DIGEST_TOKENS, prefix_digests
+from outrider.gateway.topology import Topology, merged
+from outrider.types.fleet import MAX_PREFIX_DIGESTS, Placement, PlacementWish
+
+PATIENT = CoordinatorLimits(place_timeout_s=WAIT_S, retry_s=0.01)
+WISH = PlacementWish("r")
+
+
+def placing_fleet() -> FakeFleet:
+    return FakeFleet(choose=lambda wish: Placement("h:1", (), (), 0.0, ""))
+
+
+async def test_who_did_not_place_in_time_is_not_asked_again_before_it_has_answered() -> None:
+    fleet = placing_fleet()
+    fleet.is_slow = True
+    async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
+        coordinators = Coordinators([address], replace(PATIENT, place_timeout_s=0.05))
+        stack.push_async_callback(coordinators.close)
+        assert await coordinators.place(WISH) is None, "nobody knows yet whether it answers"
+        await coordinators.refresh()
+        assert await coordinators.place(WISH) is None, "it took too long"
+        coordinators._limits, fleet.is_slow, num_asked = PATIENT, False, fleet.num_asked
+        assert await coordinators.place(WISH) is None
+        assert fleet.num_asked == num_asked, "it was not asked"
+        await coordinators.refresh()
+        assert await coordinators.place(WISH) is not None
+
+
+async def test_reports_under_way_are_bounded_and_go_out_before_the_end() -> None:
+    fleet = placing_fleet()
+    async with coordinator_over(fleet) as address:
+        coordinators = Coordinators([address], replace(PATIENT, max_finishes=2, finish_timeout_s=WAIT_S))
+        await coordinators.refresh()
+        placed = await coordinators.place(WISH)
+        assert placed is not None
+        for _ in range(3):
+            coordinators.finish(placed, 1, 2.0, "")
+        await coordinators.close()
+    assert (len(fleet.finished), coordinators.num_dropped) == (2, 1)
+
+
+async def test_a_start_waits_for_a_verifier_and_says_who_was_asked_when_there_is_none() -> None:
+    fleet = FakeFleet()
+    async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
+        coordinators = Coordinators([address], PATIENT)
+        stack.push_async_callback(coordinators.close)
+        with pytest.raises(Unavailable, match=address):
+            await coordinators.wait_topology(0.05)
+        waiting = asyncio.ensure_future(coordinators.wait_topology(WAIT_S))
+        num_before = fleet.num_topologies
+        await fleet.until(lambda: fleet.num_topologies > num_before)
+        fleet.announce(fake_replica(), 0.0)
+        assert (await waiting).verifiers == (fake_replica(),)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_a_replica_that_two_coordinators_know_the_later_ones_word_counts(order: tuple[int, int]) -> None:
+    older = Topology(1, (fake_replica("a", "h:1"), fake_replica("b", "h:2")))
+    newer = Topology(2, (fake_replica("a", "h:3"),))
+    both = merged([(older, newer)[place] for place in order])
+    assert both is not None
+    assert (both.epoch, {replica.replica_id: replica.endpoint for replica in both.replicas}) == (2, {"a": "h:3", "b": "h:2"})
+    assert merged([]) is None
+
+
+def test_equal_beginnings_have_equal_digests_within_one_salt() -> None:
+    long = list(range(10 * FIRST_DIGEST_TOKENS))
+    digests = prefix_digests(long, "a")
+    assert len(digests) == 4, "of 1, 2, 4 and 8 times as many tokens as the first"
+    other = [*long[: 3 * FIRST_DIGEST_TOKENS], 0, *long[3 * FIRST_DIGEST_TOKENS + 1 :]]
+    assert [one == two for one, two in zip(digests, prefix_digests(other, "a"), strict=True)] == [True, True, False, False]
+    assert not set(digests) & set(prefix_digests(long, "b"))
+    assert prefix_digests(long[: FIRST_DIGEST_TOKENS - 1], "a") == ()
+    assert len(prefix_digests([1] * (FIRST_DIGEST_TOKENS << MAX_PREFIX_DIGESTS), "a")) == MAX_PREFIX_DIGESTS
+
+
+def test_a_drafter_inside_a_verifiers_process_is_no_member_of_its_own() -> None:
+    with pytest.raises(InvalidRequest, match="announced by the verifier") as caught:
+        parse_settings(["--model", "m", "--coordinator", "h:1", "--replica-id", "d"], serves=False)
+    assert caught.value.field == "--coordinator"

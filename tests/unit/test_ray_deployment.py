@@ -1,0 +1,92 @@
+"""What a machine gives to a fleet under Ray, as command lines; nothing is started.
+
+pytest tests/unit/test_ray_deployment.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drafter_service.settings import parse_settings as drafter_settings
+from outrider.cli import up
+from outrider.cli.up_ray import ray_spec
+from outrider.coordinator.cluster import RayMissing
+from outrider.coordinator.ray_deployment import RayDeployment, RayShare
+from outrider.errors import InvalidRequest
+from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.threads import ThreadPlan
+from verifier_service.settings import parse_settings as verifier_settings
+
+COORDINATOR = "10.0.0.1:7069"
+SPEC = DeploymentSpec("target", "draft", "serial", ThreadPlan(verifier=2, drafter=1), listen="127.0.0.1:7070")
+
+
+def planned(share: RayShare, spec: DeploymentSpec = SPEC) -> dict[str, tuple[str, ...]]:
+    """The services' own arguments by name, as RayDeployment would start them on node `n`."""
+    deployment = object.__new__(RayDeployment)
+    deployment.spec, deployment.share, deployment.folder = spec, share, Path("/tmp/o")
+    return {command.name: command.arguments[2:] for command in deployment.commands(COORDINATOR, "n", "10.0.0.2")}
+
+
+def given(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    up.add_parser(parser.add_subparsers())
+    return parser.parse_args(["up", "--ray", *arguments])
+
+
+def test_every_command_line_is_one_that_its_service_takes() -> None:
+    commands = planned(RayShare(num_verifiers=2, num_drafters=3))
+    assert list(commands) == ["drafter-n-0", "drafter-n-1", "drafter-n-2", "verifier-n-0", "verifier-n-1"]
+    for name, arguments in commands.items():
+        settings = (verifier_settings if name.startswith("verifier") else drafter_settings)(list(arguments))
+        assert (settings.membership.coordinators, settings.membership.replica_id) == ((COORDINATOR,), name)
+    second = verifier_settings(list(commands["verifier-n-1"]))
+    assert second.drafters == ("unix:/tmp/o/drafter-n-1.sock", "unix:/tmp/o/drafter-n-2.sock")
+    assert second.listen == "unix:/tmp/o/verifier-n-1.sock"
+
+
+def test_in_a_cluster_of_several_machines_replicas_listen_where_others_reach_them() -> None:
+    commands = planned(RayShare(address="10.0.0.1:6379", num_verifiers=1, num_drafters=1))
+    verifier, drafter = verifier_settings(list(commands["verifier-n-0"])), drafter_settings(commands["drafter-n-0"])
+    assert (verifier.listen, verifier.drafters, drafter.listen) == ("10.0.0.2:0", (), ("10.0.0.2:0",))
+    assert verifier.membership.endpoint("10.0.0.2:4711") == "10.0.0.2:4711"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("--pair", "together"), "--pair"),
+        (("--verifiers", "-1"), "--verifiers"),
+        (("--verifiers", "0"), "--verifiers"),
+        (("--drafters", "257"), "--drafters"),
+        (("--fleet-port", "0"), "--fleet-port"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(arguments: tuple[str, ...], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ray_spec(given(*arguments))
+    assert caught.value.field == field
+
+
+def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:
+    spec = ray_spec(given("--verifiers", "2"))
+    assert (spec.together, spec.threads.lent) == (False, 0)
+    assert ray_spec(given("--verifiers", "0", "--ray-address", "10.0.0.1:6379")).listen == up.DEFAULT_LISTEN
+
+
+def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
+    code = "import sys, outrider.coordinator.ray_deployment, outrider.cli.up; sys.exit('ray' in sys.modules or 'torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RayMissing, match="pip install"):
+        RayDeployment(SPEC, RayShare())

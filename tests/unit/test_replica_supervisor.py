@@ -1,0 +1,74 @@
+"""A supervised executable: started again after a crash, left alone after a drain, given up when it never lasts.
+
+pytest tests/unit/test_replica_supervisor.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits
+from outrider.launch.process import ServiceCommand, StartFailed
+
+START_S = 60.0
+READY = "import json, signal, sys; print(json.dumps({'ready': True, 'address': 'h:7'}), flush=True)\n"
+# Ends with the code it is told at SIGTERM; default signals end it as they would any process.
+SERVES = READY + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.pause()\n"
+QUICK = SupervisionLimits(min_backoff_s=0.01, max_backoff_s=0.05, max_failures=3, start_s=START_S, drain_s=START_S)
+
+
+@contextlib.contextmanager
+def supervised(code: str, folder: Path, limits: SupervisionLimits = QUICK) -> Iterator[ReplicaSupervisor]:
+    supervisor = ReplicaSupervisor(ServiceCommand("one", ("-c", code)), folder / "one.log", limits)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def test_a_killed_process_comes_back_and_its_exit_code_is_kept(tmp_path: Path) -> None:
+    with supervised(SERVES, tmp_path) as one:
+        assert one.wait_ready(START_S) == "h:7"
+        first = one.report()
+        one.signal(signal.SIGKILL)
+        assert one.wait_ready(START_S, num_starts=2) == "h:7"
+        second = one.report()
+        assert second.pid not in (0, first.pid)
+        assert (second.num_starts, second.exit_codes) == (2, (-signal.SIGKILL,))
+        assert one.stop() == (-signal.SIGKILL, 0)
+        assert one.report().has_ended
+
+
+@pytest.mark.parametrize(("code", "why"), [(0, "it drained"), (3, "it was superseded")])
+def test_a_replica_that_ended_for_good_is_not_started_again(tmp_path: Path, code: int, why: str) -> None:
+    with supervised(READY + f"sys.exit({code})", tmp_path) as one:
+        with pytest.raises(StartFailed, match=f"exit code {code}"):
+            one.wait_ready(START_S, num_starts=2)
+        report = one.report()
+        assert (report.num_starts, report.exit_codes, report.has_ended) == (1, (code,), True), why
+
+
+def test_one_that_never_lasts_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    with supervised("import sys; print('no such model', file=sys.stderr); sys.exit(2)", tmp_path) as one:
+        with pytest.raises(StartFailed, match="no such model"):
+            one.wait_ready(START_S)
+        assert one.report().exit_codes == (2, 2, 2)
+
+
+def test_one_that_lasted_is_not_given_up_for_crashes_long_ago(tmp_path: Path) -> None:
+    limits = SupervisionLimits(min_backoff_s=0.01, max_failures=2, steady_s=0.0, start_s=START_S, drain_s=START_S)
+    with supervised(READY + "sys.exit(1)", tmp_path, limits) as one:
+        with one._changed:
+            assert one._changed.wait_for(lambda: one.report().num_starts >= 5, START_S)
+        assert not one.report().has_ended
+
+
+def test_pauses_double_up_to_the_bound(tmp_path: Path) -> None:
+    one = ReplicaSupervisor(ServiceCommand("one", ()), tmp_path / "log", SupervisionLimits(min_backoff_s=0.5, max_backoff_s=3.0))
+    assert [one.backoff_s(failures) for failures in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]

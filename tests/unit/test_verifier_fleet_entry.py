@@ -1,0 +1,85 @@
+"""What a verifier tells of itself, and the drafters it keeps streams to when requests name more than there is room for.
+
+pytest tests/unit/test_verifier_fleet_entry.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fakes_verifier import fake_identity
+from outrider.errors import InvalidRequest
+from outrider.session.statistics import TESTS_TO_REMEMBER, SessionStatistics
+from verifier_service.drafter_record import MAX_DRAFTERS, DrafterRecord
+from verifier_service.fleet_entry import queue_us
+from verifier_service.inbox import Inbox, PairDown
+from verifier_service.pairs import MAX_PAIRS, Pairs
+
+COST = ((1, 100.0), (10, 190.0), (20, 290.0))
+
+
+def judged(num_right: int, num_wrong: int) -> SessionStatistics:
+    statistics = SessionStatistics()
+    statistics.count_overtaken([True] * num_right + [False] * num_wrong)
+    return statistics
+
+
+@pytest.mark.parametrize(("num_unread", "expected"), [(0, 0.0), (1, 100.0), (10, 190.0), (20, 290.0), (30, 480.0), (45, 720.0)])
+def test_the_queue_is_the_steps_that_others_prompts_take(num_unread: int, expected: float) -> None:
+    assert queue_us(COST, 20, num_unread) == pytest.approx(expected)
+
+
+def test_nothing_is_estimated_before_anything_was_measured() -> None:
+    assert queue_us((), 20, 30) == 0.0
+
+
+def test_a_drafters_record_follows_sessions_that_were_its_own() -> None:
+    record = DrafterRecord()
+    record.count(["a", "b"], judged(40, 0))
+    record.count(["c"], judged(TESTS_TO_REMEMBER - 1, 0))
+    assert record.rates() == {}
+    record.count(["a"], judged(40, 0))
+    high = record.rates()["a"]
+    assert high > 0.9
+    record.count(["a"], judged(0, 40))
+    low = record.rates()["a"]
+    assert 0.5 < low < high, "one session does not overturn those before it"
+
+
+def test_a_record_is_bounded_and_forgets_whom_it_heard_of_longest_ago() -> None:
+    record = DrafterRecord()
+    for number in range(MAX_DRAFTERS):
+        record.count([f"d{number}"], judged(40, 0))
+    record.count(["d0"], judged(40, 0))
+    record.count(["new"], judged(40, 0))
+    assert len(record.rates()) == MAX_DRAFTERS
+    assert "d0" in record.rates()
+    assert "d1" not in record.rates()
+
+
+async def test_a_drafter_named_longest_ago_gives_way_and_configured_ones_never() -> None:
+    inbox = Inbox(lambda: None)
+    pairs = Pairs(["h:1"], fake_identity(), "v", inbox)
+    pairs.start()
+    try:
+        pairs.connect([f"h:{port}" for port in range(2, MAX_PAIRS + 1)])
+        pairs.connect(["h:2"])
+        assert len(pairs.all()) == MAX_PAIRS
+        third = next(pair for pair in pairs.all() if pair.endpoint == "h:3")
+        third._up, third._connection = True, 7
+        pairs.connect(["h:99"])
+        names = {pair.endpoint for pair in pairs.all()}
+        assert len(names) == MAX_PAIRS
+        assert {"h:1", "h:2", "h:99"} <= names
+        assert "h:3" not in names
+        lost = [item for item in inbox.take(0.0) if isinstance(item, PairDown)]
+        assert [(down.drafter, down.connection) for down in lost] == [("h:3", 7)], "sessions hear of it"
+        pairs.push({("h:3", 7): []})
+        pairs.lose_lanes(lost)
+        with pytest.raises(InvalidRequest, match="at most"):
+            pairs.connect([f"h:{port}" for port in range(100, 100 + MAX_PAIRS)])
+    finally:
+        async with asyncio.timeout(30.0):
+            await pairs.stop()
