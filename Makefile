@@ -32,6 +32,9 @@ bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs t
 	@scripts/setup_peers.sh
 	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
+chaos: $(STAMP) ## 200 faults (kills, stops, cut and slow links) under 16 requests at a time: nothing lost, no token different
+	@.venv/bin/outrider bench chaos
+
 doctor: $(STAMP) ## what is wrong with this installation, and the remedy
 	@.venv/bin/outrider doctor
 
@@ -64,4 +67,4 @@ clean: ## remove caches and build leftovers (.venv and models/checkpoints stay)
 $(STAMP): pyproject.toml constraints.txt
 	@scripts/setup.sh $@
 
-.PHONY: help run bench bench-peers doctor test test-all check proto models setup clean
+.PHONY: help run bench bench-peers chaos doctor test test-all check proto models setup clean

@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.lane_door import LaneDoor
 from drafter_service.loading import load_drafter
 from drafter_service.servicer import DrafterServicer
@@ -24,13 +25,16 @@ SERVICE_NAME = "outrider.v1.DrafterService"
 SWITCH_INTERVAL_S = 0.0005
 
 
-async def serve(settings: DrafterSettings) -> None:
-    """Until a signal; returns when drained. Raises OutriderError when it cannot start, SystemExit(1) when drafting failed."""
+async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) -> None:
+    """Until a signal; returns when drained. load: in the drafting thread.
+
+    Raises OutriderError when it cannot start, SystemExit(1) when drafting failed.
+    """
     from outrider.v1.drafter_pb2_grpc import add_DrafterServiceServicer_to_server
 
     limits, num_threads = settings.limits, settings.engine.num_threads
     servicer = DrafterServicer(limits, num_threads, on_failure=_ask_for_drain, with_lanes=settings.lanes)
-    loaded, scheduler = await servicer.thread.start(lambda: load_drafter(settings))
+    loaded, scheduler = await servicer.thread.start(load)
     servicer.serve(loaded, scheduler)
     server = RpcServer(settings.listen, ServerLimits(max_message_bytes=settings.max_message_bytes))
     server.add(SERVICE_NAME, add_DrafterServiceServicer_to_server, servicer)
@@ -65,15 +69,28 @@ def _ask_for_drain() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Parse, serve, and turn what went wrong at start into a sentence."""
+    """Parse and serve."""
+    try:
+        settings = parse_settings(argv)
+    except OutriderError as error:
+        return _refused(error)
+    return serve_loaded(settings, lambda: load_drafter(settings))
+
+
+def serve_loaded(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) -> int:
+    """Serve what `load` makes, and turn what went wrong at start into a sentence; returns the exit code, raises SystemExit(1) late."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run_service(serve(parse_settings(argv)))
+        run_service(serve(settings, load))
     except OutriderError as error:
-        print(f"drafter_service: {error}", file=sys.stderr)
-        return 2
+        return _refused(error)
     return 0
+
+
+def _refused(error: OutriderError) -> int:
+    print(f"drafter_service: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

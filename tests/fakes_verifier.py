@@ -1,4 +1,4 @@
-"""A VerifierService that answers from a script: runs of any length, held or failing where a test wants it, counting what is live;
+"""A VerifierService that answers from a script: runs of any length, held, hurt or failing where a test wants it, counting what is live;
 and a gateway over such verifiers, in this process but on real sockets.
 
 Knows the Decode messages. Its answers are exact in order and positions, so that the gateway's checks pass; `overrun` makes it keep
@@ -20,9 +20,10 @@ import grpc
 
 from outrider.client import OutriderClient, connect
 from outrider.engine.vocabulary import read_vocabulary
-from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation
+from outrider.errors import AlreadyExists, OutriderError, ProtocolViolation, Unavailable
 from outrider.gateway.gateway import Gateway, GatewayConfig, start_gateway
-from outrider.gateway.limits import GatewayLimits
+from outrider.gateway.limits import FailoverLimits, GatewayLimits, LivenessLimits
+from outrider.gateway.verifiers import REFRESH_S
 from outrider.rpc.channel import ChannelLimits, open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.convert import identity_to_proto, statistics_to_proto
@@ -41,6 +42,19 @@ MODEL_DIR = Path(__file__).parents[1] / "models" / "ref-small"
 _VOCABULARY = read_vocabulary(MODEL_DIR)
 assert _VOCABULARY is not None
 VOCAB_HASH = _VOCABULARY.hash
+
+
+class Hurt(Enum):
+    """What befalls a verifier once a stream has committed `FakeVerifier.hurt_after` tokens.
+
+    DIE: its server closes every connection. FREEZE: nobody gets an answer, GetInfo neither, until `thaw`. STUCK: only GetInfo answers, and
+    steps stand still until `thaw`. DRAIN: every stream ends with UNAVAILABLE, and no new one is taken.
+    """
+
+    DIE = 1
+    FREEZE = 2
+    STUCK = 3
+    DRAIN = 4
 
 
 class Hold(Enum):
@@ -72,8 +86,9 @@ def fake_identity(vocab_size: int = 2048, max_context: int = 512, eos: tuple[int
 class FakeVerifier(VerifierServiceServicer):
     """script: the whole answer, as tokens or as a function of the start. run_lens: lengths of successive commits, repeated for ever.
 
-    refuse: raised instead of starting. fail: raised after the first commit. starts: every DecodeStart seen. num_live: streams held.
-    reached: a hold was reached. stalled: a commit could not be written for STALL_S.
+    refuse: raised instead of starting. fail: raised after the first commit. hurt, hurt_after: see Hurt; it happens once. starts: every
+    DecodeStart seen. num_live: streams held. reached: a hold was reached. hurting: it was hurt. stalled: a commit could not be written for
+    STALL_S. num_asked: GetInfo calls.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -83,26 +98,40 @@ class FakeVerifier(VerifierServiceServicer):
     hold: Hold | None = None
     refuse: OutriderError | None = None
     fail: OutriderError | None = None
+    hurt: Hurt | None = None
+    hurt_after: int = 1
     logprob_rows: int = 0
     starts: list[pb.DecodeStart] = field(default_factory=list)
     num_live: int = 0
     num_stopped: int = 0
     num_commits: int = 0
+    num_asked: int = 0
 
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
         self.reached = asyncio.Event()
         self.stalled = asyncio.Event()
+        self.hurting = asyncio.Event()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._frozen = False
+        self._dying: asyncio.Future[None] | None = None
         self._changed = asyncio.Condition()
         self._live_ids: set[str] = set()
         self._leaving: set[asyncio.Future[None]] = set()
         self.server: RpcServer | None = None
 
     async def GetInfo(self, request: pb.VerifierServiceGetInfoRequest, context: Context) -> pb.VerifierServiceGetInfoResponse:
+        self.num_asked += 1
+        async with self._changed:
+            self._changed.notify_all()
+        if self._frozen:
+            await self._thawed.wait()
         drafter = identity_to_proto(fake_identity(model="fake/draft"))
         pairs = [pb.PairInfo(endpoint="a", connected=True, identity=drafter), pb.PairInfo(endpoint="b", problem="gone")]
         live = identity_pb2.LiveCounts(sessions=self.num_live, streams=self.num_live)
-        return pb.VerifierServiceGetInfoResponse(identity=identity_to_proto(self.identity), pairs=pairs, live=live, pacings=["plain"])
+        identity = identity_to_proto(self.identity)
+        return pb.VerifierServiceGetInfoResponse(identity=identity, pairs=pairs, live=live, pacings=["plain"], num_steps=self.num_commits)
 
     async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
         first = await anext(aiter(requests), None)
@@ -110,6 +139,7 @@ class FakeVerifier(VerifierServiceServicer):
             raise ProtocolViolation("the first message must be start")
         start = first.start
         self.starts.append(start)
+        await self._thawed.wait()
         if start.session_id in self._live_ids:
             raise AlreadyExists(f"session {start.session_id} is live")
         await self._count(start.session_id, +1)
@@ -127,10 +157,49 @@ class FakeVerifier(VerifierServiceServicer):
             leaving.add_done_callback(self._leaving.discard)
             await asyncio.shield(leaving)
 
+    async def dead(self) -> None:
+        """Return once DIE is over: the address is free."""
+        assert self._dying is not None
+        await self._dying
+
+    def freeze(self) -> None:
+        """From now on nobody gets an answer, until `thaw`."""
+        self._frozen = True
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """The end of FREEZE or STUCK."""
+        self._frozen = False
+        self._thawed.set()
+
     async def wait_live(self, num_live: int) -> None:
         """Return once exactly this many streams are held; TimeoutError after IDLE_TIMEOUT_S."""
+        await self.wait_until(lambda: self.num_live == num_live)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds, looked at with every stream that comes or goes and every GetInfo; TimeoutError after IDLE_TIMEOUT_S."""
         async with asyncio.timeout(IDLE_TIMEOUT_S), self._changed:
-            await self._changed.wait_for(lambda: self.num_live == num_live)
+            await self._changed.wait_for(condition)
+
+    async def _hurt(self, num_tokens: int) -> None:
+        """What `hurt` says, when its time has come; returns to a stream that may go on."""
+        if self.hurt is not None and num_tokens >= self.hurt_after:
+            how, self.hurt = self.hurt, None
+            self.hurting.set()
+            if how is Hurt.FREEZE:
+                self.freeze()
+            elif how is Hurt.STUCK:
+                self._thawed.clear()
+            elif how is Hurt.DRAIN:
+                self.refuse = Unavailable("the verifier is shutting down")
+            else:
+                assert self.server is not None
+                self._dying = asyncio.ensure_future(self.server.stop(grace_s=0.0))
+        await self._thawed.wait()
+        if self._dying is not None:
+            await asyncio.Event().wait()  # until the server's end cancels us
+        if self.hurting.is_set() and self.refuse is not None:
+            raise self.refuse
 
     async def _count(self, session_id: str, change: int) -> None:
         async with self._changed:
@@ -152,6 +221,7 @@ class FakeVerifier(VerifierServiceServicer):
         await self._held(Hold.AFTER_STARTED)
         begin = len(start.prefix)
         for run in self._runs(start):
+            await self._hurt(begin - start.num_prompt_tokens)
             if stopped.is_set():
                 break
             await self._write(context, pb.DecodeResponse(committed=self._committed(start, begin, run)))
@@ -244,11 +314,26 @@ class GatewayUnderTest:
 
 
 @asynccontextmanager
-async def gateway_over(*verifiers: FakeVerifier, limits: GatewayLimits | None = None) -> AsyncIterator[GatewayUnderTest]:
+async def gateway_over(
+    *verifiers: FakeVerifier,
+    limits: GatewayLimits | None = None,
+    failover: FailoverLimits | None = None,
+    liveness: LivenessLimits | None = None,
+    refresh_s: float = REFRESH_S,
+) -> AsyncIterator[GatewayUnderTest]:
     """Serve fakes and a gateway over them for the block's time; at its end nothing may be live anywhere."""
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(verifier)) for verifier in verifiers]
-        config = GatewayConfig(("127.0.0.1:0",), tuple(addresses), MODEL_DIR, limits=limits or GatewayLimits(), verifier_timeout_s=10.0)
+        config = GatewayConfig(
+            ("127.0.0.1:0",),
+            tuple(addresses),
+            MODEL_DIR,
+            limits=limits or GatewayLimits(),
+            failover=failover or FailoverLimits(),
+            liveness=liveness or LivenessLimits(),
+            verifier_timeout_s=10.0,
+            verifier_refresh_s=refresh_s,
+        )
         gateway = await start_gateway(config)
         stack.push_async_callback(gateway.stop, 2.0)
         client = await stack.enter_async_context(await connect(gateway.address))

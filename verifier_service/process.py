@@ -21,25 +21,26 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def run_verifier(settings: VerifierSettings, load_resident: Callable[[], ResidentDrafter] | None = None) -> int:
-    """Serve until a signal. Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start.
+    """Load the target and serve it (serve_engine). load_resident: loads a drafter of this process, in the engine thread."""
+    return serve_engine(settings, lambda: load_engine(settings.engine), load_resident)
 
-    load_resident: loads a drafter of this process, in the engine thread.
-    """
+
+def serve_engine(settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None = None) -> int:
+    """Serve until a signal. Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start. load: in the engine thread."""
     logging.basicConfig(level=os.environ.get("OUTRIDER_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     died: list[bool] = []
     try:
-        run_service(_serve(settings, load_resident, died))
+        run_service(_serve(settings, load, load_resident, died))
     except OutriderError as error:
         print(f"verifier_service: {error}", file=sys.stderr)
         return 2
     return 1 if died else 0
 
 
-async def _serve(settings: VerifierSettings, load_resident: Callable[[], ResidentDrafter] | None, died: list[bool]) -> None:
-    def load() -> Engine:
-        return load_engine(settings.engine)
-
+async def _serve(
+    settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None, died: list[bool]
+) -> None:
     def on_death() -> None:
         died.append(True)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -222,10 +222,27 @@ async def test_a_resumed_answer_goes_on_where_the_text_stood(num_done: int) -> N
     assert list(start.prefix)[start.num_prompt_tokens :] == script[:num_done]
 
 
-async def test_resuming_a_complete_answer_is_refused() -> None:
+async def test_resuming_a_complete_answer_brings_its_end_and_asks_no_verifier() -> None:
+    """A client that lost its gateway between the last token and Finished."""
+    fake = FakeVerifier([EOS])
+    by_token = replace(REQUEST, resume_token_ids=(40, EOS)), FinishReason.STOP_TOKEN, ""
+    by_string = replace(REQUEST, resume_token_ids=tuple(LETTERS[:2]), stop=("ab",)), FinishReason.STOP_STRING, "ab"
+    by_length = replace(REQUEST, resume_token_ids=tuple(LETTERS[:2]), max_tokens=2), FinishReason.LENGTH, ""
+    async with gateway_over(fake) as under_test:
+        for request, reason, stop_string in (by_token, by_string, by_length):
+            started, end, done = await stream(under_test, request)
+            assert isinstance(started, Started)
+            assert isinstance(end, Finished)
+            assert (started.seed, started.exact, end.exact) == (7, True, True)
+            assert (end.reason, end.stop_string, end.usage.completion_tokens) == (reason, stop_string, 2)
+            assert done == Done(end.usage)
+    assert not fake.starts
+
+
+async def test_resuming_beyond_the_end_of_an_answer_is_refused() -> None:
     async with gateway_over(FakeVerifier([EOS])) as under_test:
-        for request in (replace(REQUEST, resume_token_ids=(40, EOS)), replace(REQUEST, resume_token_ids=tuple(LETTERS[:2]), stop=("ab",))):
-            with pytest.raises(InvalidRequest, match=r"^resume_token_ids: hold a complete answer"):
+        for request in (replace(REQUEST, resume_token_ids=(EOS, 40)), replace(REQUEST, resume_token_ids=tuple(LETTERS[:3]), stop=("ab",))):
+            with pytest.raises(InvalidRequest, match=r"^resume_token_ids: has \d ids, but the answer ends after"):
                 await stream(under_test, request)
 
 
@@ -280,8 +297,9 @@ async def test_a_verifiers_refusal_reaches_the_client_as_it_was_meant(refusal: O
 
 
 async def test_a_verifiers_failure_in_the_middle_comes_after_what_it_committed() -> None:
+    """A failure that no other verifier may mend: under rejection acceptance the tokens would be others."""
     async with gateway_over(FakeVerifier(LETTERS, run_lens=(2,), fail=Unavailable("going down"))) as under_test:
-        running = under_test.client.generate(REQUEST, timeout_s=10.0)
+        running = under_test.client.generate(replace(REQUEST, acceptance="rejection"), timeout_s=10.0)
         events = [await anext(running), await anext(running)]
         with pytest.raises(Unavailable, match="going down"):
             await anext(running)

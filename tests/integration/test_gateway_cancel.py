@@ -17,7 +17,7 @@ import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, gateway_over
 from outrider.errors import Cancelled, Overloaded, Unavailable
-from outrider.gateway.limits import GatewayLimits
+from outrider.gateway.limits import FailoverLimits, GatewayLimits
 from outrider.rpc.status import DeadlinePassed
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest, Started
 from outrider.v1 import generation_pb2 as pb
@@ -129,9 +129,9 @@ async def test_one_sample_that_fails_ends_the_others() -> None:
         await fake.wait_live(0)
 
 
-async def test_a_verifier_process_that_dies_ends_its_requests_with_unavailable() -> None:
+async def test_the_only_verifier_that_dies_for_good_ends_its_requests_with_unavailable() -> None:
     fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
-    async with gateway_over(fake) as under_test:
+    async with gateway_over(fake, failover=FailoverLimits(place_timeout_s=0.5)) as under_test:
         running = under_test.client.generate(REQUEST)
         assert isinstance(await anext(running), Started)
         assert isinstance(await anext(running), Delta)

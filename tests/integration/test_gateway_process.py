@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from fakes_verifier import MODEL_DIR, FakeVerifier, Hold, serving
 from outrider.client import address_of_ready_line, connect
 from outrider.errors import Unavailable
+from outrider.gateway.__main__ import parse_config
 from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.rpc.channel import open_channel
 from outrider.types.generation import Delta, Done, GenerationRequest
@@ -162,6 +163,15 @@ async def test_help_teaches_and_a_wrong_command_line_names_the_option() -> None:
         assert word in out
     assert wrong_code == 2
     assert "--max-live-requests" in err
+
+
+def test_the_time_for_a_failover_is_a_number_of_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    config, _ = parse_config(["--verifier", "x:1", "--failover-timeout-s", "2.5"])
+    assert config.failover.place_timeout_s == 2.5
+    for wrong in ("-1", "nan", "inf"):
+        with pytest.raises(SystemExit):
+            parse_config(["--verifier", "x:1", f"--failover-timeout-s={wrong}"])
+        assert "--failover-timeout-s: must be a number of seconds" in capsys.readouterr().err
 
 
 async def test_the_gateway_never_imports_torch() -> None:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from outrider.cli.__main__ import main
 from outrider.cli.connection import CollectedAnswer, Connection
+from outrider.cli.generate import finish_text
 from outrider.cli.run import compare, without_drafts
 from outrider.errors import Unavailable
 from outrider.v1 import generation_pb2 as pb
@@ -216,3 +217,12 @@ def test_the_plain_request_differs_in_nothing_but_the_drafts() -> None:
 def test_an_unreachable_peer_is_unavailable(tmp_path: Path) -> None:
     with Connection(f"unix:{tmp_path}/none.sock") as connection, pytest.raises(Unavailable, match="not reachable"):
         connection.model_info()
+
+
+@pytest.mark.parametrize(
+    ("num_failovers", "exact", "text"),
+    [(0, False, "length"), (2, True, "length; failed over 2x, exact"), (1, False, "length; failed over 1x, not exact")],
+)
+def test_an_answer_that_went_on_elsewhere_says_so(num_failovers: int, exact: bool, text: str) -> None:
+    finished = pb.Finished(finish_reason=pb.FINISH_REASON_LENGTH, num_failovers=num_failovers, exact=exact)
+    assert finish_text(finished) == text

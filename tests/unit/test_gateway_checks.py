@@ -94,7 +94,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"resume_token_ids": [1], "n": 2}, "resume_token_ids"),
     ({"cache_salt": "s" * 129}, "cache_salt"),
     ({"resume_token_ids": [2048]}, "resume_token_ids[0]"),
-    ({"resume_token_ids": [5, 6], "max_tokens": 2}, "resume_token_ids"),
+    ({"resume_token_ids": [5, 6, 7], "max_tokens": 2}, "resume_token_ids"),
 ]
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     *(({"mode": mode}, "mode") for mode in (2, 3, 4, 5, 6, 8, 99)),

@@ -16,8 +16,9 @@ from outrider.errors import Overloaded
 from outrider.gateway import request_run
 from outrider.gateway.checks import check_request
 from outrider.gateway.decode_stream import DecodeStream
+from outrider.gateway.failover import Metadata
 from outrider.gateway.limits import GatewayLimits, ServedModel
-from outrider.gateway.request_run import Metadata, RequestRun
+from outrider.gateway.request_run import RequestRun
 from outrider.gateway.resolved import resolve
 from outrider.gateway.verifiers import Verifier
 from outrider.v1 import generation_pb2 as pb

@@ -32,6 +32,7 @@ _EXAMPLES = """examples:
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
+  outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
@@ -47,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "fleet")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "chaos", "fleet")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -83,6 +84,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_network(parser.add_argument_group("network and load: replayed drafts"))
     _add_simulation(parser.add_argument_group("simulate"))
     _add_fleet(parser.add_argument_group("fleet"))
+    chaos = parser.add_argument_group("chaos")
+    chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
+    chaos.add_argument("--fault-seed", type=int, default=1, metavar="N", help="of the schedule (%(default)s)")
     parser.set_defaults(run=run)
 
 

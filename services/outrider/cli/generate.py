@@ -118,6 +118,8 @@ def as_json(gateway: Connection, request: generation_pb2.GenerateRequest) -> dic
                 "accepted": statistics.num_accepted,
                 "looked_up": statistics.num_looked_up,
                 "looked_up_accepted": statistics.num_looked_up_accepted,
+                "failovers": sample.finished.num_failovers,
+                "exact": sample.finished.exact,
             }
         )
     started = answer.started
@@ -154,9 +156,12 @@ def statistics_table(answer: CollectedAnswer) -> Table:
 
 
 def finish_text(finished: generation_pb2.Finished) -> str:
-    """Why a sample ended, in words."""
+    """Why a sample ended, in words, and whether it went on at other verifiers on the way."""
     name = generation_pb2.FinishReason.Name(finished.finish_reason).removeprefix("FINISH_REASON_").lower().replace("_", " ")
-    return f"{name} {finished.stop_string!r}" if finished.stop_string else name
+    text = f"{name} {finished.stop_string!r}" if finished.stop_string else name
+    if not finished.num_failovers:
+        return text
+    return f"{text}; failed over {finished.num_failovers}x, {'exact' if finished.exact else 'not exact'}"
 
 
 def _print_delta(console: Console, painter: Painter, event: generation_pb2.GenerateResponse) -> None:

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.errors import OutriderError
 from outrider.gateway.gateway import VERIFIER_TIMEOUT_S, GatewayConfig, start_gateway
-from outrider.gateway.limits import DRAIN_GRACE_S, MAX_LIVE_REQUESTS, MAX_LIVE_SAMPLES, MAX_PROMPT_BYTES, GatewayLimits
+from outrider.gateway.limits import (
+    DRAIN_GRACE_S,
+    MAX_LIVE_REQUESTS,
+    MAX_LIVE_SAMPLES,
+    MAX_PROMPT_BYTES,
+    PLACE_TIMEOUT_S,
+    FailoverLimits,
+    GatewayLimits,
+)
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
@@ -51,6 +60,7 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         model_dir=options.model_dir,
         model_name=options.model_name,
         limits=limits,
+        failover=FailoverLimits(place_timeout_s=options.failover_timeout_s),
         server=ServerLimits(max_message_bytes=options.max_message_mib * _MIB, max_concurrent_rpcs=options.max_concurrent_rpcs),
         verifier_timeout_s=options.verifier_timeout_s,
         drain_grace_s=options.drain_grace_s,
@@ -109,8 +119,22 @@ def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
     life.add_argument(
         "--verifier-timeout-s", type=float, default=VERIFIER_TIMEOUT_S, metavar="S", help="wait this long at start (default %(default)s)"
     )
+    life.add_argument(
+        "--failover-timeout-s",
+        type=_seconds,
+        default=PLACE_TIMEOUT_S,
+        metavar="S",
+        help="an answer that lost its verifier waits this long for another, or for the same one started anew (default %(default)s)",
+    )
     life.add_argument("--drain-grace-s", type=float, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
     life.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="to stderr (default %(default)s)")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not negative, got {text}")
+    return value
 
 
 def _positive(text: str) -> int:

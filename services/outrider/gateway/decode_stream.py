@@ -7,13 +7,14 @@ mistake fails this request with a sentence instead of corrupting an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import grpc
 
 from outrider.errors import Cancelled, OutriderError, Unavailable
+from outrider.gateway.liveness import Listener
 from outrider.gateway.verifiers import Verifier
 from outrider.rpc.status import RemoteFailure, error_from_rpc
 from outrider.v1 import generation_pb2
@@ -41,10 +42,17 @@ class DecodeStream:
         self._committed_len = len(start.prefix)
         self._wants_logprobs = start.HasField("top_logprobs")
         self._closed = False
+        self.listener = Listener(verifier.liveness)
+        self._clock = asyncio.get_running_loop().time
 
     async def read(self) -> pb.DecodeCommitted | pb.DecodeFinished:
-        """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be."""
-        message = await _read(self._responses)
+        """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be. Inside `async with listener`, a
+        verifier that is lost while this waits ends the block."""
+        self.listener.since_s = self._clock()
+        try:
+            message = await _read(self._responses)
+        finally:
+            self.listener.since_s = None
         kind = message.WhichOneof("message")
         if kind == "finished":
             return message.finished
@@ -99,7 +107,15 @@ class DecodeStream:
 async def open_stream(
     verifier: Verifier, start: pb.DecodeStart, timeout_s: float | None, metadata: tuple[tuple[str, str], ...]
 ) -> DecodeStream:
-    """Start a session and wait until it is admitted; raises the verifier's refusal. Nothing is held after a raise."""
+    """Start a session and wait until it is admitted; raises the verifier's refusal, or VerifierLost when it does not answer. Nothing is
+    held after a raise."""
+    listener = Listener(verifier.liveness)
+    listener.since_s = asyncio.get_running_loop().time()
+    async with listener:
+        return await _open(verifier, start, timeout_s, metadata)
+
+
+async def _open(verifier: Verifier, start: pb.DecodeStart, timeout_s: float | None, metadata: tuple[tuple[str, str], ...]) -> DecodeStream:
     call = verifier.stub.Decode(timeout=timeout_s, metadata=metadata)
     verifier.num_live += 1
     try:
@@ -113,6 +129,15 @@ async def open_stream(
         verifier.num_live -= 1
         call.cancel()
         raise
+
+
+def check_fingerprint(streams: Sequence[DecodeStream], fingerprint: str) -> None:
+    """Raises Unavailable, with the streams closed, when another engine answers at the verifier's address than when it was last asked."""
+    if all(stream.started.fingerprint == fingerprint for stream in streams):
+        return
+    for stream in streams:
+        stream.close()
+    raise Unavailable(f"verifier {streams[0].verifier.address} has changed since it was last asked; it will be asked anew who it is")
 
 
 async def _write_start(call: Any, start: pb.DecodeStart, address: str) -> None:

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outrider.gateway.limits import DRAIN_GRACE_S, GatewayLimits
+from outrider.gateway.limits import DRAIN_GRACE_S, FailoverLimits, GatewayLimits, LivenessLimits
 from outrider.gateway.model_folder import check_vocabulary, model_folder
 from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
@@ -28,13 +28,15 @@ class GatewayConfig:
     """listen, verifiers: addresses (`host:port`, `host:0`, `unix:/path`). model_dir: where the tokenizer is; None asks the verifier
     for the folder or hub name it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
     verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
-    while none answers."""
+    while none answers. failover: how answers find another verifier; liveness: when the one they have counts as lost."""
 
     listen: tuple[str, ...]
     verifiers: tuple[str, ...]
     model_dir: Path | None = None
     model_name: str = ""
     limits: GatewayLimits = field(default_factory=GatewayLimits)
+    failover: FailoverLimits = field(default_factory=FailoverLimits)
+    liveness: LivenessLimits = field(default_factory=LivenessLimits)
     server: ServerLimits = field(default_factory=ServerLimits)
     verifier_timeout_s: float = VERIFIER_TIMEOUT_S
     verifier_refresh_s: float = REFRESH_S
@@ -74,12 +76,12 @@ class Gateway:
 async def start_gateway(config: GatewayConfig) -> Gateway:
     """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's),
     InvalidRequest (an address)."""
-    pool = VerifierPool(config.verifiers)
+    pool = VerifierPool(config.verifiers, config.liveness)
     try:
         await pool.connect(config.verifier_timeout_s)
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
-        servicer = GenerationServicer(pool, tokenizer, config.limits, name, config.server.max_message_bytes)
+        servicer = GenerationServicer(pool, tokenizer, config.limits, name, config.server.max_message_bytes, config.failover)
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()

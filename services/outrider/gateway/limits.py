@@ -15,6 +15,18 @@ MAX_PROMPT_BYTES = 2**20
 MAX_QUEUED_EVENTS = 16
 DRAIN_GRACE_S = 10.0
 
+# A stopped verifier is found within SILENCE_S, a fifth of it, and PROBE_TIMEOUT_S.
+SILENCE_S = 0.5
+PROBE_TIMEOUT_S = 1.0
+STUCK_S = 20.0
+PLACE_TIMEOUT_S = 15.0
+MAX_FAILOVERS = 8
+MAX_FRUITLESS_FAILOVERS = 2
+MAX_OPENINGS = 24
+FIRST_DELAY_S = 0.05
+MIN_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
@@ -38,6 +50,35 @@ class GatewayLimits:
         """Most tokens of one answer."""
         room = identity.max_context - 1
         return room if self.max_completion_tokens is None else min(room, self.max_completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLimits:
+    """When a verifier counts as lost. silence_s: a stream may wait so long for a message before the verifier is asked whether it lives.
+    probe_timeout_s: it must answer within this. stuck_s: a verifier that answers must have taken a step within this."""
+
+    silence_s: float = SILENCE_S
+    probe_timeout_s: float = PROBE_TIMEOUT_S
+    stuck_s: float = STUCK_S
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLimits:
+    """How a sample whose verifier was lost finds the next one.
+
+    place_timeout_s: to find one; a verifier that is being restarted may come back within it. max_failovers: of one sample.
+    max_fruitless_failovers: in a row without a token in between; the request may be what kills them. max_openings: of one failover.
+    first_delay_s: the first opening waits up to this, by chance, so that many gateways do not fall on one verifier together.
+    min_backoff_s, max_backoff_s: between further rounds over all verifiers, doubled each time, times a number between 0.5 and 1.5.
+    """
+
+    place_timeout_s: float = PLACE_TIMEOUT_S
+    max_failovers: int = MAX_FAILOVERS
+    max_fruitless_failovers: int = MAX_FRUITLESS_FAILOVERS
+    max_openings: int = MAX_OPENINGS
+    first_delay_s: float = FIRST_DELAY_S
+    min_backoff_s: float = MIN_BACKOFF_S
+    max_backoff_s: float = MAX_BACKOFF_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,54 @@
 """One request: its samples' streams opened together, their messages merged into one answer for one reader.
 
-Knows the order of an answer (Started, Deltas and Finished of the samples, Done) and that a full queue holds every sample back. Must
-not know gRPC handlers. Whatever ends it (the end, an error, a cancellation), every verifier stream is closed before it returns.
+Knows the order of an answer (Started, Deltas and Finished of the samples, Done) and that a full queue holds every sample back. A sample
+that loses its verifier later finds the next one by itself. Must not know gRPC handlers. Whatever ends it (the end, an error, a
+cancellation), every verifier stream is closed before it returns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from outrider.errors import OutriderError, Overloaded, Unavailable
-from outrider.gateway.answer import Answer
-from outrider.gateway.decode_stream import DecodeStream, open_stream
+from outrider.gateway.answer import Answer, Grown
+from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
+from outrider.gateway.failover import Failover, Metadata, Openings
+from outrider.gateway.failover_counters import FailoverCounters
+from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.resolved import ResolvedRequest
-from outrider.gateway.sample_run import Emit, SampleRun, begin_answer, decode_start, usage
+from outrider.gateway.sample_run import FINISH_REASONS, Emit, SampleRun, begin_answer, decode_start, usage
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import generation_pb2 as pb
 
-Metadata = tuple[tuple[str, str], ...]
 _Item = pb.GenerateResponse | Exception
 
 
 class RequestRun:
-    """Use once: construct, then `run`."""
+    """Use once: construct, then `run`. counters: None counts failovers for nobody."""
 
-    def __init__(self, request: ResolvedRequest, session_prefix: str, model_name: str, max_queued_events: int, arrived_s: float) -> None:
+    def __init__(
+        self,
+        request: ResolvedRequest,
+        session_prefix: str,
+        model_name: str,
+        max_queued_events: int,
+        arrived_s: float,
+        failover: FailoverLimits | None = None,
+        counters: FailoverCounters | None = None,
+    ) -> None:
         self._request = request
-        self._session_prefix = session_prefix
         self._model_name = model_name
         self._arrived_s = arrived_s
+        self._failover = failover or FailoverLimits()
+        self._counters = counters or FailoverCounters(LocalMetrics(), model_name)
+        self._starts = [
+            decode_start(request, f"{session_prefix}/{request.request_id}/{index}", index) for index in range(request.checked.num_samples)
+        ]
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(max_queued_events)
 
     @property
@@ -41,29 +59,41 @@ class RequestRun:
     async def run(self, pool: VerifierPool, tokenizer: ModelTokenizer, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         """Decode and emit the whole answer; raises InvalidRequest before any work, or what the verifier raised."""
         num_samples = self._request.checked.num_samples
-        answers = [begin_answer(self._request, tokenizer.decoder(self._request.prompt_ids)) for _ in range(num_samples)]
-        streams, identity = await self._open(pool, timeout_s, metadata)
+        begun = [begin_answer(self._request, tokenizer.decoder(self._request.prompt_ids)) for _ in range(num_samples)]
+        if begun[0][1].end is not None:
+            await self._emit_resumed_end(*begun[0], pool.identity, emit)
+            return
+        answers = [answer for answer, _ in begun]
+        deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        openings = Openings(pool, deadline_s, metadata)
+        streams, identity = await self._open(openings)
+        exact = self._request.exact(identity.numerics)
+        samples = [
+            SampleRun(index, self._request, stream, answer, self._arrived_s, self._failover_of(index, openings, identity), exact=exact)
+            for index, (stream, answer) in enumerate(zip(streams, answers, strict=True))
+        ]
         try:
             await emit(pb.GenerateResponse(started=self._started(identity)))
-            await self._merge(streams, answers, emit)
-        except OutriderError as error:
-            pool.report_failure(streams[0].verifier, error)
-            raise
+            await self._merge(samples, emit)
         finally:
-            for stream in streams:
-                stream.close()
+            for sample in samples:
+                sample.close()
         num_completion = sum(answer.num_tokens for answer in answers)
         await emit(pb.GenerateResponse(done=pb.Done(usage=usage(len(self._request.prompt_ids), num_completion))))
 
-    async def _open(self, pool: VerifierPool, timeout_s: float | None, metadata: Metadata) -> tuple[list[DecodeStream], ModelIdentity]:
+    def _failover_of(self, index: int, openings: Openings, identity: ModelIdentity) -> Failover:
+        return Failover(openings, self._starts[index], identity.fingerprint, self._failover, self._counters)
+
+    async def _open(self, openings: Openings) -> tuple[list[DecodeStream], ModelIdentity]:
         """All samples at the first verifier that has room, and who it is; raises what the last one said."""
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
+        pool = openings.pool
         candidates = await pool.candidates()
         identity = pool.identity  # its fingerprint is that of all candidates
         for verifier in candidates:
             try:
-                streams = await self._open_at(verifier, timeout_s, metadata)
-                _check_fingerprint(streams, identity)
+                streams = await self._open_at(verifier, openings.remaining_s, openings.metadata)
+                check_fingerprint(streams, identity.fingerprint)
                 return streams, identity
             except (Unavailable, Overloaded) as error:
                 pool.report_failure(verifier, error)
@@ -71,11 +101,7 @@ class RequestRun:
         raise refusal
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
-        starts = [
-            decode_start(self._request, f"{self._session_prefix}/{self._request.request_id}/{index}", index)
-            for index in range(self._request.checked.num_samples)
-        ]
-        opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in starts]
+        opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in self._starts]
         try:
             return list(await asyncio.gather(*opening))
         except BaseException:
@@ -85,11 +111,7 @@ class RequestRun:
             await asyncio.gather(*opening, return_exceptions=True)
             raise
 
-    async def _merge(self, streams: Sequence[DecodeStream], answers: Sequence[Answer], emit: Emit) -> None:
-        samples = [
-            SampleRun(index, self._request, stream, answer, self._arrived_s)
-            for index, (stream, answer) in enumerate(zip(streams, answers, strict=True))
-        ]
+    async def _merge(self, samples: Sequence[SampleRun], emit: Emit) -> None:
         tasks = [asyncio.ensure_future(self._pump(sample)) for sample in samples]
         num_unfinished = len(samples)
         try:
@@ -111,6 +133,21 @@ class RequestRun:
         except Exception as error:  # noqa: BLE001 -- handed to the reader's side, which raises it
             await self._queue.put(error)
 
+    async def _emit_resumed_end(self, answer: Answer, grown: Grown, identity: ModelIdentity, emit: Emit) -> None:
+        """What is left of an answer whose tokens the client has all: that, and why, it ended. Nothing is asked of a verifier."""
+        assert grown.end is not None
+        total = usage(len(self._request.prompt_ids), answer.num_tokens)
+        finished = pb.Finished(
+            finish_reason=FINISH_REASONS[grown.end],
+            stop_string=grown.stop_string,
+            usage=total,
+            total_us=max(1, round((time.monotonic() - self._arrived_s) * 1e6)),
+            exact=self._request.exact(identity.numerics),
+        )
+        await emit(pb.GenerateResponse(started=self._started(identity)))
+        await emit(pb.GenerateResponse(finished=finished))
+        await emit(pb.GenerateResponse(done=pb.Done(usage=total)))
+
     def _started(self, identity: ModelIdentity) -> pb.Started:
         return pb.Started(
             request_id=self._request.request_id,
@@ -120,15 +157,6 @@ class RequestRun:
             fingerprint=identity.fingerprint,
             exact=self._request.exact(identity.numerics),
         )
-
-
-def _check_fingerprint(streams: Sequence[DecodeStream], identity: ModelIdentity) -> None:
-    """Raises Unavailable, with the streams closed, when another engine answers at the verifier's address than when it was last asked."""
-    if all(stream.started.fingerprint == identity.fingerprint for stream in streams):
-        return
-    for stream in streams:
-        stream.close()
-    raise Unavailable(f"verifier {streams[0].verifier.address} has changed since it was last asked; it will be asked anew who it is")
 
 
 def _close_opened(opening: asyncio.Future[DecodeStream]) -> None:

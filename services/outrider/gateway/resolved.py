@@ -88,9 +88,7 @@ def resolve(
         max_tokens = min(room, limits.completion_tokens(served.identity))
     elif max_tokens > room:
         raise DoesNotFit("max_tokens", f"is {max_tokens}, but {num_prompt} prompt tokens leave {room} of {served.identity.max_context}")
-    if len(checked.resume_ids) >= max_tokens:
-        raise InvalidRequest(
-            "resume_token_ids", f"has {len(checked.resume_ids)} ids, max_tokens is {max_tokens}: nothing is left to answer"
-        )
+    if len(checked.resume_ids) > max_tokens:
+        raise InvalidRequest("resume_token_ids", f"has {len(checked.resume_ids)} ids, but no answer has more than max_tokens, {max_tokens}")
     seed = secrets.randbits(64) if checked.seed is None else checked.seed
     return ResolvedRequest(request_id, checked, tuple(ids), seed, max_tokens)

@@ -1,7 +1,8 @@
-"""One sample: committed tokens from its Decode stream to Delta messages, then one Finished.
+"""One sample: committed tokens from its Decode streams to Delta messages, then one Finished.
 
-Knows how tokens, origins and log-probabilities are cut where the answer ends. Must not know other samples or who reads: it puts
-messages where it is told, and a put that waits is what holds the verifier back.
+Knows how tokens, origins and log-probabilities are cut where the answer ends, and that a stream that is lost is followed by another
+one, which goes on after the last token: the answer grows as if nothing had happened. Must not know other samples, how another verifier
+is found, or who reads: it puts messages where it is told, and a put that waits is what holds the verifier back.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, OutriderError
 from outrider.gateway.answer import Answer, End, Grown
 from outrider.gateway.decode_stream import DecodeStream
 from outrider.gateway.detokenizer import TextDecoder
+from outrider.gateway.failover import Failover
+from outrider.gateway.part_statistics import with_lost_part
 from outrider.gateway.resolved import ResolvedRequest
 from outrider.rpc.convert import acceptance_to_proto, noise_to_proto, sampling_to_proto
 from outrider.rpc.status import RemoteFailure
@@ -51,31 +54,65 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
     )
 
 
-def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> Answer:
-    """The answer with resumed tokens read in: their text has left before, what waits of it has not.
+def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> tuple[Answer, Grown]:
+    """The answer with resumed tokens read in, and what they did to it: their text has left before, what waits of it has not. They may be
+    the whole answer, of which a client missed nothing but the end.
 
-    Raises InvalidRequest when they hold a complete answer already.
+    Raises InvalidRequest when they go on beyond it.
     """
     checked = request.checked
     answer = Answer(decoder, checked.stops, checked.stop_token_ids, request.max_tokens)
-    if answer.push(checked.resume_ids).end is not None:
-        raise InvalidRequest("resume_token_ids", "hold a complete answer already: a stop token or stop string is in them")
-    return answer
+    grown = answer.push(checked.resume_ids)
+    if grown.num_taken < len(checked.resume_ids):
+        problem = f"has {len(checked.resume_ids)} ids, but the answer ends after {grown.num_taken}: by a stop token or a stop string"
+        raise InvalidRequest("resume_token_ids", problem)
+    return answer, grown
 
 
 class SampleRun:
-    """arrived_s: time.monotonic() when the request arrived, the zero of its reported times."""
+    """arrived_s: time.monotonic() when the request arrived, the zero of its reported times. exact: what was promised for the first
+    stream. `close` it in any case."""
 
-    def __init__(self, index: int, request: ResolvedRequest, stream: DecodeStream, answer: Answer, arrived_s: float) -> None:
+    def __init__(
+        self,
+        index: int,
+        request: ResolvedRequest,
+        stream: DecodeStream,
+        answer: Answer,
+        arrived_s: float,
+        failover: Failover,
+        *,
+        exact: bool,
+    ) -> None:
         self._index = index
         self._num_prompt = len(request.prompt_ids)
         self._stream = stream
         self._answer = answer
         self._arrived_s = arrived_s
+        self._failover = failover
+        self._exact = exact
         self._first_token_us = 0
+        self._token_ids: list[int] = []
+        self._origins: list[int] = []
+        self._num_lost = 0  # tokens of streams that were lost
 
     async def run(self, emit: Emit) -> None:
-        """Until the answer ends; raises what the verifier's stream raises."""
+        """Until the answer ends; raises what the verifier's stream raises and no other verifier mends."""
+        while True:
+            try:
+                async with self._stream.listener:
+                    await self._read_on(emit)
+                    return
+            except OutriderError as error:
+                self._num_lost = len(self._token_ids)
+                self._stream = await self._failover.next_stream(self._stream, error, self._token_ids)
+
+    def close(self) -> None:
+        """Close the stream that is open; safe to repeat."""
+        self._stream.close()
+
+    async def _read_on(self, emit: Emit) -> None:
+        """What the present stream brings."""
         while True:
             message = await self._stream.read()
             if isinstance(message, verifier_pb2.DecodeFinished):
@@ -86,6 +123,8 @@ class SampleRun:
                 await self._emit_end(emit, grown, message.statistics)
                 return
             grown = self._answer.push(message.token_ids)
+            self._token_ids += message.token_ids
+            self._origins += message.origins
             self._first_token_us = self._first_token_us or self._elapsed_us()
             await emit(pb.GenerateResponse(delta=self._delta(message, grown)))
             if grown.end is not None:
@@ -102,9 +141,11 @@ class SampleRun:
             finish_reason=FINISH_REASONS[grown.end],
             stop_string=grown.stop_string,
             usage=usage(self._num_prompt, self._answer.num_tokens),
-            statistics=statistics,
+            statistics=with_lost_part(statistics, self._origins[: self._num_lost]) if self._num_lost else statistics,
             time_to_first_token_us=self._first_token_us,
             total_us=self._elapsed_us(),
+            num_failovers=self._failover.num_failovers,
+            exact=self._exact and self._failover.stays_exact,
         )
         await emit(pb.GenerateResponse(finished=finished))
 

@@ -16,7 +16,8 @@ from typing import TypeVar
 from outrider.errors import OutriderError, Unavailable
 from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
-from outrider.gateway.limits import GatewayLimits, ServedModel
+from outrider.gateway.failover_counters import FailoverCounters
+from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
 from outrider.gateway.request_run import RequestRun
 from outrider.gateway.resolved import prompt_ids, resolve
@@ -25,6 +26,7 @@ from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.gateway.whole_answer import WholeAnswer
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, verifier_pb2
 from outrider.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -37,16 +39,25 @@ _T = TypeVar("_T")
 
 
 class GenerationServicer(GenerationServiceServicer):
-    """One gateway. pool must be connected; construct inside a running event loop."""
+    """One gateway. pool must be connected; construct inside a running event loop. metrics: its counters, for whoever exports them."""
 
     def __init__(
-        self, pool: VerifierPool, tokenizer: ModelTokenizer, limits: GatewayLimits, model_name: str, max_message_bytes: int
+        self,
+        pool: VerifierPool,
+        tokenizer: ModelTokenizer,
+        limits: GatewayLimits,
+        model_name: str,
+        max_message_bytes: int,
+        failover: FailoverLimits | None = None,
     ) -> None:
         self._pool = pool
         self._tokenizer = tokenizer
         self._limits = limits
         self._model_name = model_name
         self._max_message_bytes = max_message_bytes
+        self._failover = failover or FailoverLimits()
+        self.metrics = LocalMetrics()
+        self._counters = FailoverCounters(self.metrics, model_name)
         self._live = LiveRequests(limits)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
@@ -126,7 +137,8 @@ class GenerationServicer(GenerationServiceServicer):
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             # An id may be used again while a verifier still frees the cancelled session of the request before it.
             session_prefix = f"{self._gateway_id}-{next(self._serials)}"
-            run = RequestRun(resolved, session_prefix, self._model_name, self._limits.max_queued_events, arrived_s)
+            max_queued = self._limits.max_queued_events
+            run = RequestRun(resolved, session_prefix, self._model_name, max_queued, arrived_s, self._failover, self._counters)
             self._runs.add(run)
             try:
                 await run.run(self._pool, self._tokenizer, remaining_s(context), propagated_metadata(context), emit)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import grpc
 
 from outrider.errors import IncompatiblePair, OutriderError, Unavailable
+from outrider.gateway.limits import LivenessLimits
+from outrider.gateway.liveness import Liveness
 from outrider.rpc.channel import ChannelLimits, open_channel, wait_ready
 from outrider.rpc.convert import identity_from_proto
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import came_from_service, error_from_rpc
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
@@ -31,14 +33,16 @@ DECODE_WINDOW_BYTES = 16 * 2**10
 
 
 class Verifier:
-    """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there."""
+    """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there.
+    liveness: what tells its streams when it is lost."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, limits: LivenessLimits | None = None) -> None:
         self.address = address
         self.identity: ModelIdentity | None = None
         self.num_live = 0
         self.channel = open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self.liveness = Liveness(address, self._num_steps, limits or LivenessLimits())
 
     @property
     def fingerprint(self) -> str | None:
@@ -53,13 +57,29 @@ class Verifier:
             raise error_from_rpc(failure) from failure
         return response
 
+    async def close(self) -> None:
+        """Close the channel; its calls end."""
+        await self.liveness.close()
+        await self.channel.close(None)
+
+    async def _num_steps(self, timeout_s: float) -> int | None:
+        """None from one that drains: it refuses to tell, but lives."""
+        try:
+            response = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            if came_from_service(failure):
+                return None
+            raise error_from_rpc(failure) from failure
+        return int(response.num_steps)
+
 
 class VerifierPool:
     """Verifiers in the order of their addresses; construct inside a running event loop."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], limits: LivenessLimits | None = None) -> None:
         assert addresses, "a gateway needs a verifier"
-        self._verifiers = tuple(Verifier(address) for address in addresses)
+        self._verifiers = tuple(Verifier(address, limits) for address in addresses)
+        self._asking: asyncio.Future[list[OutriderError | None]] | None = None
         self._turn = itertools.count()
         self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
@@ -95,19 +115,21 @@ class VerifierPool:
     async def candidates(self) -> list[Verifier]:
         """Those of `identity`'s fingerprint that answer, fewest live samples first, taking turns among equals; raises Unavailable when
         none answers. When only others do, `identity` becomes theirs first."""
-        if not any(verifier.identity for verifier in self._verifiers):
-            await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
-        turn = next(self._turn) % len(self._verifiers)
-        rotated = self._verifiers[turn:] + self._verifiers[:turn]
+        await self._ask_if_none()
         self._settle()
-        answering = [verifier for verifier in rotated if verifier.fingerprint == self.identity.fingerprint]
-        if not answering:
-            raise Unavailable("no verifier answers; retry later")
-        return sorted(answering, key=lambda verifier: verifier.num_live)
+        return self._by_load(lambda verifier: verifier.fingerprint == self.identity.fingerprint)
+
+    async def successors(self, fingerprint: str, avoid: Collection[Verifier]) -> list[Verifier]:
+        """Who may go on with an answer that verifiers of this fingerprint began, in the order of `candidates`: those of it that answer
+        and are not to be avoided, or, when there is none, those of another. Raises Unavailable when there are none at all."""
+        await self._ask_if_none()
+        if any(verifier.fingerprint == fingerprint and verifier not in avoid for verifier in self._verifiers):
+            return self._by_load(lambda verifier: verifier.fingerprint == fingerprint and verifier not in avoid)
+        return self._by_load(lambda verifier: verifier.identity is not None and verifier not in avoid)
 
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable) and verifier.identity is not None:
             _LOG.warning("verifier %s is left out: %s", verifier.address, error)
             verifier.identity = None
 
@@ -116,7 +138,27 @@ class VerifierPool:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        await asyncio.gather(*(verifier.channel.close(None) for verifier in self._verifiers))
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await asyncio.gather(*(verifier.close() for verifier in self._verifiers))
+
+    async def _ask_if_none(self) -> None:
+        """While none answers, ask all of them who they are; however many want to know, they are asked once at a time."""
+        if any(verifier.identity for verifier in self._verifiers):
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
+        await asyncio.shield(self._asking)
+
+    def _by_load(self, may_serve: Callable[[Verifier], bool]) -> list[Verifier]:
+        """Fewest live samples first, taking turns among equals; raises Unavailable when nobody may."""
+        turn = next(self._turn) % len(self._verifiers)
+        rotated = self._verifiers[turn:] + self._verifiers[:turn]
+        answering = [verifier for verifier in rotated if may_serve(verifier)]
+        if not answering:
+            raise Unavailable("no verifier answers; retry later")
+        return sorted(answering, key=lambda verifier: verifier.num_live)
 
     def _settle(self) -> None:
         """Keep to one fingerprint while any verifier of it answers, else move over to that of the first one that does."""
@@ -146,7 +188,7 @@ class VerifierPool:
             await self._introduce(verifier, INFO_TIMEOUT_S)
             return
         try:
-            self._admit(verifier, identity_from_proto((await verifier.get_info()).identity, "verifier.identity"))
+            self._admit(verifier, await _identity(verifier))
         except IncompatiblePair as error:
             _LOG.warning("verifier %s is left out: %s", verifier.address, error)
             verifier.identity = None
@@ -157,8 +199,7 @@ class VerifierPool:
         """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
         try:
             await wait_ready(verifier.channel, verifier.address, timeout_s)
-            identity = identity_from_proto((await verifier.get_info()).identity, "verifier.identity")
-            self._admit(verifier, identity)
+            self._admit(verifier, await _identity(verifier))
         except OutriderError as error:
             _LOG.warning("verifier %s: %s", verifier.address, error)
             return error
@@ -180,3 +221,11 @@ class VerifierPool:
         verifier.identity = identity
         if is_news:
             self._note_reserve(verifier)
+
+
+async def _identity(verifier: Verifier) -> ModelIdentity:
+    """Who answers there now; raises Unavailable for one that answers but was lost because it takes no steps."""
+    info = await verifier.get_info()
+    if verifier.liveness.is_stuck(info.num_steps):
+        raise Unavailable(f"{verifier.address} answers, but has taken no step since it was lost for taking none")
+    return identity_from_proto(info.identity, "verifier.identity")

@@ -106,6 +106,12 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> OutriderError:
     return _DEFAULT_CLASSES.get(failure.code(), RemoteFailure)(sentence)
 
 
+def came_from_service(failure: grpc.aio.AioRpcError) -> bool:
+    """Whether a service of ours ended the call; otherwise grpc did, because nobody was there or a deadline passed."""
+    metadata = dict(cast(Iterable[tuple[str, str]], failure.trailing_metadata() or ()))
+    return ERROR_CLASS_KEY in metadata
+
+
 def _invalid(named: type[OutriderError] | None, field: str, sentence: str) -> InvalidRequest:
     error_class = named if named is not None and issubclass(named, InvalidRequest) else InvalidRequest
     prefix = f"{field}: "

@@ -75,6 +75,7 @@ PROVIDER = "outrider"
 class Label(StrEnum):
     """Names of metric labels; the values of each are few."""
 
+    CAUSE = "cause"
     MODEL = "model"
     PACING = "pacing"
     POSITION = "position"
@@ -183,6 +184,25 @@ DRAFT_WAIT_SECONDS = Metric(
 NUM_STEPS = Metric("outrider_num_steps_total", MetricKind.COUNTER, "Steps of the target.", (Label.MODEL,))
 NUM_LENT_STEPS = Metric(
     "outrider_num_lent_steps_total", MetricKind.COUNTER, "Of the steps, those that used an idle drafter's cores too.", (Label.MODEL,)
+)
+NUM_FAILOVERS = Metric(
+    "outrider_num_failovers_total",
+    MetricKind.COUNTER,
+    "Times a sample went on at another verifier, by how the one before was lost.",
+    (Label.MODEL, Label.CAUSE),
+)
+NUM_FAILED_FAILOVERS = Metric(
+    "outrider_num_failed_failovers_total",
+    MetricKind.COUNTER,
+    "Samples that failed because their verifier was lost: nobody took them over, they may not move, or they moved too often.",
+    (Label.MODEL, Label.CAUSE),
+)
+FAILOVER_SECONDS = Metric(
+    "outrider_failover_seconds_total",
+    MetricKind.COUNTER,
+    "Time from a verifier's loss being found to the sample's next stream, without what reading its prefix again takes.",
+    (Label.MODEL, Label.CAUSE),
+    "seconds",
 )
 LIVE_SESSIONS = Metric("outrider_live_sessions", MetricKind.GAUGE, "Sessions held now.", (Label.SERVICE,))
 LIVE_STREAMS = Metric("outrider_live_streams", MetricKind.GAUGE, "Streams open now.", (Label.SERVICE,))

@@ -118,7 +118,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Last message of one sample; times in microseconds since the request reached the gateway. stop_string: "" unless one ended it."""
+    """Last message of one sample; times in microseconds since the request reached the gateway. stop_string: "" unless one ended it.
+
+    num_failovers: times it went on at another verifier. exact: whether all of it is exactly the target's for this seed.
+    """
 
     index: int
     reason: FinishReason
@@ -127,6 +130,8 @@ class Finished:
     statistics: DraftStatistics
     time_to_first_token_us: int
     total_us: int
+    num_failovers: int = 0
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class DraftStatistics(_message.Message):
     def __init__(self, num_rounds: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., mean_emitted_per_round: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., drafted_by_depth: _Optional[_Iterable[int]] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., verify_us: _Optional[int] = ..., draft_us: _Optional[int] = ..., overlapped_draft_us: _Optional[int] = ..., reconcile_us: _Optional[int] = ..., draft_wait_us: _Optional[int] = ..., pacing: _Optional[str] = ..., num_drafter_losses: _Optional[int] = ..., num_cached_prompt_tokens: _Optional[int] = ..., num_looked_up: _Optional[int] = ..., num_looked_up_accepted: _Optional[int] = ..., num_hedge_tests: _Optional[int] = ..., num_hedge_hits: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("index", "finish_reason", "stop_string", "usage", "statistics", "time_to_first_token_us", "total_us")
+    __slots__ = ("index", "finish_reason", "stop_string", "usage", "statistics", "time_to_first_token_us", "total_us", "num_failovers", "exact")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +210,8 @@ class Finished(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_FIRST_TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILOVERS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
     index: int
     finish_reason: FinishReason
     stop_string: str
@@ -217,7 +219,9 @@ class Finished(_message.Message):
     statistics: DraftStatistics
     time_to_first_token_us: int
     total_us: int
-    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_string: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., statistics: _Optional[_Union[DraftStatistics, _Mapping]] = ..., time_to_first_token_us: _Optional[int] = ..., total_us: _Optional[int] = ...) -> None: ...
+    num_failovers: int
+    exact: bool
+    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., stop_string: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., statistics: _Optional[_Union[DraftStatistics, _Mapping]] = ..., time_to_first_token_us: _Optional[int] = ..., total_us: _Optional[int] = ..., num_failovers: _Optional[int] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("usage",)

@@ -157,6 +157,8 @@ def _finished(message: pb.Finished) -> Finished:
         statistics=statistics_from_proto(message.statistics),
         time_to_first_token_us=message.time_to_first_token_us,
         total_us=message.total_us,
+        num_failovers=message.num_failovers,
+        exact=message.exact,
     )
 
 

@@ -17,6 +17,7 @@ from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedging import hedge_budget
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
@@ -33,8 +34,6 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
-FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
-MAX_FLUSH_LEN = 16  # in turns, too: guesses of a drafter that does not get to the end in time are there all the same
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
@@ -129,8 +128,8 @@ class AdaptivePacing:
         draft_us = self._rates.draft_us(Pace.SERIAL)
         if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
             return MAX_FLUSH_LEN
-        # Drafting undisturbed: sent off one by one, guesses cost so much that they would stay so.
-        return min(MAX_FLUSH_LEN, max(1, round(self._step_us / (FLUSHES_A_STEP * draft_us))))
+        right = session.acceptance * session.continue_prob
+        return flush_len(self._step_us, draft_us, self._rates.link_us, self._rates.start_us, right)  # drafting undisturbed
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 

@@ -1,0 +1,207 @@
+"""`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped or cut off.
+
+Answers are recorded undisturbed, then asked again, 16 at a time, while a seeded schedule of faults strikes real processes on three machines
+of their own addresses. One verifier at least is left well by every fault; which one, nobody is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+from outrider.cli.connection import Connection
+from outrider.cli.console import make_console
+from outrider.cli.deployment_options import model_path
+from outrider.errors import OutriderError
+from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import identity_pb2, sampling_pb2
+from outrider_bench.chaos.askers import Askers, Harvest, ask_once
+from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_schedule
+from outrider_bench.chaos.site import POLL_S, SLOW_S, Replica, Site
+from outrider_bench.chaos.stalls import Struck, longest_by_kind
+from outrider_bench.facts import measurement_facts
+from outrider_bench.progress import make_progress
+from outrider_bench.prompts import make_prompts
+
+NUM_FAULTS, QUICK_FAULTS = 200, 16
+NUM_AT_A_TIME = 16
+NUM_PROMPTS = 12
+MAX_TOKENS = 96
+TASKS = ("arithmetic", "copying")
+TEMPERATURES = (0.0, 0.8)
+WELL_TIMEOUT_S = 60.0
+FREE_TIMEOUT_S = 30.0
+
+
+@dataclass
+class Havoc:
+    """The schedule being carried out."""
+
+    site: Site
+    struck: list[Struck] = field(default_factory=list)
+    counts: Counter[Kind] = field(default_factory=Counter)
+    _endings: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _clock: threading.Event = field(default_factory=threading.Event)
+
+    def wreak(self, schedule: Sequence[Fault], on_fault: Callable[[], None]) -> None:
+        """Every fault in turn, and the end of each that lasts; all are ended at the return."""
+        for fault in schedule:
+            self._wait_until(time.monotonic() + fault.gap_s)
+            self._strike(fault)
+            on_fault()
+        while self._endings:
+            self._wait_until(self._endings[0][0])
+
+    def _wait_until(self, until_s: float) -> None:
+        """Faults whose time is over end meanwhile."""
+        while self._endings and self._endings[0][0] <= until_s:
+            due_s, _, end = heapq.heappop(self._endings)
+            self._clock.wait(max(0.0, due_s - time.monotonic()))
+            end()
+        self._clock.wait(max(0.0, until_s - time.monotonic()))
+
+    def _strike(self, fault: Fault) -> None:
+        victim = self._victim(fault)
+        begin, end = {
+            Kind.KILL_VERIFIER: (self.site.kill, None),
+            Kind.KILL_DRAFTER: (self.site.kill, None),
+            Kind.STOP_VERIFIER: (self.site.stop, self.site.go_on),
+            Kind.STOP_DRAFTER: (self.site.stop, self.site.go_on),
+            Kind.CUT_VERIFIER: (self.site.cut, self.site.mend),
+            Kind.CUT_DRAFTER: (self.site.cut, self.site.mend),
+            Kind.SLOW_DRAFTER: (lambda one: self.site.slow(one, SLOW_S), lambda one: self.site.slow(one, 0.0)),
+        }[fault.kind]
+        at_s = time.monotonic()
+        begin(victim)
+        self.counts[fault.kind] += 1
+        self.struck.append(Struck(fault.kind, at_s, at_s + fault.lasts_s))
+        if end is not None:
+            ends = end
+            heapq.heappush(self._endings, (at_s + fault.lasts_s, len(self.struck), lambda: ends(victim)))
+
+    def _victim(self, fault: Fault) -> Replica:
+        """Of those who are well; of verifiers, one must remain. Raises OutriderError when none gets well in time."""
+        is_verifier = fault.kind in OF_VERIFIERS
+        deadline = time.monotonic() + WELL_TIMEOUT_S
+        while True:
+            well = [one for one in (self.site.verifiers if is_verifier else self.site.drafters) if one.is_serving()]
+            if len(well) > (1 if is_verifier else 0):
+                return well[fault.target % len(well)]
+            if time.monotonic() > deadline:
+                raise OutriderError(f"nobody is well enough for a fault ({fault.kind}) within {WELL_TIMEOUT_S:g} s; see the logs")
+            self._wait_until(time.monotonic() + POLL_S)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Strike, compare, print; 1 when anything was lost, differs or leaked."""
+    num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
+    console = make_console()
+    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder, make_progress() as progress, site_of(args, Path(folder)) as site:
+        requests = make_requests(site.gateway, args.prompt_seed)
+        truth = ask_once(site.gateway, requests)
+        havoc = Havoc(site)
+        bar = progress.add_task("faults", total=num_faults)
+        begun_s = time.monotonic()
+        with Askers(site.gateway, requests, NUM_AT_A_TIME) as askers:
+            havoc.wreak(make_schedule(num_faults, args.fault_seed), lambda: progress.advance(bar))
+        took_s = time.monotonic() - begun_s
+        leaks = find_leaks(site)
+    report = make_report(askers.harvest, truth, havoc, leaks, took_s)
+    console.print(stall_table(havoc, askers.harvest))
+    for number, error in askers.harvest.errors[:8]:
+        console.print(f"lost: request {number}: {error}", markup=False)
+    print("RESULT " + json.dumps(report | {"facts": measurement_facts()}))
+    return 0 if not (report["requests_lost"] or report["tokens_differing"] or report["leaks"]) else 1
+
+
+def site_of(args: argparse.Namespace, folder: Path) -> Site:
+    """The machines, with the models that the command line names."""
+    return Site(model_path(args.target), model_path(args.draft), folder)
+
+
+def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
+    """Seeded requests of both tasks and temperatures, whose answers have their full length."""
+    with Connection(gateway) as connection:
+        prompts = [prompt for task in TASKS for prompt in make_prompts(connection, task, NUM_PROMPTS // len(TASKS), seed)]
+    return [
+        pb.GenerateRequest(
+            token_ids=pb.TokenIds(ids=prompt.token_ids),
+            sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=number),
+            max_tokens=MAX_TOKENS,
+            ignore_eos=True,
+        )
+        for number, prompt in enumerate(prompts)
+        for temperature in TEMPERATURES
+    ]
+
+
+def find_leaks(site: Site) -> dict[str, int]:
+    """Sessions and KV blocks still held once every request has ended, by process; after FREE_TIMEOUT_S at most."""
+    for replica in site.replicas():
+        site.await_serving(replica)
+    deadline = time.monotonic() + FREE_TIMEOUT_S
+    while (held := _held(site)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return held
+
+
+def _held(site: Site) -> dict[str, int]:
+    return {name: num for name, live in live_counts(site) if (num := live.sessions + live.kv_blocks_used)}
+
+
+def live_counts(site: Site) -> Iterator[tuple[str, identity_pb2.LiveCounts]]:
+    """What each process holds."""
+    with Connection(site.gateway) as gateway:
+        yield "gateway", gateway.model_info().live
+    for replica in site.verifiers:
+        with Connection(replica.endpoint) as verifier:
+            yield replica.name, verifier.verifier_info().live
+    for replica in site.drafters:
+        with Connection(replica.endpoint) as drafter:
+            yield replica.name, drafter.drafter_info().live
+
+
+def make_report(
+    harvest: Harvest, truth: Sequence[tuple[int, ...]], havoc: Havoc, leaks: Mapping[str, int], took_s: float
+) -> dict[str, object]:
+    """The RESULT line's numbers."""
+    longest = {kind: round(1000.0 * gap_s) for kind, gap_s in longest_by_kind(harvest.gaps, havoc.struck).items()}
+    return {
+        "faults": sum(havoc.counts.values()),
+        "requests_lost": len(harvest.errors),
+        "tokens_differing": sum(tokens_differing(tokens, truth[number]) for number, tokens in harvest.answers),
+        "leaks": sum(leaks.values()),
+        "stall_drafter_ms": longest.get(Kind.KILL_DRAFTER, 0),
+        "stall_verifier_ms": longest.get(Kind.KILL_VERIFIER, 0),
+        "stall_without_fault_ms": longest.get(None, 0),
+        "stalls_ms": {str(kind): gap_ms for kind, gap_ms in longest.items() if kind is not None},
+        "requests": len(harvest.answers) + len(harvest.errors),
+        "counts": {str(kind): num for kind, num in havoc.counts.items()},
+        "leaked": dict(leaks),
+        "took_s": round(took_s, 1),
+    }
+
+
+def tokens_differing(tokens: Sequence[int], truth: Sequence[int]) -> int:
+    """Positions at which two answers differ, missing ones included."""
+    return sum(one != other for one, other in zip(tokens, truth, strict=False)) + abs(len(tokens) - len(truth))
+
+
+def stall_table(havoc: Havoc, harvest: Harvest) -> Table:
+    """For people: faults and the longest wait by kind."""
+    longest = longest_by_kind(harvest.gaps, havoc.struck)
+    table = Table("fault", "how often", "longest wait of a client", title="faults")
+    for kind in Kind:
+        table.add_row(str(kind), str(havoc.counts[kind]), f"{1000.0 * longest.get(kind, 0.0):.0f} ms")
+    table.add_row("no fault near", "", f"{1000.0 * longest.get(None, 0.0):.0f} ms")
+    return table

@@ -1,0 +1,185 @@
+"""Three machines, as loopback addresses of their own: three verifiers, two drafters, the links between them, and one gateway.
+
+Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Every verifier may use both
+drafters, over links that can be cut. Must not know requests, nor when a fault is due.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.cli.connection import Connection
+from outrider.errors import OutriderError, Unavailable
+from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider_bench.chaos.nursery import Nursery
+from outrider_bench.chaos.wire import Wire, Wires
+
+MACHINES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
+VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
+DRAFTER_MACHINES = (1, 2)
+COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
+# What is slow must not keep a verifier from serving, nor a gateway from draining at the end.
+VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64", "--grace-s", "2")
+START_TIMEOUT_S = 60.0
+SLOW_S = 0.05
+POLL_S = 0.05
+
+
+@dataclass
+class Replica:
+    """A process that can be hurt. hurt: what it suffers from at present beside being dead; incarnations: how often it was started."""
+
+    name: str
+    endpoint: str
+    options: tuple[str, ...]
+    nursery: Nursery
+    wires: tuple[Wire, ...]
+    pid: int = 0
+    incarnations: int = 0
+    hurt: set[str] = field(default_factory=set)
+
+    def is_serving(self) -> bool:
+        """Whether it answers at its own address, past any link, and nothing is wrong with it."""
+        if self.hurt or self.nursery.is_over(self.pid):
+            return False
+        try:
+            with Connection(self.endpoint) as connection:
+                return connection.is_serving()
+        except OutriderError:
+            return False
+
+
+class Site:
+    """Everything that runs. Use as a context manager: entering it starts all, leaving it ends all."""
+
+    def __init__(self, target: str, draft: str, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._models = (target, draft)
+        self.verifiers: list[Replica] = []
+        self.drafters: list[Replica] = []
+        self.gateway = ""
+        self._wires = Wires()
+        self._lock = threading.Lock()
+
+    def _start(self) -> None:
+        """Load both models once, start every process and wait until all serve. Raises Unavailable or StartFailed with a log's end."""
+        self._stack.enter_context(self._wires)
+        nurseries = [
+            self._stack.enter_context(Nursery(role, ("--model", model, *options), self._folder / f"{role}s.log"))
+            for role, model, options in (("verifier", self._models[0], VERIFIER_OPTIONS), ("drafter", self._models[1], COMMON))
+        ]
+        for nursery in nurseries:
+            nursery.wait_ready()
+        self.drafters = [self._drafter(number, machine, nurseries[1]) for number, machine in enumerate(DRAFTER_MACHINES)]
+        self.verifiers = [self._verifier(number, machine, nurseries[0]) for number, machine in enumerate(VERIFIER_MACHINES)]
+        for replica in (*self.drafters, *self.verifiers):
+            self.give_birth(replica)
+        self.gateway = _address(MACHINES[0])
+        verifiers = [option for replica in self.verifiers for option in ("--verifier", replica.wires[0].listen)]
+        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *verifiers)
+        gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
+        self._stack.callback(gateway.stop, 10.0)
+        gateway.wait_ready(time.monotonic() + START_TIMEOUT_S)
+        for replica in self.replicas():
+            self.await_serving(replica)
+
+    def replicas(self) -> Iterator[Replica]:
+        """Everybody who can be hurt."""
+        yield from self.verifiers
+        yield from self.drafters
+
+    def give_birth(self, replica: Replica) -> None:
+        """Start it at its address; whoever had it before must be over."""
+        replica.incarnations += 1
+        replica.pid = replica.nursery.spawn(replica.options, self._folder / f"{replica.name}.log")
+
+    def await_serving(self, replica: Replica) -> None:
+        """Return once it answers; raises Unavailable when it does not."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not replica.is_serving():
+            if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
+                log = (self._folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
+                raise Unavailable(f"{replica.name} does not serve:\n{log}")
+            time.sleep(POLL_S)
+
+    # --- faults -----------------------------------------------------------------------------------------------------------
+
+    def kill(self, replica: Replica) -> None:
+        """kill -9, and another in its place at once."""
+        os.kill(replica.pid, signal.SIGKILL)
+        replica.nursery.wait_ended(replica.pid)
+        replica.hurt.discard("stopped")
+        self.give_birth(replica)
+
+    def stop(self, replica: Replica) -> None:
+        """SIGSTOP: it holds its connections and says nothing."""
+        replica.hurt.add("stopped")
+        os.kill(replica.pid, signal.SIGSTOP)
+
+    def go_on(self, replica: Replica) -> None:
+        """SIGCONT: it does not know that it was away."""
+        replica.hurt.discard("stopped")
+        if not replica.nursery.is_over(replica.pid):
+            os.kill(replica.pid, signal.SIGCONT)
+
+    def cut(self, replica: Replica) -> None:
+        """Its links are silent."""
+        replica.hurt.add("cut")
+        for wire in replica.wires:
+            self._wires.cut(wire)
+
+    def mend(self, replica: Replica) -> None:
+        """Its links are whole."""
+        replica.hurt.discard("cut")
+        for wire in replica.wires:
+            self._wires.mend(wire)
+
+    def slow(self, replica: Replica, delay_s: float) -> None:
+        """Its links take so long, each way."""
+        for wire in replica.wires:
+            self._wires.slow(wire, delay_s)
+
+    # --- building ---------------------------------------------------------------------------------------------------------
+
+    def _drafter(self, number: int, machine: int, nursery: Nursery) -> Replica:
+        """A link to it for each verifier."""
+        endpoint = _address(MACHINES[machine])
+        wires = tuple(self._wires.add(_address(MACHINES[home]), endpoint) for home in VERIFIER_MACHINES)
+        return Replica(f"drafter{number}", endpoint, ("--listen", endpoint), nursery, wires)
+
+    def _verifier(self, number: int, machine: int, nursery: Nursery) -> Replica:
+        """One link from the gateway."""
+        endpoint = _address(MACHINES[machine])
+        drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.wires[number].listen)]
+        options = ("--listen", endpoint, "--verifier-id", f"verifier{number}", *drafters)
+        return Replica(f"verifier{number}", endpoint, options, nursery, (self._wires.add(_address(MACHINES[0]), endpoint),))
+
+    def __enter__(self) -> Site:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for replica in self.replicas():
+            if replica.pid:
+                self.go_on(replica)
+        self._stack.close()
+
+
+def _address(host: str) -> str:
+    """A port that is free now; nobody else here takes ports of these addresses."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"

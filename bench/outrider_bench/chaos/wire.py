@@ -1,0 +1,141 @@
+"""Links between machines that can be cut and slowed while they are in use: TCP, one relay for each link, all on one thread.
+
+A cut link is silent, as when a cable is pulled: nobody hears of an end, and what was sent arrives once it is mended. Must not know what it
+carries, nor why it is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from types import TracebackType
+
+CHUNK_BYTES = 64 * 2**10
+MAX_CHUNKS_UNDER_WAY = 256  # then the sender is held back, as by a full pipe
+START_TIMEOUT_S = 10.0
+
+
+class Wire:
+    """One link. listen: where it is called at; to: who is reached by it. Made by Wires.add."""
+
+    def __init__(self, listen: str, to: str) -> None:
+        self.listen = listen
+        self.to = to
+        self.delay_s = 0.0
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        """On the wires' thread: silence."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """On the wires' thread: what waits arrives."""
+        self._whole.set()
+
+    async def serve(self) -> asyncio.Server:
+        """Listen; connections last until one side ends them."""
+        host, port = _split(self.listen)
+        return await asyncio.start_server(self._accept, host, port)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*_split(self.to))
+        except OSError:  # nobody is there: the caller finds out as it would without us
+            writer.close()
+            return
+        both = [asyncio.create_task(self._carry(reader, far_writer)), asyncio.create_task(self._carry(far_reader, writer))]
+        self._carrying.update(both)
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+                self._carrying.discard(task)
+            await asyncio.gather(*both, return_exceptions=True)
+            for each in (writer, far_writer):
+                each.transport.abort()  # a peer that was killed resets too
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_CHUNKS_UNDER_WAY)
+        clock = asyncio.get_running_loop().time
+
+        async def take() -> None:
+            while chunk := await source.read(CHUNK_BYTES):
+                await under_way.put((clock() + self.delay_s, chunk))
+            await under_way.put((clock() + self.delay_s, b""))
+
+        taking = asyncio.create_task(take())
+        try:
+            while True:
+                due_s, chunk = await under_way.get()
+                if (wait_s := due_s - clock()) > 0.0:
+                    await asyncio.sleep(wait_s)  # the delay itself, not a way to wait for anybody
+                await self._whole.wait()
+                if not chunk:
+                    return
+                sink.write(chunk)
+                await sink.drain()
+        except ConnectionError:
+            return
+        finally:
+            taking.cancel()
+            with suppress(asyncio.CancelledError, ConnectionError):
+                await taking
+
+
+class Wires:
+    """All links of a run, on a thread of their own. Use as a context manager; the methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
+        self._servers: list[asyncio.Server] = []
+
+    def add(self, listen: str, to: str) -> Wire:
+        """Lay a link from `listen` to `to`, both host:port. Raises OSError for an address that cannot be had."""
+
+        async def lay() -> Wire:
+            wire = Wire(listen, to)
+            self._servers.append(await wire.serve())
+            return wire
+
+        return asyncio.run_coroutine_threadsafe(lay(), self._loop).result(START_TIMEOUT_S)
+
+    def cut(self, wire: Wire) -> None:
+        """Silence from now on."""
+        self._loop.call_soon_threadsafe(wire.cut)
+
+    def mend(self, wire: Wire) -> None:
+        """Whole again."""
+        self._loop.call_soon_threadsafe(wire.mend)
+
+    def slow(self, wire: Wire, delay_s: float) -> None:
+        """Every byte that comes from now on is so long under way, each way."""
+        wire.delay_s = delay_s
+
+    def __enter__(self) -> Wires:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        async def close() -> None:
+            for server in self._servers:
+                server.close()
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(START_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_TIMEOUT_S)
+        self._loop.close()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,18 @@
+"""The chaos driver itself, shortly: real processes, a handful of faults, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from outrider.cli.__main__ import main
+
+
+@pytest.mark.slow
+def test_a_few_faults_cost_no_request_and_no_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "chaos", "--faults", "12", "--fault-seed", "3"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULT "))
+    assert result["faults"] == 12
+    assert result["requests"] > 16
+    assert (result["requests_lost"], result["tokens_differing"], result["leaks"]) == (0, 0, 0)

@@ -1,0 +1,138 @@
+"""What the chaos driver is made of: its schedule, its links, and which fault a client's wait is put down to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from outrider_bench.chaos.driver import tokens_differing
+from outrider_bench.chaos.schedule import LEAST_GAP_S, MOST_GAP_S, SHARES, Kind, make_schedule
+from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Struck, longest_by_kind
+from outrider_bench.chaos.wire import Wire, Wires
+
+WAIT_S = 30.0
+SILENCE_S = 0.2  # how long nothing must come; longer makes the test surer, never wrong
+
+
+def test_a_schedule_is_its_seed_and_has_every_kind_in_its_share() -> None:
+    schedule = make_schedule(200, seed=7)
+    assert schedule == make_schedule(200, seed=7)
+    assert schedule != make_schedule(200, seed=8)
+    counts = Counter(fault.kind for fault in schedule)
+    assert sum(SHARES.values()) == 100
+    assert counts == {kind: 2 * share for kind, share in SHARES.items()}
+    assert counts[Kind.KILL_VERIFIER] >= 60
+    assert counts[Kind.STOP_VERIFIER] + counts[Kind.STOP_DRAFTER] >= 20
+    assert all(LEAST_GAP_S <= fault.gap_s <= MOST_GAP_S for fault in schedule)
+    assert all((fault.lasts_s > 0.0) is not fault.kind.startswith("kill") for fault in schedule)
+
+
+def test_a_short_schedule_leaves_none_to_chance() -> None:
+    assert len(make_schedule(16, seed=1)) == 16
+
+
+KILLED = Struck(Kind.KILL_DRAFTER, 10.0, 10.0)
+STOPPED = Struck(Kind.STOP_VERIFIER, 20.0, 23.0)
+
+
+@pytest.mark.parametrize(
+    ("gap", "kind"),
+    [
+        (Gap(9.9, 10.3), Kind.KILL_DRAFTER),
+        (Gap(10.0 + 0.9 * JUST_BEFORE_S, 10.5), Kind.KILL_DRAFTER),
+        (Gap(10.0 + 1.1 * JUST_BEFORE_S, 10.5), None),
+        (Gap(9.0, 9.9), None),
+        (Gap(22.0, 24.0), Kind.STOP_VERIFIER),
+        (Gap(9.0, 21.0), Kind.STOP_VERIFIER),
+    ],
+)
+def test_a_wait_is_put_down_to_the_gravest_fault_that_struck_during_it(gap: Gap, kind: Kind | None) -> None:
+    assert longest_by_kind([gap], [KILLED, STOPPED]) == {kind: gap.length_s}
+
+
+def test_of_many_waits_the_longest_counts() -> None:
+    gaps = [Gap(9.9, 10.1), Gap(9.8, 10.4), Gap(0.0, 0.1)]
+    assert longest_by_kind(gaps, [KILLED]) == {Kind.KILL_DRAFTER: pytest.approx(0.6), None: pytest.approx(0.1)}
+
+
+def test_missing_and_wrong_tokens_are_counted() -> None:
+    assert tokens_differing((1, 2, 3), (1, 2, 3)) == 0
+    assert tokens_differing((1, 9, 3), (1, 2, 3)) == 1
+    assert tokens_differing((1,), (1, 2, 3)) == 2
+    assert tokens_differing((1, 2, 3, 4), (1, 2, 3)) == 1
+
+
+@pytest.fixture
+def wired() -> Iterator[tuple[Wires, Wire]]:
+    """A link to whoever sends back what it hears."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def echo() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                while chunk := connection.recv(4096):
+                    connection.sendall(chunk)
+
+    threading.Thread(target=echo, daemon=True).start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{probe.getsockname()[1]}"
+    with Wires() as wires:
+        yield wires, wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+def _call(wire: Wire) -> socket.socket:
+    host, port = wire.listen.split(":")
+    return socket.create_connection((host, int(port)), WAIT_S)
+
+
+def test_a_cut_link_is_silent_and_what_was_sent_arrives_once_it_is_mended(wired: tuple[Wires, Wire]) -> None:
+    wires, wire = wired
+    with _call(wire) as client:
+        client.sendall(b"one")
+        assert client.recv(16) == b"one"
+        wires.cut(wire)
+        wires.slow(wire, 0.0)  # the next order on the wires' thread comes behind the cut
+        client.settimeout(SILENCE_S)
+        client.sendall(b"two")
+        with pytest.raises(TimeoutError):
+            client.recv(16)
+        wires.mend(wire)
+        client.settimeout(WAIT_S)
+        assert client.recv(16) == b"two"
+
+
+def test_a_slow_link_takes_its_time_each_way(wired: tuple[Wires, Wire]) -> None:
+    wires, wire = wired
+    with _call(wire) as client:
+        client.sendall(b"one")
+        assert client.recv(16) == b"one"
+        wires.slow(wire, SILENCE_S)
+        client.settimeout(1.5 * SILENCE_S)
+        client.sendall(b"two")
+        with pytest.raises(TimeoutError):
+            client.recv(16)
+        client.settimeout(WAIT_S)
+        assert client.recv(16) == b"two"
+
+
+def test_the_end_of_one_side_is_the_end_of_the_other(wired: tuple[Wires, Wire]) -> None:
+    _, wire = wired
+    with _call(wire) as client:
+        client.sendall(b"one")
+        assert client.recv(16) == b"one"
+        client.shutdown(socket.SHUT_WR)
+        client.settimeout(WAIT_S)
+        with suppress(ConnectionResetError):  # an abrupt end is one, too
+            assert client.recv(16) == b""
