@@ -17,8 +17,8 @@ from outrider.launch.process import ServiceCommand, StartFailed
 
 START_S = 60.0
 READY = "import json, signal, sys; print(json.dumps({'ready': True, 'address': 'h:7'}), flush=True)\n"
-# Ends with the code it is told at SIGTERM; default signals end it as they would any process.
-SERVES = READY + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.pause()\n"
+# Drains at SIGTERM, and from before anybody may send it.
+SERVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + READY + "while True: signal.pause()\n"
 QUICK = SupervisionLimits(min_backoff_s=0.01, max_backoff_s=0.05, max_failures=3, start_s=START_S, drain_s=START_S)
 
 

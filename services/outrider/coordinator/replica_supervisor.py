@@ -104,7 +104,8 @@ class ReplicaSupervisor:
             if is_over:
                 _LOG.info("%s is not started again: %s", self._command.name, problem)
                 return
-            _LOG.warning("%s is started again: %s", self._command.name, problem)
+            if not self._stopping.is_set():
+                _LOG.warning("%s is started again: %s", self._command.name, problem)
             self._stopping.wait(self.backoff_s(num_failures))
         self._publish(has_ended=True)
 
