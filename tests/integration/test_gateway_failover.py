@@ -211,3 +211,20 @@ async def test_a_client_that_leaves_while_its_answer_waits_for_a_verifier_leaves
         await only.wait_until(lambda: len(only.starts) >= 3)  # it is being tried, and refused
         await running.aclose()  # type: ignore[attr-defined]
         await under_test.idle()
+
+
+async def test_a_request_that_comes_while_a_verifier_is_being_restarted_waits_for_it() -> None:
+    only = FakeVerifier(SCRIPT, refuse=Unavailable("not yet"))
+    async with gateway_over(only) as under_test:
+        answer = asyncio.ensure_future(stream(under_test))
+        await only.wait_until(lambda: len(only.starts) >= 2)
+        only.refuse = None
+        assert tokens_of(await answer) == SCRIPT
+
+
+async def test_a_request_that_nobody_takes_in_time_is_refused() -> None:
+    only = FakeVerifier(SCRIPT, refuse=Unavailable("never"))
+    async with gateway_over(only, failover=FailoverLimits(begin_timeout_s=0.3)) as under_test:
+        with pytest.raises(Unavailable, match=r"never|no verifier answers"):
+            await asyncio.wait_for(stream(under_test), 5.0)
+    assert len(only.starts) >= 2

@@ -5,11 +5,11 @@ Knows the questions only. Must not know how replicas are kept or places are chos
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from outrider.coordinator.fleet import Fleet, FleetLimits
 from outrider.types.fleet import Placement, PlacementWish, Replica
 
 
@@ -54,7 +54,5 @@ def new_epoch() -> int:
 
 def new_coordination(epoch: int) -> Coordination:
     """An empty fleet; replicas fill it within one heartbeat."""
-    # By name: the state is chosen when a coordinator starts, and this module stays importable beside any other.
-    fleet: Any = importlib.import_module("outrider.coordinator.fleet")
-    limits = fleet.FleetLimits()
-    return Coordination(fleet.Fleet(epoch, limits), limits.announce_every_s)
+    limits = FleetLimits()
+    return Coordination(Fleet(epoch, limits), limits.announce_every_s)

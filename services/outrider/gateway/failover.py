@@ -7,6 +7,7 @@ the same. Decides which losses may be mended, and how long and how often it is t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -108,8 +109,8 @@ class Failover:
 
     async def _place(self, tokens: Sequence[int], avoid: Collection[Verifier]) -> DecodeStream:
         start = self._next_start(tokens)
-        remaining_s = self._openings.remaining_s
-        wait_s = self._limits.place_timeout_s if remaining_s is None else min(remaining_s, self._limits.place_timeout_s)
+        remaining_s, place_timeout_s = self._openings.remaining_s, self._limits.place_timeout_s
+        wait_s = place_timeout_s if remaining_s is None else min(remaining_s, place_timeout_s)
         problem: OutriderError = Unavailable("none was asked")
         self._num_openings = 0
         with suppress(TimeoutError):
@@ -120,6 +121,8 @@ class Failover:
                     if isinstance(result, DecodeStream):
                         return result
                     problem = result
+        if remaining_s is not None and remaining_s <= place_timeout_s and self._num_openings < self._limits.max_openings:
+            raise DeadlinePassed(f"the request's deadline passed while its answer waited for another verifier: {problem}")
         raise Unavailable(f"the verifier was lost in the midst of the answer, and no other took it over: {problem}")
 
     async def _ask_all(self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier]) -> DecodeStream | OutriderError:
@@ -163,7 +166,4 @@ class Failover:
     def _delays_s(self) -> Iterator[float]:
         """Before each round over the verifiers; ends when there were openings enough. Time ends it otherwise."""
         yield random.uniform(0.0, self._limits.first_delay_s)
-        backoff_s = self._limits.min_backoff_s
-        while self._num_openings < self._limits.max_openings:
-            yield backoff_s * random.uniform(0.5, 1.5)
-            backoff_s = min(2 * backoff_s, self._limits.max_backoff_s)
+        yield from itertools.takewhile(lambda _: self._num_openings < self._limits.max_openings, self._limits.backoffs_s())

@@ -5,6 +5,8 @@ Knows nothing but values. Bounds that a deployment tunes are fields; bounds of t
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outrider.types.identity import ModelIdentity
@@ -20,6 +22,7 @@ SILENCE_S = 0.5
 PROBE_TIMEOUT_S = 1.0
 STUCK_S = 20.0
 PLACE_TIMEOUT_S = 15.0
+BEGIN_TIMEOUT_S = 5.0
 MAX_FAILOVERS = 8
 MAX_FRUITLESS_FAILOVERS = 2
 MAX_OPENINGS = 24
@@ -66,19 +69,28 @@ class LivenessLimits:
 class FailoverLimits:
     """How a sample whose verifier was lost finds the next one.
 
-    place_timeout_s: to find one; a verifier that is being restarted may come back within it. max_failovers: of one sample.
+    place_timeout_s: to find one; a verifier that is being restarted may come back within it. begin_timeout_s: the same for a request
+    that none has taken yet, which a client may as well ask again. max_failovers: of one sample.
     max_fruitless_failovers: in a row without a token in between; the request may be what kills them. max_openings: of one failover.
     first_delay_s: the first opening waits up to this, by chance, so that many gateways do not fall on one verifier together.
     min_backoff_s, max_backoff_s: between further rounds over all verifiers, doubled each time, times a number between 0.5 and 1.5.
     """
 
     place_timeout_s: float = PLACE_TIMEOUT_S
+    begin_timeout_s: float = BEGIN_TIMEOUT_S
     max_failovers: int = MAX_FAILOVERS
     max_fruitless_failovers: int = MAX_FRUITLESS_FAILOVERS
     max_openings: int = MAX_OPENINGS
     first_delay_s: float = FIRST_DELAY_S
     min_backoff_s: float = MIN_BACKOFF_S
     max_backoff_s: float = MAX_BACKOFF_S
+
+    def backoffs_s(self) -> Iterator[float]:
+        """Pauses between rounds over the verifiers, without end."""
+        backoff_s = self.min_backoff_s
+        while True:
+            yield backoff_s * random.uniform(0.5, 1.5)
+            backoff_s = min(2 * backoff_s, self.max_backoff_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ cancellation), every verifier stream is closed before it returns.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 
@@ -85,7 +86,20 @@ class RequestRun:
         return Failover(openings, self._starts[index], identity.fingerprint, self._failover, self._counters)
 
     async def _open(self, openings: Openings) -> tuple[list[DecodeStream], ModelIdentity]:
-        """All samples at the first verifier that has room, and who it is; raises what the last one said."""
+        """All samples at one verifier, and who it is. While none answers, one that is being restarted is waited for; who is full is not."""
+        clock = asyncio.get_running_loop().time
+        begin_by_s = clock() + self._failover.begin_timeout_s
+        for backoff_s in self._failover.backoffs_s():
+            try:
+                return await self._open_at_first(openings)
+            except Unavailable:
+                if clock() + backoff_s > min(begin_by_s, math.inf if openings.deadline_s is None else openings.deadline_s):
+                    raise
+            await asyncio.sleep(backoff_s)
+        raise AssertionError("backoffs have no end")
+
+    async def _open_at_first(self, openings: Openings) -> tuple[list[DecodeStream], ModelIdentity]:
+        """All samples at the first verifier that has room; raises what the last one said."""
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
         candidates = await pool.candidates(self._request.route.verifiers)
