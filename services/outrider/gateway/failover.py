@@ -21,6 +21,7 @@ from outrider.gateway.loss import LossCause, loss_cause
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.convert import acceptance_name
 from outrider.rpc.convert.sampling import COUPLED
+from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import verifier_pb2
 
 Metadata = tuple[tuple[str, str], ...]
