@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ def wired() -> Iterator[tuple[Wires, Wire]]:
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(ConnectionError):
                 while chunk := connection.recv(4096):
                     connection.sendall(chunk)
 
@@ -136,3 +137,24 @@ def test_the_end_of_one_side_is_the_end_of_the_other(wired: tuple[Wires, Wire]) 
         client.settimeout(WAIT_S)
         with suppress(ConnectionResetError):  # an abrupt end is one, too
             assert client.recv(16) == b""
+
+
+def test_a_caller_that_resets_ends_the_connection_to_whom_it_called() -> None:
+    """As a process does that is killed with words unread: else the other side would hold what it had for it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(WAIT_S)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{probe.getsockname()[1]}"
+    with server, Wires() as wires:
+        wire = wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+        client = _call(wire)
+        client.sendall(b"one")
+        far, _ = server.accept()
+        with far:
+            far.settimeout(WAIT_S)
+            assert far.recv(16) == b"one"
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            with suppress(ConnectionResetError):
+                assert far.recv(16) == b""

@@ -64,8 +64,9 @@ class Wire:
         clock = asyncio.get_running_loop().time
 
         async def take() -> None:
-            while chunk := await source.read(CHUNK_BYTES):
-                await under_way.put((clock() + self.delay_s, chunk))
+            with suppress(ConnectionError):  # who is killed resets its connections: that is their end, too
+                while chunk := await source.read(CHUNK_BYTES):
+                    await under_way.put((clock() + self.delay_s, chunk))
             await under_way.put((clock() + self.delay_s, b""))
 
         taking = asyncio.create_task(take())
