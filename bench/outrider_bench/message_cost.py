@@ -7,7 +7,7 @@ event loop; a call that makes up the tokens stands where the network is. Must no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,7 +104,7 @@ class _Pool:
         self._verifier = Verifier("127.0.0.1:1")
         self._verifier.stub = cast(Any, _Stub(loop))
 
-    async def candidates(self) -> list[Verifier]:
+    async def candidates(self, preferred: Sequence[str] = ()) -> list[Verifier]:
         return [self._verifier]
 
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
