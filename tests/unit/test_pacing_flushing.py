@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.session.pacing.flushing import FLUSHES_A_STEP, MAX_FLUSH_LEN, RARELY_RIGHT, flush_len
+from outrider.session.pacing.flushing import FLUSHES_A_STEP, LEAST_IN_TIME, MAX_FLUSH_LEN, RARELY_RIGHT, flush_len
 
 STEP_US = 12_000.0
 
@@ -16,7 +16,7 @@ def test_a_tail_of_a_drafter_that_starts_over_is_there_when_a_plain_step_ends(dr
     """The commit's way there, the token under way, the tail's tokens and its way back, against the step that began with the commit."""
     length = flush_len(STEP_US, draft_us, link_us, 0.0, right)
     assert 1 <= length <= MAX_FLUSH_LEN
-    if STEP_US - 2.0 * link_us > 1.5 * draft_us:
+    if STEP_US - 2.0 * link_us > (LEAST_IN_TIME + 0.5) * draft_us:
         assert 2.0 * link_us + (0.5 + length) * draft_us <= STEP_US
 
 
@@ -33,7 +33,10 @@ def test_tails_are_few_in_a_step() -> None:
 
 
 def test_a_drafter_too_far_to_be_in_time_sends_as_if_it_were_near() -> None:
-    assert flush_len(STEP_US, 300.0, 20_000.0, 0.0, 0.99) == flush_len(STEP_US, 300.0, 0.0, 0.0, 0.99)
+    near = flush_len(STEP_US, 300.0, 0.0, 0.0, 0.99)
+    assert flush_len(STEP_US, 300.0, 20_000.0, 0.0, 0.99) == near
+    just_behind_us = (STEP_US - LEAST_IN_TIME * 300.0) / 2.0
+    assert flush_len(STEP_US, 300.0, just_behind_us, 0.0, 0.99) == near, "a guess or two in time are not worth a message each"
 
 
 def test_what_a_draft_takes_to_begin_leaves_less_time() -> None:

@@ -10,6 +10,7 @@ import math
 MAX_FLUSH_LEN = 16  # in turns, too: guesses of a drafter that does not get to the end in time are there all the same
 FLUSHES_A_STEP = 4  # tails that a drafter running ahead sends in the time of one step of the target
 RARELY_RIGHT = 0.2
+LEAST_IN_TIME = 4  # fewer guesses in time are worth less than the messages that they cost, and a step is never so punctual
 _LEAST_RIGHT, _MOST_RIGHT = 0.01, 0.99
 
 
@@ -24,5 +25,7 @@ def flush_len(step_us: float, draft_us: float, link_us: float, start_us: float, 
     share = round(step_us / (FLUSHES_A_STEP * draft_us))
     useful = math.ceil(math.log(RARELY_RIGHT) / math.log(min(_MOST_RIGHT, max(_LEAST_RIGHT, right))))
     room_us = step_us - 2.0 * link_us - start_us
-    in_time = int(room_us / draft_us - 0.5) if room_us > 1.5 * draft_us else MAX_FLUSH_LEN  # a token is under way when it hears
+    in_time = int(room_us / draft_us - 0.5)  # a token is under way when it hears
+    if in_time < LEAST_IN_TIME:
+        in_time = MAX_FLUSH_LEN
     return max(1, min(MAX_FLUSH_LEN, share, useful, in_time))
