@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,9 +13,10 @@ from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.errors import IncompatiblePair
 from outrider.session.drafter_admission import DrafterBounds
-from outrider.types.frames import DrafterFrame, VerifierFrame
+from outrider.types.frames import Commit, DrafterFrame, VerifierFrame
 from outrider.types.identity import ModelIdentity
 from pair_service.next_door import MAX_MESSAGES, DrafterNextDoor
+from verifier_service.answer import MAX_UNDELIVERED_TOKENS, TokensCommitted
 from verifier_service.resident import RESIDENT
 from verifier_service.scheduler import Scheduler
 
@@ -137,3 +138,48 @@ def test_what_it_is_told_without_a_turn_is_bounded() -> None:
 
 def test_its_name_is_no_address() -> None:
     assert ":" not in RESIDENT
+
+
+class Watching:
+    """A resident drafter that notes, at each turn after a commit, how many tokens clients have been sent."""
+
+    def __init__(self) -> None:
+        self.drafter = next_door()
+        self.identity: ModelIdentity = self.drafter.identity
+        self.num_sent: Callable[[], int] = lambda: 0
+        self.at_turns: list[tuple[int, int]] = []  # tokens committed as it was told, tokens sent
+        self._committed = 0
+
+    def tell(self, frames: list[VerifierFrame]) -> None:
+        self._committed += sum(len(frame.tokens) for frame in frames if isinstance(frame, Commit))
+        self.drafter.tell(frames)
+
+    def work(self) -> list[DrafterFrame]:
+        self.at_turns.append((self._committed, self.num_sent()))
+        return self.drafter.work()
+
+    def free(self) -> None:
+        self.drafter.free()
+
+
+def test_what_was_committed_leaves_for_clients_before_its_turn() -> None:
+    drafter = Watching()
+    loop = Loop(TableEngine(TABLE), lambda: drafter)
+    drafter.num_sent = lambda: sum(
+        len(message.tokens) for one in loop.messages.values() for message in one if isinstance(message, TokensCommitted)
+    )
+    ended(loop, loop.open(NUM_TOKENS, "serial"))
+    loop.stop()
+    turns = [(told, sent) for told, sent in drafter.at_turns if told]
+    assert len(turns) > 5
+    assert all(sent >= told for told, sent in turns)
+
+
+def test_the_end_of_the_thread_frees_what_it_holds_for_live_sessions() -> None:
+    drafter = next_door()
+    loop = Loop(TableEngine(TABLE, num_blocks=1024), lambda: drafter)
+    slow = loop.open(4 * MAX_UNDELIVERED_TOKENS, "serial")  # nobody reads, so it never ends
+    with loop.changed:
+        assert loop.changed.wait_for(lambda: slow.is_slow, WAIT_S)
+    loop.stop()
+    assert drafter.num_sessions == 0
