@@ -131,6 +131,19 @@ def test_pearl_runs_through_the_next_block_and_sends_by_blocks() -> None:
     assert policy.draft_ahead(replace(READY, max_draft_len=2)) == 3
 
 
+@pytest.mark.parametrize("wish", [None, 1])
+def test_pearl_keeps_to_blocks_that_leave_something_to_verify(wish: int | None) -> None:
+    """A slow draft token promises nothing, and may only seem slow: with blocks of one no guess would ever be verified to find out."""
+    policy = PearlPacing(wish)
+    seen = replace(READY, draft_us_per_token=10.0 * COST.verify_us(1), acceptance=0.3, following=False)
+    for at in range(5):
+        policy.plan(StepView((seen,), COST, 64, at * LOOK_EVERY_US))
+    assert policy.draft_len == 2
+    assert policy.draft_ahead(seen) == 3
+    assert policy.draft_ahead(replace(seen, max_draft_len=1)) == 3
+    assert not takes("pearl", replace(READY, max_draft_len=1)), "one guess is to be verified"
+
+
 def test_near_the_end_nobody_waits_for_a_whole_draft() -> None:
     assert takes("serial", replace(READY, remaining=3, depth=2, num_nodes=2))
     assert takes("pearl", replace(READY, remaining=3, depth=1, num_nodes=1))

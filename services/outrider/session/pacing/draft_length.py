@@ -70,16 +70,18 @@ class DraftLength:
 
     Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US,
     and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis). overlaps: drafters go on during steps.
+    least: the shortest length that the policy can do anything with, whatever is wished.
     """
 
-    def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float], *, overlaps: bool = False) -> None:
+    def __init__(self, fixed: int | None, throughput: Callable[[Rates, int], float], *, overlaps: bool = False, least: int = 1) -> None:
         assert fixed is None or 1 <= fixed <= MAX_DRAFT_LEN
         self._fixed = fixed is not None
         self._throughput = throughput
         self._overlaps = overlaps
+        self._least = least
         self._look_at_us: int | None = None
         self._draft_us = 0.0
-        self.value = DEFAULT_DRAFT_LEN if fixed is None else fixed
+        self.value = DEFAULT_DRAFT_LEN if fixed is None else max(least, fixed)
 
     def update(self, view: StepView) -> None:
         """Look at what was measured since."""
@@ -98,10 +100,10 @@ class DraftLength:
         cost = view.overlapped_cost if self._overlaps else view.cost
         start_us = sum(session.draft_start_us for session in known) / len(known)
         rates = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions), start_us)
-        best = max(range(1, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
+        best = max(range(self._least, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
 
     def of(self, session: SessionView) -> int:
-        """The length for one session: bounded by its own wish and by what it may still emit; at least 1."""
-        return max(1, min(self.value, session.max_draft_len, session.remaining - 1))
+        """The length for one session: bounded by its own wish and by what it may still emit; never below the least."""
+        return max(self._least, min(self.value, session.max_draft_len, session.remaining - 1))

@@ -5,6 +5,9 @@ first token. POST (that pick was guessed): wait for the block of gamma, verify w
 the pick after the last guess tests the next block's first token, so that a wholly accepted round emits gamma tokens and stays in POST.
 Per target time: (1 - pi) + pi * E_post, pi = alpha / (alpha + 1 - alpha^gamma), at gamma = T_target / T_draft.
 
+A block has at least two tokens: of one, whose first token a pick tests, nothing is ever verified, and single tokens do not tell the start
+of a draft from its tokens, so that gamma = 1 would confirm itself for ever (0 guesses verified in 256 tokens; bench/LOG.md).
+
 Unlike the paper, a block that is late costs at most the round's deadline, and the drafter may go on into the next block before it hears
 the verdict. Loses to serial when the drafter is much faster than the target and acceptance is low.
 """
@@ -15,9 +18,11 @@ from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import DraftLength, pearl_tokens_per_us
 from outrider.session.pacing.waiting import plan_or_wait
 
+LEAST_BLOCK = 2
+
 
 class PearlPacing:
-    """draft_len: gamma, the block; None finds it from measured times (about T_target / T_draft)."""
+    """draft_len: gamma, the block; None finds it from measured times (about T_target / T_draft). At least LEAST_BLOCK."""
 
     name = "pearl"
     drafts = True
@@ -25,7 +30,7 @@ class PearlPacing:
     hedges = False
 
     def __init__(self, draft_len: int | None = None) -> None:
-        self._length = DraftLength(draft_len, pearl_tokens_per_us, overlaps=True)
+        self._length = DraftLength(draft_len, pearl_tokens_per_us, overlaps=True, least=LEAST_BLOCK)
 
     @property
     def draft_len(self) -> int:
