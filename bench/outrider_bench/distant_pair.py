@@ -48,11 +48,12 @@ def two_machines() -> ThreadPlan:
 class DistantPair:
     """A verifier with its gateway, and room for a drafter. Use as a context manager."""
 
-    def __init__(self, args: argparse.Namespace, threads: ThreadPlan, max_sessions: int = 32) -> None:
-        """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. Raises what a start raises."""
+    def __init__(self, args: argparse.Namespace, threads: ThreadPlan, max_sessions: int = 32, hedge_acceptance: float = 0.0) -> None:
+        """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. hedge_acceptance: of its second choice
+        where the first is wrong; 0: it sends none. Raises what a start raises."""
         self.threads = threads
         self._draft, self._dtype, self._draft_us = model_path(args.draft), args.dtype, args.draft_us
-        self._hedge_acceptance: float = args.replay_hedge_acceptance
+        self._hedge_acceptance = hedge_acceptance
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
         self._played: list[ServiceProcess] = []
         # Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.

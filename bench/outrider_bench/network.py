@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
     """Every contestant in every world, judged and predicted. Raises InvalidRequest where there are no two cores."""
     recorder, at = Recorder(), dict[Cell, Circumstances]()
     with ExitStack() as stack, make_progress() as progress:
-        pair = stack.enter_context(DistantPair(args, two_machines()))
+        pair = stack.enter_context(DistantPair(args, two_machines(), hedge_acceptance=args.replay_hedge_acceptance))
         contestants = contestants_of(pair, amount.fixed)
         prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, args.prompt_seed)
         (apart,) = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
@@ -88,12 +88,16 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
             pair.play(world)
             micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
-            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us)
+            at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)
     judged = [judge(world, [row for row in rows if row.cell == cell_of(world)]) for world in amount.worlds]
     wishes = {contestant.name: contestant.wishes for contestant in contestants}
     flips = [flip for row in rows for flip in recorder.flips(row.cell, row.contestant)]
-    facts = {"threads": pair.threads.describe(), "a replayed draft token": f"{args.draft_us} us"}
+    facts = {
+        "threads": pair.threads.describe(),
+        "a replayed draft token": f"{args.draft_us} us",
+        "a replayed second choice": f"right in {args.replay_hedge_acceptance:g} of mismatches",
+    }
     return TwoMachines(rows, judged, len(flips), predicted(rows, wishes, at, shapes_in(recorder, prompts)), facts)
 
 

@@ -47,12 +47,14 @@ Shapes = Callable[[Cell], list[Shape]]
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us: the network's, one way."""
+    """What replayed drafts meet in a cell. acceptance: of each token, decided by seed and position. delay_us: the network's, one way.
+    hedge_acceptance: of the second choice where the first is wrong; 0: the drafter sends none."""
 
     micro: MicroBenchmarks
     acceptance: float
     seed: int
     delay_us: int
+    hedge_acceptance: float = 0.0
 
     @property
     def message_us(self) -> int:
@@ -108,6 +110,7 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
         message_us=at.message_us,
         step_overhead_us=micro.step_overhead_us,
         guess_us=micro.guess_us,
+        hedge_acceptance=at.hedge_acceptance,
         luck_by_position=True,
         prompt_len=shape.prompt_len,
         output_len=shape.output_len,

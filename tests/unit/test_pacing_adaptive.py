@@ -85,6 +85,24 @@ def test_decoding_on_until_a_far_drafter_is_heard_of_promises_what_it_yields(acc
         assert course.tokens_per_us == pytest.approx(played, rel=0.25)
 
 
+@pytest.mark.parametrize("acceptance", [0.5, 0.7, 0.85])
+def test_a_drafter_heard_of_just_after_a_step_is_worth_a_short_wait(acceptance: float) -> None:
+    """Never to wait would cost a whole step, after which two tokens must have been guessed instead of one."""
+    rates = measured_rates(FLAT, 1, draft_us=TARGET_US / 30, link_us=0.5 * TARGET_US, overhead_us=0.0)
+    course = best_ahead_course(rates, acceptance, 1.0)
+    assert course.miss_len == 0
+    assert course.tokens_per_us > 1.03 * speed_of_never_waiting(acceptance, TARGET_US, TARGET_US / 30, 0.5 * TARGET_US)
+
+
+@pytest.mark.parametrize(("acceptance", "longest"), [(0.5, 12), (0.7, 16), (0.95, 90)])
+def test_a_drafter_has_no_leave_for_guesses_that_the_truth_hardly_ever_reaches(acceptance: float, longest: int) -> None:
+    """However far away it is: each tail costs the verifier something, used or not."""
+    rates = measured_rates(FLAT, 1, draft_us=TARGET_US / 60, link_us=TARGET_US, overhead_us=0.0)
+    course = best_ahead_course(rates, acceptance, 1.0)
+    assert course.hit_len <= course.ahead_len <= longest
+    assert acceptance**course.ahead_len < 0.05
+
+
 def test_a_drafter_so_far_that_it_is_never_heard_of_in_time_promises_plain_decoding() -> None:
     rates = measured_rates(FLAT, 1, 3_000.0, link_us=100.0 * TARGET_US, overhead_us=0.0)
     assert best_ahead_course(rates, 0.5, 1.0).tokens_per_us == pytest.approx(plain_course(rates).tokens_per_us, rel=1e-3)

@@ -94,6 +94,27 @@ def test_guesses_that_come_during_a_step_serve_the_next_one() -> None:
     assert plan({1: replace(hopes[1], goes_on=True)}, waiting(1), steps_worth=0.9).take
 
 
+def test_a_tail_that_comes_just_behind_the_step_is_waited_for_and_one_that_comes_late_is_not() -> None:
+    """Its drafter started over one token ago. A step now would be over long after it has come, and could not use it."""
+    for next_in_us, waits in ((0.1 * STEP_US, True), (0.25 * STEP_US, True), (0.6 * STEP_US, False), (0.9 * STEP_US, False)):
+        hopes = {1: replace(outlook(8, next_in_us, 100.0, right=0.7), goes_on=True, burst=4, num_behind=1)}
+        assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits, next_in_us
+
+
+def test_what_comes_may_be_in_vain_and_is_then_not_worth_waiting_for() -> None:
+    for num_behind, waits in ((0, True), (6, False)):
+        hopes = {1: replace(outlook(8, 0.4 * STEP_US, 100.0, right=0.6), goes_on=True, burst=8, num_behind=num_behind)}
+        assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits
+
+
+def test_guesses_of_a_tail_come_together() -> None:
+    hopes = replace(outlook(8, 1_000.0, 100.0), burst=4, num_behind=1)
+    assert [hopes.num_come(NOW_US + at) for at in (0, 999, 1_000, 1_399, 1_400, 1_800)] == [0, 0, 3, 3, 7, 11]
+    assert [hopes.eta_us(num) - NOW_US for num in (1, 3, 4, 7, 8)] == [1_000, 1_000, 1_400, 1_400, 1_800]
+    every = replace(hopes, num_behind=4)
+    assert [every.num_come(NOW_US + at) for at in (999, 1_000, 1_400)] == [0, 4, 8], "a tail of nothing new is none"
+
+
 @pytest.mark.parametrize("change", [{"tail_ended": True}, {"has_drafter": False}, {"num_uncached": 30}, {"draft_deadline_us": NOW_US}])
 def test_nobody_waits_for_what_will_not_come(change: dict[str, object]) -> None:
     hopes = {1: replace(outlook(4, 1_000.0, 1_000.0), in_turns_until_us=NOW_US + 70_000.0)}

@@ -9,6 +9,7 @@ import pytest
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.session.asked_times import MAX_ASKED, AskedTimes
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, DrafterLost, RoundPlanned, RoundVerified
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import FIRST_PRIORS, DraftInterval, DraftPriors, SessionStatistics
@@ -103,6 +104,39 @@ def test_drafts_of_one_guess_are_not_taken_for_slow_where_the_start_of_a_draft_i
         short.count_drafting(DraftInterval(1000 * at, 1000 * at + 460, 460), 1, verifying=False, first_us=460)
     assert short.draft_us_per_token < 130.0
     assert long.draft_us_per_token == pytest.approx(60.0)
+
+
+def test_the_way_to_a_drafter_is_half_of_what_its_answer_takes() -> None:
+    """From the commit that makes it start over to its first guesses, their drafting left out; until then, what tails took."""
+    session = drafted_session()
+    session.step(RoundPlanned(8, 8, 10_000))
+    session.step(RoundVerified(Verdict((), 7, bonus=False), 1000, 20_000))  # neither 5 nor 6: it starts over
+    before_us = session.statistics.link_us
+    assert session.step(answer_at(30_000, tree_id=1, draft_us=4_000, first_node=0)) == []
+    assert before_us != session.statistics.link_us == (30_000 - 20_000 - 4_000) / 2
+    session.step(answer_at(90_000, tree_id=1, draft_us=1_000, first_node=1))
+    assert session.statistics.link_us == 3_000.0, "what it guessed on is no answer to anything"
+
+
+def answer_at(now_us: int, tree_id: int, draft_us: int, first_node: int) -> DrafterFrameArrived:
+    """A tail of one guess for the text 1, 2, 3, 4, 7; by its own clock it was a second on its way."""
+    places = np.array([first_node], np.int32), np.array([first_node - 1], np.int32)
+    times = draft_us, (now_us - 1_000_000) * 1000, (now_us - 1_000_000) * 1000
+    return DrafterFrameArrived(
+        "d", Tail(1, 1, tree_id, first_node, 5, extend_hash(0, [1, 2, 3, 4, 7]), *places, TailEnd.MORE, "lab", *times), now_us
+    )
+
+
+def test_leave_that_was_not_given_is_not_answered() -> None:
+    asked = AskedTimes()
+    for committed_len in range(10, 10 + 2 * MAX_ASKED):
+        asked.note(committed_len, 100 * committed_len)
+    newest = 10 + 2 * MAX_ASKED - 1
+    assert asked.take(10) is None, "longer ago than is remembered"
+    assert asked.take(newest - 1) == 100 * (newest - 1)
+    assert asked.take(newest - 1) is None
+    assert asked.take(newest + 5) is None
+    assert asked.take(newest) is None, "it began later than there already"
 
 
 def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:

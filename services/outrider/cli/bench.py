@@ -18,6 +18,8 @@ from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
 FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
+# Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
+HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
 _EXAMPLES = """examples:
@@ -97,7 +99,11 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
     group.add_argument(
-        "--replay-hedge-acceptance", type=_not_negative, default=0.0, metavar="H", help="of the second choice where the first is wrong"
+        "--replay-hedge-acceptance",
+        type=_probability,
+        default=HEDGE_ACCEPTANCE,
+        metavar="H",
+        help="of the second choice where the first is wrong; 0: none is sent (%(default)s, as the reference draft's on prose at T = 0.8)",
     )
     group.add_argument("--draft-us", type=int, default=200, metavar="US", help="what drafting a token takes (%(default)s)")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from outrider.errors import ProtocolViolation
+from outrider.session.asked_times import AskedTimes
 from outrider.session.guess_tree import GuessTree
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.tail_check import check_tail
@@ -49,7 +50,8 @@ class DrafterLink:
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the newest draft_until it was given.
-    told_len: committed tokens that were sent to it. hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
+    told_len: committed tokens that were sent to it; asked: when it was given leave to guess on from them.
+    hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
     guesses beyond the truth, side branches left out.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
@@ -67,6 +69,7 @@ class DrafterLink:
 
     def _reset(self, prefix_len: int) -> None:
         self.open_len = self.told_len = prefix_len
+        self.asked = AskedTimes()
         self.starts_over_at = prefix_len
         self.tree: GuessTree | None = None
         self.rows: dict[int, DraftRow] = {}

@@ -147,7 +147,7 @@ class SessionDrafters:
             self._count_hedges(link)
         return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
 
-    def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave) -> list[VerifierEffect]:
+    def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave, now_us: int) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
         one that had leave is told at once that it is taken back."""
         known_len = len(self._prefix)
@@ -166,6 +166,8 @@ class SessionDrafters:
             commit = Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes, leave.flush_nodes)
             effects.append(SendToDrafter(link.name, commit))
             link.told_len = known_len
+            if leave.draft_until > known_len:
+                link.asked.note(known_len, now_us)
         return effects
 
     def open_deferred(self, now_us: int) -> list[VerifierEffect]:
@@ -264,6 +266,9 @@ class SessionDrafters:
         stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us, first_us=tail.first_us)
         if fate is TailFate.JOINED and interval.draft_us:
             stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE and num_levels > 0)
+        asked_us = link.asked.take(tail.base) if fate is TailFate.JOINED and tail.first_node == 0 else None
+        if asked_us is not None and tail.draft_us:
+            stats.count_answer(now_us - asked_us - tail.draft_us)
         if fate is TailFate.FOREIGN:
             return self._reopen(link, now_us)
         if fate is TailFate.GAP:

@@ -64,7 +64,8 @@ class SessionStatistics:
 
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
-    confidence. link_us: from the end of drafting to the arrival.
+    confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
+    less their drafting, and until that was measured from the end of drafting to the arrival.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
@@ -100,6 +101,7 @@ class SessionStatistics:
     step_overhead_us: float = 0.0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    _num_answers: int = 0
     _num_draft_times: int = 0
     _num_pause_tests: int = 0
     _draft_us_before_round: int = 0
@@ -171,11 +173,19 @@ class SessionStatistics:
 
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
-        self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
+        if not self._num_answers:
+            self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
         for goes_on in [1.0] * num_levels + [0.0] * paused:
             self._num_pause_tests += 1
             rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
             self.continue_prob += rate * (goes_on - self.continue_prob)
+
+    def count_answer(self, away_us: int) -> None:
+        """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways, all hand-overs and
+        a token that was under way. Unlike one way by two clocks, this is what a round that waits for it waits for."""
+        one_way_us = max(0, away_us) / 2.0
+        self.link_us = _followed(self.link_us, one_way_us, LINK_RATE) if self._num_answers else one_way_us
+        self._num_answers += 1
 
     def count_verifying(self, begin_us: int, end_us: int) -> None:
         """A step that held this session ran in [begin_us, end_us)."""

@@ -286,7 +286,7 @@ class VerifierSession:
             return []
         view = self.view(now_us)
         leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
-        effects = self._drafters.commit_frames(num_accepted, verify_us, leave)
+        effects = self._drafters.commit_frames(num_accepted, verify_us, leave, now_us)
         return effects + self._drafters.open_deferred(now_us) if leave.draft_until > self.committed_len else effects
 
     def _lets_rest(self, num_tokens: int) -> bool:

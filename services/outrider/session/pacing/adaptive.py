@@ -172,10 +172,12 @@ class AdaptivePacing:
         else:
             wanted = 0  # guesses that come though nobody asked for more are verified where they pay
         draft_us = self._rates.draft_us(course.pace) or self._step_us / FIRST_LEN
-        next_us = self._next_guess_us(own, session, wanted, draft_us)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
         goes_on = course.pace is Pace.AHEAD
-        return Outlook(wanted, bound, right, right * session.continue_prob, next_us, draft_us, until_us, goes_on)
+        burst = self.flush_len(session) if goes_on else max(1, wanted)
+        next_us, num_behind = self._next_tail(own, session, burst, draft_us)
+        to_come = right * session.continue_prob
+        return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind)
 
     def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
@@ -185,17 +187,19 @@ class AdaptivePacing:
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
 
-    def _next_guess_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float:
-        """A drafter that goes on sends at any time; one that starts over once it has heard, and has guessed what was decoded meanwhile.
-        One that is late may be late as long again."""
+    def _next_tail(self, own: RememberedSession, session: SessionView, burst: int, draft_us: float) -> tuple[float, int]:
+        """When the next tail with guesses beyond the truth is expected, and the tokens that it must have foreseen. A drafter that starts
+        over sends one once it has heard, and its first guesses are for what was decoded meanwhile; one that was heard of sends one after
+        another. One that is late may be late as long again."""
+        tail_us = burst * draft_us
+        if session.following and session.depth:
+            return self._now_us + tail_us, 0
         away_us = 2.0 * self._rates.link_us + self._rates.start_us
-        heard_us = session.waiting_since_us + away_us
+        heard_us, num_behind = session.waiting_since_us + away_us, 0
         if session.following:
-            num_behind = session.committed_len - own.restart_len
-            heard_us = max(session.waiting_since_us, own.restart_us + away_us + num_behind * draft_us)
-        expected_us = self._now_us + draft_us if session.following and session.depth else heard_us + (session.depth + 1) * draft_us
-        late_us = max(0.0, self._now_us - (heard_us + wanted * draft_us))
-        return max(expected_us, float(self._now_us)) + late_us
+            heard_us, num_behind = own.restart_us + away_us, session.committed_len - own.restart_len
+        expected_us = heard_us + (num_behind // burst + 1) * tail_us
+        return max(expected_us, 2.0 * self._now_us - expected_us), num_behind
 
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""

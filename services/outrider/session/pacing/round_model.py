@@ -23,6 +23,7 @@ MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
+HARDLY_EVER = 0.02  # chance that the truth comes so far along a chain: beyond it guesses only cost messages
 LOST_TOKENS = 1.0  # of what is drafted while a step runs: the one that its last pick tests
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
@@ -97,6 +98,21 @@ def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -
 
 def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float = 0.0) -> Course:
     """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch."""
+    heard_us = 2.0 * rates.link_us + rates.start_us + rates.draft_us
+    plain_us = float(rates.round_us(np.ones(1))[0])
+    num_before = int(heard_us / plain_us)
+    courses = [_ahead_course(rates, acceptance, continue_prob, hedge_share, _num_unheard(heard_us, plain_us - rates.draft_us), 0.0)]
+    if 0 < num_before < MAX_UNHEARD:  # or the rounds that end before it is heard of, and a wait for the rest
+        rest_us = heard_us - num_before * plain_us
+        courses.append(_ahead_course(rates, acceptance, continue_prob, hedge_share, num_before, rest_us / num_before))
+    return max(courses, key=lambda course: course.tokens_per_us)
+
+
+def _ahead_course(
+    rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float, num_unheard: int, unheard_wait_us: float
+) -> Course:
+    """The best pair of lengths. num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what
+    each of them waits on average."""
     emitted, sent = _chains(acceptance, continue_prob, MAX_WAIT_LEN)
     lengths = np.arange(MAX_WAIT_LEN + 1)
     right = min(_ALMOST_ONE, acceptance * continue_prob)
@@ -106,10 +122,10 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
     # A drafter that is told of a mismatch has a token under way, which it ends first.
     miss_wait_us = 2.0 * rates.link_us + rates.start_us + (0.5 + longest) * rates.draft_us
-    # Without guesses rounds begin at once, one after another, until the drafter is heard of; it follows if all their tokens were guessed.
-    miss_wait_us[0] = 0.0
+    # Without guesses rounds go on one after another until the drafter is heard of; it follows if all their tokens were guessed.
+    miss_wait_us[0] = unheard_wait_us
     branch_share = HEDGE_WORTH * hedge_share  # a mismatch that finds a branch goes on, if not as far
-    goes_on[0] = _heard_share(right + (1.0 - right) * branch_share, _num_unheard(rates, float(step_us[0])))
+    goes_on[0] = _heard_share(right + (1.0 - right) * branch_share, num_unheard)
     goes_on[1:] += (1.0 - goes_on[1:]) * branch_share
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
@@ -118,18 +134,19 @@ def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float
     steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
     round_us = waits_us + steps_us
     speeds = tokens / round_us
+    useful_len = max(1, min(MAX_UNHEARD, math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))))
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
+    speeds[:, useful_len + 1 :] = 0.0
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
-    ahead_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
+    meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
+    ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
 
 
-def _num_unheard(rates: RoundRates, step_us: float) -> int:
-    """Rounds without guesses from a commit that the drafter did not guess until what it guesses from there is beyond the truth here."""
-    gained_us = step_us - rates.draft_us  # on the truth, in each round
-    if gained_us <= 0.0:
-        return MAX_UNHEARD
-    return max(1, min(MAX_UNHEARD, math.ceil((2.0 * rates.link_us + rates.start_us + rates.draft_us) / gained_us)))
+def _num_unheard(heard_us: float, gained_us: float) -> int:
+    """Rounds without guesses from a commit that the drafter did not guess until what it guesses from there is beyond the truth here.
+    gained_us: on the truth, in each round."""
+    return MAX_UNHEARD if gained_us <= 0.0 else max(1, min(MAX_UNHEARD, math.ceil(heard_us / gained_us)))
 
 
 def _heard_share(right: float, num_unheard: int) -> float:

@@ -18,6 +18,8 @@ from outrider.types.tree import MAX_TREE_NODES
 
 MAX_TIMES = 6  # times to begin that are compared, besides now
 FREE_SHARE = 0.02  # rows that make a step longer by less than this are not weighed
+AFTER_WORTH = 0.75  # of a guess that a later step verifies: without it that step would have found the drafter some way into its next tail
+NOT_LOST = 0.5  # of a wait for guesses that turn out to be in vain: their drafter hears of it meanwhile, and guesses anew
 _ALMOST_ONE = 0.9999
 
 
@@ -25,8 +27,10 @@ _ALMOST_ONE = 0.9999
 class Outlook:
     """What a session hopes for. wanted: guesses it waits for; most: that it verifies if they are there.
 
-    right: chance that a guess is right. to_come: that one more comes and is right. next_us: when the next is expected; draft_us: how long
-    after one another they come. in_turns_until_us: it wants the drafter to rest while its guesses are verified, and the step not to begin
+    right: chance that a guess is right. to_come: that one more comes and is right. next_us: when the next tail is expected to bring any;
+    draft_us: what a guess takes. burst: guesses that come together, in a tail. num_behind: tokens decoded since its drafter started over,
+    which its next guesses must have foreseen if any of them is to be of use.
+    in_turns_until_us: it wants the drafter to rest while its guesses are verified, and the step not to begin
     before it has what it wants, until then; None = whenever it pays. goes_on: the drafter guesses on while a step runs.
     """
 
@@ -38,6 +42,25 @@ class Outlook:
     draft_us: float
     in_turns_until_us: float | None = None
     goes_on: bool = False
+    burst: int = 1
+    num_behind: int = 0
+
+    @property
+    def stands(self) -> float:
+        """Chance that what comes next follows the truth."""
+        return self.right**self.num_behind
+
+    def num_come(self, at_us: float) -> int:
+        """Guesses that will have come by then."""
+        if at_us < self.next_us:
+            return 0
+        if self.draft_us <= 0.0:
+            return self.most
+        return self.burst * (1 + int((at_us - self.next_us) / (self.burst * self.draft_us))) - self.num_behind % self.burst
+
+    def eta_us(self, num: int) -> float:
+        """When so many will have come."""
+        return self.next_us + (-(-(num + self.num_behind % self.burst) // self.burst) - 1) * self.burst * self.draft_us
 
 
 class _Prospect:
@@ -54,9 +77,9 @@ class _Prospect:
         return self._lacking > 0
 
     @property
-    def eta_us(self) -> float:
-        """When it has what it wants."""
-        return self.outlook.next_us + (self._lacking - 1) * self.outlook.draft_us
+    def etas_us(self) -> tuple[float, float]:
+        """When the next guesses come, and when it has what it wants."""
+        return self.outlook.next_us, self.outlook.eta_us(self._lacking)
 
     def comes_by(self, end_us: float) -> bool:
         """Whether waiting brings anything that a step which ends then would not."""
@@ -64,11 +87,7 @@ class _Prospect:
 
     def num_new(self, at_us: float) -> int:
         """Guesses that will have come."""
-        if not self._lacking or at_us < self.outlook.next_us:
-            return 0
-        if self.outlook.draft_us <= 0.0:
-            return self._lacking
-        return min(self._lacking, 1 + int((at_us - self.outlook.next_us) / self.outlook.draft_us))
+        return min(self._lacking, self.outlook.num_come(at_us)) if self._lacking else 0
 
     def rows(self, at_us: float) -> int:
         """Rows of a step that begins then."""
@@ -79,19 +98,23 @@ class _Prospect:
         right, to_come = min(self.outlook.right, _ALMOST_ONE), min(self.outlook.to_come, _ALMOST_ONE)
         reached = right**self._have
         sure = (1.0 - reached * right) / (1.0 - right)
-        return sure + reached * to_come * (1.0 - to_come ** self.num_new(at_us)) / (1.0 - to_come)
+        return sure + self.outlook.stands * reached * to_come * (1.0 - to_come ** self.num_new(at_us)) / (1.0 - to_come)
+
+    def not_lost(self, wait_us: float) -> float:
+        """Of so long a wait, what a drafter that had started over in vain uses to guess anew: it hears of that while it is waited for."""
+        return NOT_LOST * (1.0 - self.outlook.stands) * wait_us
 
     def tokens_after(self, at_us: float, end_us: float) -> float:
         """What guesses that come while the step runs are expected to add to the next one, if they follow what it finds."""
         if not self.outlook.goes_on or end_us < self.outlook.next_us:
             return 0.0
         num_verified = self._have + self.num_new(at_us)
-        come = 1 + int((end_us - self.outlook.next_us) / max(1.0, self.outlook.draft_us))
+        come = self.outlook.num_come(end_us)
         num_left = min(self.outlook.most, self._have + come - num_verified - 1)  # one lies where the step has its own token
         if num_left <= 0:
             return 0.0
         right = min(self.outlook.right, _ALMOST_ONE)
-        return float(right ** (num_verified + 1) * right * (1.0 - right**num_left) / (1.0 - right))
+        return float(AFTER_WORTH * self.outlook.stands * right ** (num_verified + 1) * right * (1.0 - right**num_left) / (1.0 - right))
 
 
 def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], cost: CostCurve, tokens_per_us: float) -> PacingPlan:
@@ -144,12 +167,12 @@ def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: f
     def worth(at_us: float) -> float:
         end_us = at_us + cost.verify_us(sum(prospect.rows(at_us) for prospect in prospects))
         tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us) for prospect in prospects)
-        return tokens - tokens_per_us * (end_us - now_us)
+        not_lost_us = sum(prospect.not_lost(at_us - now_us) for prospect in prospects) / len(prospects)
+        return tokens - tokens_per_us * (end_us - now_us - not_lost_us)
 
     # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.
     over_us = now_us + cost.verify_us(sum(prospect.rows(now_us) for prospect in prospects))
-    etas = sorted(
-        {prospect.eta_us for prospect in prospects if prospect.is_waiting and now_us < prospect.eta_us and prospect.comes_by(over_us)}
-    )
+    waiting = [prospect for prospect in prospects if prospect.is_waiting and prospect.comes_by(over_us)]
+    etas = sorted({eta_us for prospect in waiting for eta_us in prospect.etas_us if eta_us > now_us})
     every = -(-len(etas) // MAX_TIMES) or 1
     return max((float(now_us), *etas[every - 1 :: every]), key=worth)
