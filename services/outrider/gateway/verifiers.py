@@ -40,8 +40,8 @@ DECODE_WINDOW_BYTES = 16 * 2**10
 
 class Verifier:
     """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there. num_failures: times
-    it was left out. draining: as a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under way.
-    liveness: what tells its streams when it is lost."""
+    it was left out. draining: as it or a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under
+    way. liveness: what tells its streams when it is lost."""
 
     def __init__(self, address: str, limits: LivenessLimits | None = None) -> None:
         self.address = address
@@ -157,17 +157,23 @@ class VerifierPool:
         await self._meet(preferred)
         await self._ask_if_none()
         self._settle()
-        rank = {address: place for place, address in enumerate(preferred)}
-        answering = self._by_load(lambda verifier: verifier.fingerprint == self.identity.fingerprint)
-        return sorted(answering, key=lambda verifier: rank.get(verifier.address, len(rank)))
+        answering = _some([verifier for verifier in self._verifiers if verifier.fingerprint == self.identity.fingerprint])
+        return _preferred_first(self._by_load(answering), preferred)
 
-    async def successors(self, fingerprint: str, avoid: Collection[Verifier]) -> list[Verifier]:
+    async def successors(self, fingerprint: str, avoid: Collection[Verifier], preferred: Sequence[str] = ()) -> list[Verifier]:
         """Who may go on with an answer that verifiers of this fingerprint began, in the order of `candidates`: those of it that answer
         and are not to be avoided, or, when there is none, those of another. Raises Unavailable when there are none at all."""
+        await self._meet(preferred)
         await self._ask_if_none()
-        if any(verifier.fingerprint == fingerprint and verifier not in avoid for verifier in self._verifiers):
-            return self._by_load(lambda verifier: verifier.fingerprint == fingerprint and verifier not in avoid)
-        return self._by_load(lambda verifier: verifier.identity is not None and verifier not in avoid)
+        answering = _some([verifier for verifier in self._verifiers if verifier.identity and verifier not in avoid])
+        alike = [verifier for verifier in answering if verifier.fingerprint == fingerprint]
+        return _preferred_first(self._by_load(alike or answering), preferred)
+
+    def takers(self, fingerprint: str, avoid: Collection[Verifier], preferred: Sequence[str] = ()) -> list[Verifier]:
+        """Who could take an answer over from one that still decodes it, in the order of `candidates`: as far as is known now, none but
+        verifiers of the fingerprint, and none that drains."""
+        may_serve = [one for one in self._verifiers if one.fingerprint == fingerprint and not one.draining and one not in avoid]
+        return _preferred_first(self._by_load(may_serve), preferred)
 
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
@@ -194,14 +200,11 @@ class VerifierPool:
             self._asking = asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
         await asyncio.shield(self._asking)
 
-    def _by_load(self, may_serve: Callable[[Verifier], bool]) -> list[Verifier]:
-        """Fewest live samples first, taking turns among equals, draining ones last; raises Unavailable when nobody may."""
+    def _by_load(self, verifiers: Collection[Verifier]) -> list[Verifier]:
+        """Fewest live samples first, taking turns among equals, draining ones last."""
         turn = next(self._turn) % max(1, len(self._verifiers))
-        rotated = self._verifiers[turn:] + self._verifiers[:turn]
-        answering = [verifier for verifier in rotated if may_serve(verifier)]
-        if not answering:
-            raise Unavailable("no verifier answers; retry later")
-        return sorted(answering, key=lambda verifier: (verifier.draining, verifier.num_live))
+        rotated = [one for one in self._verifiers[turn:] + self._verifiers[:turn] if one in verifiers]
+        return sorted(rotated, key=lambda verifier: (verifier.draining, verifier.num_live))
 
     def _is_gone(self, verifier: Verifier) -> bool:
         """Whether nobody has its channel in hand: a candidate answers, and what is asked or decoded is counted."""
@@ -288,8 +291,22 @@ class VerifierPool:
         is_news = self._identity is not None and verifier.fingerprint != identity.fingerprint
         self._identity = first
         verifier.identity = identity
+        verifier.draining = False  # one that drains does not say who it is
         if is_news:
             self._note_reserve(verifier)
+
+
+def _some(verifiers: list[Verifier]) -> list[Verifier]:
+    """These; raises Unavailable when there is none."""
+    if not verifiers:
+        raise Unavailable("no verifier answers; retry later")
+    return verifiers
+
+
+def _preferred_first(verifiers: Sequence[Verifier], preferred: Sequence[str]) -> list[Verifier]:
+    """Those at preferred addresses in their order, then the others in theirs."""
+    rank = {address: place for place, address in enumerate(preferred)}
+    return sorted(verifiers, key=lambda verifier: rank.get(verifier.address, len(rank)))
 
 
 async def _identity(verifier: Verifier) -> ModelIdentity:
