@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -17,11 +17,13 @@ import pytest
 
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
-from outrider.errors import Overloaded, Unavailable
+from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits
+from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
-from outrider.types.fleet import PairMeasurement, Placement, Role
+from outrider.rpc.status import RemoteFailure
+from outrider.types.fleet import PairMeasurement, Placement, PlacementWish, Role
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest
 
 TOKENS = [10, 11, 12, 13, 14]
@@ -148,6 +150,68 @@ async def test_a_cancelled_request_is_finished_too() -> None:
                     break
         await fleet.until_finished()
         assert (fleet.fleet.finished[0].num_tokens, fleet.fleet.finished[0].failure) == (1, "")
+
+
+@contextlib.asynccontextmanager
+async def of_three(fleet: FakeFleet, elsewhere: Callable[[PlacementWish], Placement], first: FakeVerifier) -> AsyncIterator[OfThree]:
+    """A fleet that places every request at `first`, and what leaves it as it is told."""
+    second, third = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
+    async with contextlib.AsyncExitStack() as stack:
+        a, b, c = [await stack.enter_async_context(serving(verifier)) for verifier in (first, second, third)]
+        for number, address in enumerate((a, b, c)):
+            fleet.announce(fake_replica(f"verifier-{number}", address), 0.0)
+        fleet.choose = lambda wish: elsewhere(wish) if wish.exclude else Placement(a, (), (b,), 1.0, "")
+        coordinator = await stack.enter_async_context(coordinator_over(fleet))
+        at_once = FailoverLimits(handover_min_tokens=1, handover_spread_s=0.0)
+        under_test = await stack.enter_async_context(
+            gateway_over(coordinators=(coordinator,), coordination=PATIENT, verifiers=(), failover=at_once)
+        )
+        yield OfThree(under_test, second, third, (a, b, c))
+
+
+@dataclass
+class OfThree:
+    under_test: GatewayUnderTest
+    second: FakeVerifier
+    third: FakeVerifier
+    addresses: tuple[str, str, str]
+
+    async def answer(self) -> tuple[int, ...]:
+        answer = await self.under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+        return tuple(answer.samples[0].token_ids)
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "draining"])
+async def test_what_leaves_its_verifier_is_placed_anew_and_goes_there(is_lost: bool) -> None:
+    fleet, num_answers = FakeFleet(), 4
+    first = FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own") if is_lost else None, draining=not is_lost)
+    first.hold = None if is_lost else Hold.BEFORE_FINISHED
+    places: list[Placement] = []
+    async with of_three(fleet, lambda wish: places[0], first) as three:
+        a, b, c = three.addresses
+        places.append(Placement(c, ("h:9",), (b,), 1.0, ""))
+        for number in range(num_answers):
+            assert await three.answer() == tuple(TOKENS)
+            await fleet.until(lambda number=number: len(fleet.finished) == 2 * (number + 1))  # type: ignore[misc]
+        assert (len(first.starts), len(three.second.starts), len(three.third.starts)) == (num_answers, 0, num_answers)
+        assert list(three.third.starts[0].drafters) == ["h:9"]
+    whole, rest = fleet.wishes[:2]
+    assert (whole.exclude, rest.exclude) == (frozenset(), frozenset({a}))
+    assert (rest.prefix_len, rest.max_tokens, rest.num_samples) == (whole.prefix_len + 1, whole.max_tokens - 1, 1)
+    assert rest.fingerprint == whole.fingerprint
+    assert sorted(one.placement_id for one in fleet.finished) == list(range(1, 2 * num_answers + 1)), "each is finished once"
+
+
+@pytest.mark.parametrize("refusal", [Unavailable("no other verifier fits"), Overloaded("all are full")])
+async def test_what_leaves_its_verifier_goes_on_though_nobody_places_it(refusal: OutriderError) -> None:
+    def refuse(wish: PlacementWish) -> Placement:
+        raise refusal
+
+    fleet, first = FakeFleet(), FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own"))
+    async with of_three(fleet, refuse, first) as three:
+        assert await three.answer() == tuple(TOKENS)
+        await fleet.until(lambda: len(fleet.finished) == 1)
+    assert len(fleet.wishes) == 2
 
 
 async def test_a_full_fleet_refuses_the_request() -> None:
