@@ -189,11 +189,12 @@ async def test_what_leaves_its_verifier_is_placed_anew_and_goes_there(is_lost: b
     places: list[Placement] = []
     async with of_three(fleet, lambda wish: places[0], first) as three:
         a, b, c = three.addresses
-        places.append(Placement(c, ("h:9",), (b,), 1.0, ""))
         for number in range(num_answers):
+            places[:] = [Placement((b, c)[number % 2], ("h:9",), ((c, b)[number % 2],), 1.0, "")]
             assert await three.answer() == tuple(TOKENS)
             await fleet.until(lambda number=number: len(fleet.finished) == 2 * (number + 1))  # type: ignore[misc]
-        assert (len(first.starts), len(three.second.starts), len(three.third.starts)) == (num_answers, 0, num_answers)
+            assert len((three.second, three.third)[number % 2].starts) == number // 2 + 1
+        assert (len(first.starts), len(three.second.starts), len(three.third.starts)) == (num_answers, 2, 2)
         assert list(three.third.starts[0].drafters) == ["h:9"]
     whole, rest = fleet.wishes[:2]
     assert (whole.exclude, rest.exclude) == (frozenset(), frozenset({a}))

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from fakes_failover import OTHER, REQUEST, SCRIPT, counted, deltas, finished, stream, tokens_of, undisturbed
-from fakes_verifier import FakeVerifier, Hold, gateway_over
+from fakes_verifier import FakeVerifier, Hold, Hurt, gateway_over
 from outrider.errors import OutriderError, Overloaded
 from outrider.gateway.handover import Handover
 from outrider.gateway.limits import FailoverLimits
@@ -108,14 +108,25 @@ async def test_a_client_that_leaves_while_its_answer_is_handed_over_leaves_nothi
         await under_test.idle()
 
 
-async def test_many_handovers_are_no_reason_to_give_an_answer_up() -> None:
-    """As failovers would be, which may be the request's own doing."""
-    fakes = [draining() for _ in range(6)]
-    limits = replace(AT_ONCE, max_failovers=1, max_fruitless_failovers=0)
-    async with gateway_over(*fakes, FakeVerifier(SCRIPT), failover=limits) as under_test:
-        events = [await stream(under_test) for _ in range(len(fakes))]
-    assert [tokens_of(answer) for answer in events] == [SCRIPT] * len(fakes)
-    assert sum(finished(answer).num_failovers for answer in events) == sum(len(fake.starts) for fake in fakes) > 1
+async def test_two_that_drain_do_not_hand_an_answer_to_and_fro() -> None:
+    first, second = draining(), draining()
+    for verifier in (first, second):
+        verifier.release.set()
+    async with gateway_over(first, second, failover=AT_ONCE) as under_test:
+        events = await stream(under_test)
+    assert (tokens_of(events), finished(events).num_failovers) == (SCRIPT, 1)
+    assert (len(first.starts), len(second.starts)) == (1, 1)
+
+
+async def test_a_handover_does_not_count_among_the_losses_that_an_answer_may_have() -> None:
+    """The first hands it over, the second is lost, and the first, which still drains, is better than nobody."""
+    first, second = draining(), FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=6)
+    first.release.set()
+    async with gateway_over(first, second, failover=replace(AT_ONCE, max_failovers=1)) as under_test:
+        events = await stream(under_test)
+        assert counted(under_test) == {"draining": 1, "gone": 1}
+    assert (tokens_of(events), finished(events).num_failovers) == (SCRIPT, 2)
+    assert [start.incarnation for start in (*first.starts, *second.starts)] == [1, 3, 2]
 
 
 def test_answers_leave_within_the_spread_and_are_offered_again_after_longer_and_longer_pauses() -> None:
