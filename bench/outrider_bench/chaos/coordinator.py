@@ -1,6 +1,6 @@
 """A coordinator of the site, as a process of its own that can be killed and started anew at its address.
 
-Nothing is preloaded: it loads no model, and what it knew, replicas tell it again. Must not know the fleet.
+Nothing is preloaded: it loads no model, and what it knew, replicas tell it again. Must not know who should be in the fleet.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ import signal
 import time
 from pathlib import Path
 
+import grpc
+
 from outrider.cli.connection import Connection
 from outrider.errors import OutriderError
 from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.v1 import fleet_pb2
+from outrider.v1.fleet_pb2_grpc import FleetServiceStub
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+TOPOLOGY_TIMEOUT_S = 5.0
 
 
 class Coordinator:
@@ -48,6 +53,16 @@ class Coordinator:
                 return connection.is_serving()
         except OutriderError:
             return False
+
+    def known(self) -> frozenset[str]:
+        """Ids of the replicas that it would place requests at; none while it does not answer."""
+        with grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stub = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                topology: fleet_pb2.GetTopologyResponse = stub.GetTopology(fleet_pb2.GetTopologyRequest(), timeout=TOPOLOGY_TIMEOUT_S)
+            except grpc.RpcError:
+                return frozenset()
+        return frozenset(replica.replica_id for replica in topology.replicas if not replica.draining)
 
     def kill(self) -> None:
         """kill -9; returns when it is over."""

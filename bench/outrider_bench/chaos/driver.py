@@ -1,4 +1,4 @@
-"""`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped or cut off.
+"""`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped, cut off, drained.
 
 Answers are recorded undisturbed, then asked again, 16 at a time, while a seeded schedule of faults strikes real processes on three machines
 of their own addresses. One verifier at least is left well by every fault; which one, nobody is told.
@@ -41,7 +41,7 @@ NUM_PROMPTS = 12
 MAX_TOKENS = 96
 TASKS = ("arithmetic", "copying")
 TEMPERATURES = (0.0, 0.8)
-MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean")
+MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean", "replicas_unknown")
 WELL_TIMEOUT_S = 60.0
 ALL_COORDINATORS_EVERY = 3  # on average, of the times when one is killed
 FREE_TIMEOUT_S = 30.0
@@ -129,7 +129,7 @@ class Havoc:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Strike, compare, print; 1 when anything was lost, differs or leaked."""
+    """Strike, compare, print; 1 when anything was lost, differs or leaked, a drain ended badly, or a coordinator lacks a replica."""
     num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
     console = make_console()
     with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder, make_progress() as progress, site_of(args, Path(folder)) as site:
@@ -142,10 +142,14 @@ def run(args: argparse.Namespace) -> int:
             havoc.wreak(make_schedule(num_faults, args.fault_seed), lambda: progress.advance(bar))
         took_s = time.monotonic() - begun_s
         leaks = find_leaks(site)
-    report = make_report(askers.harvest, truth, havoc, leaks, took_s)
+        unknown = find_unknown(site)
+    report = make_report(askers.harvest, truth, havoc, leaks, took_s) | {"replicas_unknown": unknown}
     console.print(stall_table(havoc, askers.harvest))
     for number, error in askers.harvest.errors[:8]:
         console.print(f"lost: request {number}: {error}", markup=False)
+    for drain in site.drains:
+        if drain.code != 0:
+            console.print(f"unclean: {drain.name} ended its drain with exit code {drain.code} after {drain.took_s:.1f} s", markup=False)
     print("RESULT " + json.dumps(report | {"facts": measurement_facts()}))
     return 0 if not any(report[count] for count in MUST_BE_NONE) else 1
 
@@ -179,6 +183,15 @@ def find_leaks(site: Site) -> dict[str, int]:
     while (held := _held(site)) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return held
+
+
+def find_unknown(site: Site) -> int:
+    """Replicas that a coordinator does not know though they serve, over all coordinators; after FREE_TIMEOUT_S at most."""
+    names = {replica.name for replica in site.replicas()}
+    deadline = time.monotonic() + FREE_TIMEOUT_S
+    while (num := sum(len(names - coordinator.known()) for coordinator in site.coordinators)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return num
 
 
 def _held(site: Site) -> dict[str, int]:
