@@ -279,6 +279,22 @@ async def test_of_two_coordinators_the_later_one_is_asked_and_each_hears_of_its_
     assert (len(newer.wishes), len(older.wishes)) == (1, 1)
 
 
+async def test_a_verifier_that_was_left_out_is_asked_again_once_a_coordinator_names_it() -> None:
+    """Long before the pool asks everybody again: it may have been started anew at its address."""
+    async with contextlib.AsyncExitStack() as stack:
+        a, b = [await stack.enter_async_context(serving(FakeVerifier(TOKENS))) for _ in range(2)]
+        pool = VerifierPool((a, b))
+        stack.push_async_callback(pool.close)
+        await pool.connect(WAIT_S)
+        lost = (await pool.candidates((a,)))[0]
+        pool.report_failure(lost, Unavailable("gone"))
+        assert [verifier.address for verifier in await pool.candidates()] == [b]
+        async with asyncio.timeout(WAIT_S):
+            while (await pool.candidates((a,)))[0] is not lost:
+                await asyncio.sleep(0)
+        assert pool.num_failures(a) == 1
+
+
 async def test_verifiers_come_and_go_with_the_topology() -> None:
     one, other = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
     async with contextlib.AsyncExitStack() as stack:

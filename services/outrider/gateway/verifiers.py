@@ -102,6 +102,7 @@ class VerifierPool:
         self._limits = limits
         self._verifiers = tuple(Verifier(address, limits) for address in addresses)
         self._asking: asyncio.Future[list[OutriderError | None]] | None = None
+        self._asking_back: dict[Verifier, asyncio.Task[OutriderError | None]] = {}
         self._turn = itertools.count()
         self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
@@ -187,9 +188,10 @@ class VerifierPool:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        asking = [one for one in (self._asking, *self._asking_back.values()) if one is not None]
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*(verifier.close() for verifier in self._verifiers))
 
     async def _ask_if_none(self) -> None:
@@ -219,8 +221,10 @@ class VerifierPool:
         await asyncio.gather(*(verifier.close() for verifier in gone))
 
     async def _meet(self, addresses: Sequence[str]) -> None:
-        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks."""
-        known = {verifier.address for verifier in self._verifiers}
+        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks. Those that were left
+        out and are named again may have been started anew: they are asked too, but not waited for."""
+        known = {verifier.address: verifier for verifier in self._verifiers}
+        self._ask_back([known[address] for address in addresses if address in known])
         unknown = [address for address in dict.fromkeys(addresses) if address not in known]
         room = MAX_VERIFIERS - len(self._verifiers)
         if len(unknown) > room:
@@ -229,6 +233,15 @@ class VerifierPool:
         self._verifiers += new
         if self._identity is not None:
             await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in new))
+
+    def _ask_back(self, named: Sequence[Verifier]) -> None:
+        """One question at a time for each of them that does not answer."""
+        if self._identity is None:
+            return
+        for verifier in named:
+            if verifier.identity is None and verifier not in self._asking_back:
+                self._asking_back[verifier] = asking = asyncio.create_task(self._introduce(verifier, INFO_TIMEOUT_S))
+                asking.add_done_callback(lambda _, asked=verifier: self._asking_back.pop(asked))  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Keep to one fingerprint while any verifier of it answers, else move over to that of the first one that does."""
