@@ -32,7 +32,7 @@ bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs t
 	@scripts/setup_peers.sh
 	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
-chaos: $(STAMP) ## 200 faults (kills, stops, cut and slow links) under 16 requests at a time: nothing lost, no token different
+chaos: $(STAMP) ## 200 faults (kills, stops, drains, cut and slow links) under 16 requests at a time: nothing lost, no token different
 	@.venv/bin/outrider bench chaos
 
 doctor: $(STAMP) ## what is wrong with this installation, and the remedy

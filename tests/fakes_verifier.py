@@ -88,7 +88,7 @@ class FakeVerifier(VerifierServiceServicer):
 
     refuse: raised instead of starting. fail: raised after the first commit. hurt, hurt_after: see Hurt; it happens once. starts: every
     DecodeStart seen. num_live: streams held. reached: a hold was reached. hurting: it was hurt. stalled: a commit could not be written for
-    STALL_S. num_asked: GetInfo calls.
+    STALL_S. num_asked: GetInfo calls. draining: commits say so.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -106,6 +106,7 @@ class FakeVerifier(VerifierServiceServicer):
     num_stopped: int = 0
     num_commits: int = 0
     num_asked: int = 0
+    draining: bool = False
 
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
@@ -270,7 +271,8 @@ class FakeVerifier(VerifierServiceServicer):
             logprobs = [
                 sampling_pb2.TokenLogprob(logprob=-token / 64, top_token_ids=range(rows), top_logprobs=[-1.0] * rows) for token in run
             ]
-        return pb.DecodeCommitted(begin=begin, token_ids=run, origins=[accepted] * (len(run) - 1) + [bonus], logprobs=logprobs)
+        origins = [accepted] * (len(run) - 1) + [bonus]
+        return pb.DecodeCommitted(begin=begin, token_ids=run, origins=origins, logprobs=logprobs, draining=self.draining)
 
     def _finished(self, start: pb.DecodeStart, end: int, stopped: asyncio.Event) -> pb.DecodeFinished:
         num_emitted = end - len(start.prefix)

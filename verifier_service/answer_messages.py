@@ -7,13 +7,15 @@ from outrider.v1 import verifier_pb2 as pb
 from verifier_service.answer import AnswerMessage, SessionEnded, SessionStarted, TokensCommitted
 
 
-def answer_to_proto(message: AnswerMessage, pacing: str) -> pb.DecodeResponse:
-    """One message of a Decode stream. pacing: name of the session's policy."""
+def answer_to_proto(message: AnswerMessage, pacing: str, *, draining: bool = False) -> pb.DecodeResponse:
+    """One message of a Decode stream. pacing: name of the session's policy. draining: the rest had better be decoded elsewhere."""
     match message:
         case TokensCommitted():
             logprobs = [] if message.logprobs is None else logprobs_to_proto(message.logprobs)
             origins = origins_to_proto(message.origins)
-            committed = pb.DecodeCommitted(begin=message.begin, token_ids=message.tokens, origins=origins, logprobs=logprobs)
+            committed = pb.DecodeCommitted(
+                begin=message.begin, token_ids=message.tokens, origins=origins, logprobs=logprobs, draining=draining
+            )
             return pb.DecodeResponse(committed=committed)
         case SessionStarted():
             return pb.DecodeResponse(started=pb.DecodeStarted(fingerprint=message.fingerprint, pacing=pacing))

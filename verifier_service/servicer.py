@@ -48,6 +48,7 @@ class VerifierServicer(VerifierServiceServicer):
         self._admission = Admission(identity, settings.draft, settings.max_prompt_len)
         self._live: dict[str, AnswerStream] = {}
         self._num_streams = 0
+        self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -89,7 +90,9 @@ class VerifierServicer(VerifierServiceServicer):
         )
 
     async def drain(self, grace_s: float) -> None:
-        """Let live streams finish; what is left shortly before the grace ends is ended with UNAVAILABLE, so that gateways fail over."""
+        """Tell live streams that they had better go on elsewhere, with their next commits, and let those finish that stay. What is left
+        shortly before the grace ends is ended with UNAVAILABLE, so that gateways fail over."""
+        self._draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s * 0.8):
                 await self._idle.wait()
@@ -158,7 +161,7 @@ class VerifierServicer(VerifierServiceServicer):
             message = await answer.next()
             if isinstance(message, SessionEnded) and message.error is not None:
                 raise message.error
-            await context.write(answer_to_proto(message, answer.request.pacing))
+            await context.write(answer_to_proto(message, answer.request.pacing, draining=self._draining))
             if isinstance(message, TokensCommitted):
                 answer.delivered(len(message.tokens))
             if isinstance(message, SessionEnded):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from outrider.cli.__main__ import main
+from outrider_bench.chaos.schedule import Kind
 
 
 @pytest.mark.slow
@@ -15,4 +16,7 @@ def test_a_few_faults_cost_no_request_and_no_token(capsys: pytest.CaptureFixture
     result = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULT "))
     assert result["faults"] == 12
     assert result["requests"] > 16
+    assert result["counts"].keys() == set(Kind)
+    assert (result["drains_unclean"], result["replicas_unknown"]) == (0, 0)
+    assert min(result["failovers"], result["accepted_tokens"]) > 0, "faults hit answers, and drafters took part"
     assert (result["requests_lost"], result["tokens_differing"], result["leaks"]) == (0, 0, 0)

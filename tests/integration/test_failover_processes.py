@@ -36,6 +36,7 @@ SETTLE_S = 60.0
 STOP_S = 15.0
 # The goal: 3 s, and what reading the prefix again takes beside the other answers. Room for a machine that is busy with other things.
 MAX_STALL_S = 8.0
+GRACE_S = 120.0  # of verifiers that drain: nobody should need it
 
 
 def request(word: str, num_tokens: int) -> pb.GenerateRequest:
@@ -91,7 +92,8 @@ class Fleet:
             arguments = ("-m", "drafter_service", *common, "--model", str(model_dir("ref-small")), "--threads", "1")
         else:
             model = ("--model", str(model_dir("ref-large")), "--numerics", "invariant", "--pacing", "serial", "--threads", "1")
-            arguments = ("-m", "verifier_service", *common, *model, "--drafter", self.address("drafter"))
+            rest = ("--drafter", self.address("drafter"), "--grace-s", f"{GRACE_S:g}")
+            arguments = ("-m", "verifier_service", *common, *model, *rest)
         self.processes[name] = ServiceProcess(ServiceCommand(name, arguments), self._folder / f"{name}.log")
 
     def _await(self, name: str) -> None:
@@ -175,6 +177,24 @@ def test_a_stopped_verifier_costs_no_token_and_is_no_use_as_a_zombie(fleet: Flee
     check(fleet, truth, answers, "SIGSTOP")
     until(lambda: fleet.is_idle("a"), "the woken verifier freed what it held")
     until(lambda: serves(fleet, "a"), "a served again")
+
+
+def test_a_verifier_that_drains_hands_its_answers_over_and_ends_long_before_its_grace(fleet: Fleet, truth: list[CollectedAnswer]) -> None:
+    """Within its grace nobody but the gateway ends a stream: an answer that went on elsewhere was handed over."""
+    until(lambda: serves(fleet, "a"), "a served again")
+    begun_s: list[float] = []
+
+    def drain() -> None:
+        begun_s.append(time.monotonic())
+        fleet.signal("a", signal.SIGTERM)
+
+    answers = ask_all(fleet, drain)
+    until(lambda: fleet.processes["a"].exit_code is not None, "the end of the drain")
+    took_s = time.monotonic() - begun_s[0]
+    check(fleet, truth, answers, f"SIGTERM, ended after {took_s:.2f} s")
+    assert fleet.processes["a"].exit_code == 0
+    assert took_s < GRACE_S / 3
+    fleet.restart("a")
 
 
 def test_when_every_verifier_was_stopped_the_first_to_wake_up_goes_on(fleet: Fleet, truth: list[CollectedAnswer]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -17,11 +17,13 @@ import pytest
 
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
-from outrider.errors import Overloaded, Unavailable
+from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits
+from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
-from outrider.types.fleet import PairMeasurement, Placement, Role
+from outrider.rpc.status import RemoteFailure
+from outrider.types.fleet import PairMeasurement, Placement, PlacementWish, Role
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest
 
 TOKENS = [10, 11, 12, 13, 14]
@@ -150,6 +152,69 @@ async def test_a_cancelled_request_is_finished_too() -> None:
         assert (fleet.fleet.finished[0].num_tokens, fleet.fleet.finished[0].failure) == (1, "")
 
 
+@contextlib.asynccontextmanager
+async def of_three(fleet: FakeFleet, elsewhere: Callable[[PlacementWish], Placement], first: FakeVerifier) -> AsyncIterator[OfThree]:
+    """A fleet that places every request at `first`, and what leaves it as it is told."""
+    second, third = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
+    async with contextlib.AsyncExitStack() as stack:
+        a, b, c = [await stack.enter_async_context(serving(verifier)) for verifier in (first, second, third)]
+        for number, address in enumerate((a, b, c)):
+            fleet.announce(fake_replica(f"verifier-{number}", address), 0.0)
+        fleet.choose = lambda wish: elsewhere(wish) if wish.exclude else Placement(a, (), (b,), 1.0, "")
+        coordinator = await stack.enter_async_context(coordinator_over(fleet))
+        at_once = FailoverLimits(handover_min_tokens=1, handover_spread_s=0.0)
+        under_test = await stack.enter_async_context(
+            gateway_over(coordinators=(coordinator,), coordination=PATIENT, verifiers=(), failover=at_once)
+        )
+        yield OfThree(under_test, second, third, (a, b, c))
+
+
+@dataclass
+class OfThree:
+    under_test: GatewayUnderTest
+    second: FakeVerifier
+    third: FakeVerifier
+    addresses: tuple[str, str, str]
+
+    async def answer(self) -> tuple[int, ...]:
+        answer = await self.under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+        return tuple(answer.samples[0].token_ids)
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "draining"])
+async def test_what_leaves_its_verifier_is_placed_anew_and_goes_there(is_lost: bool) -> None:
+    fleet, num_answers = FakeFleet(), 4
+    first = FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own") if is_lost else None, draining=not is_lost)
+    first.hold = None if is_lost else Hold.BEFORE_FINISHED
+    places: list[Placement] = []
+    async with of_three(fleet, lambda wish: places[0], first) as three:
+        a, b, c = three.addresses
+        for number in range(num_answers):
+            places[:] = [Placement((b, c)[number % 2], ("h:9",), ((c, b)[number % 2],), 1.0, "")]
+            assert await three.answer() == tuple(TOKENS)
+            await fleet.until(lambda number=number: len(fleet.finished) == 2 * (number + 1))  # type: ignore[misc]
+            assert len((three.second, three.third)[number % 2].starts) == number // 2 + 1
+        assert (len(first.starts), len(three.second.starts), len(three.third.starts)) == (num_answers, 2, 2)
+        assert list(three.third.starts[0].drafters) == ["h:9"]
+    whole, rest = fleet.wishes[:2]
+    assert (whole.exclude, rest.exclude) == (frozenset(), frozenset({a}))
+    assert (rest.prefix_len, rest.max_tokens, rest.num_samples) == (whole.prefix_len + 1, whole.max_tokens - 1, 1)
+    assert rest.fingerprint == whole.fingerprint
+    assert sorted(one.placement_id for one in fleet.finished) == list(range(1, 2 * num_answers + 1)), "each is finished once"
+
+
+@pytest.mark.parametrize("refusal", [Unavailable("no other verifier fits"), Overloaded("all are full")])
+async def test_what_leaves_its_verifier_goes_on_though_nobody_places_it(refusal: OutriderError) -> None:
+    def refuse(wish: PlacementWish) -> Placement:
+        raise refusal
+
+    fleet, first = FakeFleet(), FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own"))
+    async with of_three(fleet, refuse, first) as three:
+        assert await three.answer() == tuple(TOKENS)
+        await fleet.until(lambda: len(fleet.finished) == 1)
+    assert len(fleet.wishes) == 2
+
+
 async def test_a_full_fleet_refuses_the_request() -> None:
     async with coordinated(FakeFleet(refuse=Overloaded("tenant a has its share"))) as fleet:
         with pytest.raises(Overloaded, match="has its share"):
@@ -212,6 +277,22 @@ async def test_of_two_coordinators_the_later_one_is_asked_and_each_hears_of_its_
         await newer.until(lambda: len(newer.finished) == 1)
         await older.until(lambda: len(older.finished) == 1)
     assert (len(newer.wishes), len(older.wishes)) == (1, 1)
+
+
+async def test_a_verifier_that_was_left_out_is_asked_again_once_a_coordinator_names_it() -> None:
+    """Long before the pool asks everybody again: it may have been started anew at its address."""
+    async with contextlib.AsyncExitStack() as stack:
+        a, b = [await stack.enter_async_context(serving(FakeVerifier(TOKENS))) for _ in range(2)]
+        pool = VerifierPool((a, b))
+        stack.push_async_callback(pool.close)
+        await pool.connect(WAIT_S)
+        lost = (await pool.candidates((a,)))[0]
+        pool.report_failure(lost, Unavailable("gone"))
+        assert [verifier.address for verifier in await pool.candidates()] == [b]
+        async with asyncio.timeout(WAIT_S):
+            while (await pool.candidates((a,)))[0] is not lost:
+                await asyncio.sleep(0)
+        assert pool.num_failures(a) == 1
 
 
 async def test_verifiers_come_and_go_with_the_topology() -> None:

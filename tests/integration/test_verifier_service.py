@@ -406,6 +406,22 @@ async def test_a_drain_lets_short_answers_finish_and_ends_long_ones(folder: Path
         await verifier.until_idle()
 
 
+async def test_a_verifier_that_drains_says_so_with_its_commits_and_is_done_when_it_is_left(folder: Path) -> None:
+    async with serving(folder, engine=SlowEngine(TABLE)) as verifier:
+        call = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
+        await call.write(pb.DecodeRequest(start=start("long", 3000)))
+        assert (await call.read()).HasField("started")
+        assert not (await call.read()).committed.draining
+        draining = asyncio.ensure_future(verifier.server.drain(3600.0))
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while not (await call.read()).committed.draining:
+                assert not draining.done()
+            assert (await call.read()).committed.token_ids, "it decodes on"
+            call.cancel()
+            await draining
+        await verifier.until_idle()
+
+
 class SlowEngine(TableEngine):
     """A step takes a millisecond of the engine thread."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from outrider_bench.chaos.driver import tokens_differing
-from outrider_bench.chaos.schedule import LEAST_GAP_S, MOST_GAP_S, SHARES, Kind, make_schedule
+from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_schedule
 from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Struck, longest_by_kind
 from outrider_bench.chaos.wire import Wire, Wires
 
@@ -28,13 +28,16 @@ def test_a_schedule_is_its_seed_and_has_every_kind_in_its_share() -> None:
     assert sum(SHARES.values()) == 100
     assert counts == {kind: 2 * share for kind, share in SHARES.items()}
     assert counts[Kind.KILL_VERIFIER] >= 60
+    assert min(counts[Kind.KILL_COORDINATOR], counts[Kind.DRAIN_VERIFIER], counts[Kind.DRAIN_DRAFTER]) >= 8
     assert counts[Kind.STOP_VERIFIER] + counts[Kind.STOP_DRAFTER] >= 20
     assert all(LEAST_GAP_S <= fault.gap_s <= MOST_GAP_S for fault in schedule)
-    assert all((fault.lasts_s > 0.0) is not fault.kind.startswith("kill") for fault in schedule)
+    assert all((fault.lasts_s > 0.0) is not (fault.kind in MOMENTARY) for fault in schedule)
 
 
 def test_a_short_schedule_leaves_none_to_chance() -> None:
-    assert len(make_schedule(16, seed=1)) == 16
+    schedule = make_schedule(16, seed=1)
+    assert len(schedule) == 16
+    assert {fault.kind for fault in schedule} == set(Kind)
 
 
 KILLED = Struck(Kind.KILL_DRAFTER, 10.0, 10.0)

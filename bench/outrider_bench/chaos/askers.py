@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.errors import OutriderError
 from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import sampling_pb2
 from outrider_bench.chaos.stalls import Gap
 
 JOIN_TIMEOUT_S = 300.0
@@ -21,11 +22,14 @@ JOIN_TIMEOUT_S = 300.0
 
 @dataclass(slots=True)
 class Harvest:
-    """What all clients got. answers: (request, its tokens). errors: of requests that ended with one."""
+    """What all clients got. answers: (request, its tokens). errors: of requests that ended with one. num_accepted: tokens that a drafter
+    had guessed. num_failovers: times that answers went on elsewhere."""
 
     answers: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     errors: list[tuple[int, str]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    num_accepted: int = 0
+    num_failovers: int = 0
 
 
 class Askers:
@@ -62,6 +66,8 @@ class Askers:
             return
         with self._lock:
             self.harvest.answers.append((number, tuple(answer.first.token_ids)))
+            self.harvest.num_accepted += answer.first.origins.count(sampling_pb2.TOKEN_ORIGIN_ACCEPTED)
+            self.harvest.num_failovers += answer.first.finished.num_failovers
             self.harvest.gaps += [Gap(before, after) for before, after in itertools.pairwise(times)]
 
     def __enter__(self) -> Askers:

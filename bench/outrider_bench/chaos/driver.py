@@ -1,4 +1,4 @@
-"""`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped or cut off.
+"""`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped, cut off, drained.
 
 Answers are recorded undisturbed, then asked again, 16 at a time, while a seeded schedule of faults strikes real processes on three machines
 of their own addresses. One verifier at least is left well by every fault; which one, nobody is told.
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
@@ -26,6 +27,7 @@ from outrider.errors import OutriderError
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
 from outrider_bench.chaos.askers import Askers, Harvest, ask_once
+from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_schedule
 from outrider_bench.chaos.site import POLL_S, SLOW_S, Replica, Site
 from outrider_bench.chaos.stalls import Struck, longest_by_kind
@@ -39,7 +41,9 @@ NUM_PROMPTS = 12
 MAX_TOKENS = 96
 TASKS = ("arithmetic", "copying")
 TEMPERATURES = (0.0, 0.8)
+MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean", "replicas_unknown")
 WELL_TIMEOUT_S = 60.0
+ALL_COORDINATORS_EVERY = 3  # on average, of the times when one is killed
 FREE_TIMEOUT_S = 30.0
 
 
@@ -71,39 +75,61 @@ class Havoc:
         self._clock.wait(max(0.0, until_s - time.monotonic()))
 
     def _strike(self, fault: Fault) -> None:
-        victim = self._victim(fault)
-        begin, end = {
-            Kind.KILL_VERIFIER: (self.site.kill, None),
-            Kind.KILL_DRAFTER: (self.site.kill, None),
-            Kind.STOP_VERIFIER: (self.site.stop, self.site.go_on),
-            Kind.STOP_DRAFTER: (self.site.stop, self.site.go_on),
-            Kind.CUT_VERIFIER: (self.site.cut, self.site.mend),
-            Kind.CUT_DRAFTER: (self.site.cut, self.site.mend),
-            Kind.SLOW_DRAFTER: (lambda one: self.site.slow(one, SLOW_S), lambda one: self.site.slow(one, 0.0)),
-        }[fault.kind]
+        begin, end = self._deed(fault)
         at_s = time.monotonic()
-        begin(victim)
+        begin()
         self.counts[fault.kind] += 1
         self.struck.append(Struck(fault.kind, at_s, at_s + fault.lasts_s))
         if end is not None:
-            ends = end
-            heapq.heappush(self._endings, (at_s + fault.lasts_s, len(self.struck), lambda: ends(victim)))
+            heapq.heappush(self._endings, (at_s + fault.lasts_s, len(self.struck), end))
+
+    def _deed(self, fault: Fault) -> tuple[Callable[[], None], Callable[[], None] | None]:
+        """What begins the fault and what ends it; None: nothing does."""
+        site = self.site
+        if fault.kind is Kind.KILL_COORDINATOR:
+            return partial(site.kill_coordinators, self._coordinators(fault)), site.start_coordinators
+        begin, end = {
+            Kind.KILL_VERIFIER: (site.kill, None),
+            Kind.KILL_DRAFTER: (site.kill, None),
+            Kind.STOP_VERIFIER: (site.stop, site.go_on),
+            Kind.STOP_DRAFTER: (site.stop, site.go_on),
+            Kind.CUT_VERIFIER: (site.cut, site.mend),
+            Kind.CUT_DRAFTER: (site.cut, site.mend),
+            Kind.DRAIN_VERIFIER: (site.drain, site.replace),
+            Kind.DRAIN_DRAFTER: (site.drain, site.replace),
+            Kind.SLOW_DRAFTER: (lambda one: site.slow(one, SLOW_S), lambda one: site.slow(one, 0.0)),
+        }[fault.kind]
+        victim = self._victim(fault)
+        return partial(begin, victim), None if end is None else partial(end, victim)
+
+    def _coordinators(self, fault: Fault) -> Sequence[Coordinator]:
+        """One of them, now and then all. Raises OutriderError when they do not all serve in time."""
+        coordinators = self.site.coordinators
+        self._await(lambda: all(one.is_serving() for one in coordinators), fault.kind)
+        return coordinators if fault.target % ALL_COORDINATORS_EVERY == 0 else [coordinators[fault.target % len(coordinators)]]
 
     def _victim(self, fault: Fault) -> Replica:
         """Of those who are well; of verifiers, one must remain. Raises OutriderError when none gets well in time."""
         is_verifier = fault.kind in OF_VERIFIERS
+        well: list[Replica] = []
+
+        def are_enough() -> bool:
+            well[:] = [one for one in (self.site.verifiers if is_verifier else self.site.drafters) if one.is_serving()]
+            return len(well) > (1 if is_verifier else 0)
+
+        self._await(are_enough, fault.kind)
+        return well[fault.target % len(well)]
+
+    def _await(self, is_so: Callable[[], bool], kind: Kind) -> None:
         deadline = time.monotonic() + WELL_TIMEOUT_S
-        while True:
-            well = [one for one in (self.site.verifiers if is_verifier else self.site.drafters) if one.is_serving()]
-            if len(well) > (1 if is_verifier else 0):
-                return well[fault.target % len(well)]
+        while not is_so():
             if time.monotonic() > deadline:
-                raise OutriderError(f"nobody is well enough for a fault ({fault.kind}) within {WELL_TIMEOUT_S:g} s; see the logs")
+                raise OutriderError(f"nobody is well enough for a fault ({kind}) within {WELL_TIMEOUT_S:g} s; see the logs")
             self._wait_until(time.monotonic() + POLL_S)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Strike, compare, print; 1 when anything was lost, differs or leaked."""
+    """Strike, compare, print; 1 when anything was lost, differs or leaked, a drain ended badly, or a coordinator lacks a replica."""
     num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
     console = make_console()
     with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder, make_progress() as progress, site_of(args, Path(folder)) as site:
@@ -116,12 +142,16 @@ def run(args: argparse.Namespace) -> int:
             havoc.wreak(make_schedule(num_faults, args.fault_seed), lambda: progress.advance(bar))
         took_s = time.monotonic() - begun_s
         leaks = find_leaks(site)
-    report = make_report(askers.harvest, truth, havoc, leaks, took_s)
+        unknown = find_unknown(site)
+    report = make_report(askers.harvest, truth, havoc, leaks, took_s) | {"replicas_unknown": unknown}
     console.print(stall_table(havoc, askers.harvest))
     for number, error in askers.harvest.errors[:8]:
         console.print(f"lost: request {number}: {error}", markup=False)
+    for drain in site.drains:
+        if drain.code != 0:
+            console.print(f"unclean: {drain.name} ended its drain with exit code {drain.code} after {drain.took_s:.1f} s", markup=False)
     print("RESULT " + json.dumps(report | {"facts": measurement_facts()}))
-    return 0 if not (report["requests_lost"] or report["tokens_differing"] or report["leaks"]) else 1
+    return 0 if not any(report[count] for count in MUST_BE_NONE) else 1
 
 
 def site_of(args: argparse.Namespace, folder: Path) -> Site:
@@ -155,6 +185,15 @@ def find_leaks(site: Site) -> dict[str, int]:
     return held
 
 
+def find_unknown(site: Site) -> int:
+    """Replicas that a coordinator does not know though they serve, over all coordinators; after FREE_TIMEOUT_S at most."""
+    names = {replica.name for replica in site.replicas()}
+    deadline = time.monotonic() + FREE_TIMEOUT_S
+    while (num := sum(len(names - coordinator.known()) for coordinator in site.coordinators)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return num
+
+
 def _held(site: Site) -> dict[str, int]:
     return {name: num for name, live in live_counts(site) if (num := live.sessions + live.kv_blocks_used)}
 
@@ -185,6 +224,10 @@ def make_report(
         "stall_verifier_ms": longest.get(Kind.KILL_VERIFIER, 0),
         "stall_without_fault_ms": longest.get(None, 0),
         "stalls_ms": {str(kind): gap_ms for kind, gap_ms in longest.items() if kind is not None},
+        "drains_unclean": sum(drain.code != 0 for drain in havoc.site.drains),
+        "longest_drain_ms": round(1000.0 * max((drain.took_s for drain in havoc.site.drains), default=0.0)),
+        "accepted_tokens": harvest.num_accepted,
+        "failovers": harvest.num_failovers,
         "requests": len(harvest.answers) + len(harvest.errors),
         "counts": {str(kind): num for kind, num in havoc.counts.items()},
         "leaked": dict(leaks),

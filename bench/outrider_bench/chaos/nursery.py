@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +19,14 @@ from outrider.launch.threads import thread_environment
 START_TIMEOUT_S = 300.0
 FORK_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child that is over. code: negative for a signal. at_s: on the monotonic clock."""
+
+    code: int
+    at_s: float
 
 
 class Nursery:
@@ -36,7 +46,7 @@ class Nursery:
         self._is_ready = False
         self._is_over = False
         self._born: list[int] = []
-        self._ended: dict[int, int] = {}
+        self._ended: dict[int, Ended] = {}
         self._reader = threading.Thread(target=self._read, name=f"nursery of {role}s", daemon=True)
         self._reader.start()
 
@@ -59,8 +69,8 @@ class Nursery:
                 raise Unavailable("the spawner does not fork any more")
             return self._born[-1]
 
-    def wait_ended(self, pid: int) -> int:
-        """The exit code of a child, once it is over; raises Unavailable when it lives on."""
+    def wait_ended(self, pid: int) -> Ended:
+        """How a child ended, once it is over; raises Unavailable when it lives on."""
         with self._changed:
             if not self._changed.wait_for(lambda: pid in self._ended, END_TIMEOUT_S):
                 raise Unavailable(f"process {pid} did not end within {END_TIMEOUT_S:g} s")
@@ -78,9 +88,10 @@ class Nursery:
                 if "ready" in message:
                     self._is_ready = True
                 elif "pid" in message:
+                    self._ended.pop(message["pid"], None)  # numbers come again
                     self._born.append(message["pid"])
                 else:
-                    self._ended[message["ended"]] = message["code"]
+                    self._ended[message["ended"]] = Ended(message["code"], time.monotonic())
                 self._changed.notify_all()
         with self._changed:
             self._is_over = True
@@ -94,3 +105,5 @@ class Nursery:
         self._process.stdin.close()
         self._process.wait(END_TIMEOUT_S)
         self._reader.join(END_TIMEOUT_S)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()

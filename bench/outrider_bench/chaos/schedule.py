@@ -10,34 +10,42 @@ LEAST_GAP_S, MOST_GAP_S = 0.6, 1.4  # between two faults
 
 
 class Kind(StrEnum):
-    """What is done. A stopped process is a zombie: it is continued after a while, long after others took over."""
+    """What is done. A stopped process is a zombie: it is continued after a while, long after others took over. A drained one is told to end
+    by SIGTERM, as in a rolling upgrade, and replaced after a while."""
 
     KILL_VERIFIER = "kill verifier"
     STOP_VERIFIER = "stop verifier"
     CUT_VERIFIER = "cut gateway from verifier"
+    DRAIN_VERIFIER = "drain verifier"
     KILL_DRAFTER = "kill drafter"
     STOP_DRAFTER = "stop drafter"
     CUT_DRAFTER = "cut verifier from drafter"
     SLOW_DRAFTER = "slow link to drafter"
+    DRAIN_DRAFTER = "drain drafter"
+    KILL_COORDINATOR = "kill coordinator"
 
 
 # Of a hundred faults.
 SHARES = {
-    Kind.KILL_VERIFIER: 32,
-    Kind.STOP_VERIFIER: 8,
-    Kind.CUT_VERIFIER: 8,
-    Kind.KILL_DRAFTER: 24,
-    Kind.STOP_DRAFTER: 8,
-    Kind.CUT_DRAFTER: 10,
-    Kind.SLOW_DRAFTER: 10,
+    Kind.KILL_VERIFIER: 31,
+    Kind.STOP_VERIFIER: 6,
+    Kind.CUT_VERIFIER: 6,
+    Kind.DRAIN_VERIFIER: 9,
+    Kind.KILL_DRAFTER: 18,
+    Kind.STOP_DRAFTER: 6,
+    Kind.CUT_DRAFTER: 7,
+    Kind.SLOW_DRAFTER: 7,
+    Kind.DRAIN_DRAFTER: 4,
+    Kind.KILL_COORDINATOR: 6,
 }
-OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.CUT_VERIFIER})
-LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts
+OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.CUT_VERIFIER, Kind.DRAIN_VERIFIER})
+MOMENTARY = frozenset({Kind.KILL_VERIFIER, Kind.KILL_DRAFTER})  # another takes its place at once
+LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts, and until a drained replica or a killed coordinator is replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """gap_s: after the fault before. target: a number that picks among those it can befall. lasts_s: 0 for a kill."""
+    """gap_s: after the fault before. target: a number that picks among those it can befall. lasts_s: 0 for what is momentary."""
 
     kind: Kind
     gap_s: float
@@ -46,17 +54,19 @@ class Fault:
 
 
 def make_schedule(num_faults: int, seed: int) -> list[Fault]:
-    """num_faults in random order, in SHARES' proportions (each kind rounded up, so that none is missing)."""
+    """num_faults in random order, in SHARES' proportions; of few, one of each kind first."""
     luck = Random(seed)
     total = sum(SHARES.values())
-    kinds = [kind for kind, share in SHARES.items() for _ in range(-(-num_faults * share // total))]
+    further = [kind for kind, share in SHARES.items() for _ in range(-(-num_faults * share // total) - 1)]
+    luck.shuffle(further)
+    kinds = [*SHARES, *further][:num_faults]
     luck.shuffle(kinds)
     return [
         Fault(
             kind,
             luck.uniform(LEAST_GAP_S, MOST_GAP_S),
             luck.randrange(1 << 16),
-            0.0 if kind in (Kind.KILL_VERIFIER, Kind.KILL_DRAFTER) else luck.uniform(*LASTS_S),
+            0.0 if kind in MOMENTARY else luck.uniform(*LASTS_S),
         )
-        for kind in kinds[:num_faults]
+        for kind in kinds
     ]

@@ -1,7 +1,7 @@
-"""Three machines, as loopback addresses of their own: three verifiers, two drafters, the links between them, and one gateway.
+"""Three machines, as loopback addresses of their own: three verifiers, two drafters, the links to them, two coordinators, and one gateway.
 
-Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Every verifier may use both
-drafters, over links that can be cut. Must not know requests, nor when a fault is due.
+Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Replicas announce the near ends
+of their links to both coordinators, and the gateway knows of them from there only. Must not know requests, nor when a fault is due.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +19,17 @@ from pathlib import Path
 from outrider.cli.connection import Connection
 from outrider.errors import OutriderError, Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.wire import Wire, Wires
 
 MACHINES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
 DRAFTER_MACHINES = (1, 2)
+COORDINATOR_MACHINES = (1, 2)
 COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
-# What is slow must not keep a verifier from serving, nor a gateway from draining at the end.
-VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64", "--grace-s", "2")
+# What is slow must not keep a verifier from serving.
+VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64")
 START_TIMEOUT_S = 60.0
 SLOW_S = 0.05
 POLL_S = 0.05
@@ -35,15 +37,17 @@ POLL_S = 0.05
 
 @dataclass
 class Replica:
-    """A process that can be hurt. hurt: what it suffers from at present beside being dead; incarnations: how often it was started."""
+    """A process that can be hurt. hurt: what it suffers from at present beside being dead; incarnations: how often it was started.
+    drained_s: when it was last told to drain."""
 
     name: str
     endpoint: str
     options: tuple[str, ...]
     nursery: Nursery
-    wires: tuple[Wire, ...]
+    wire: Wire
     pid: int = 0
     incarnations: int = 0
+    drained_s: float = 0.0
     hurt: set[str] = field(default_factory=set)
 
     def is_serving(self) -> bool:
@@ -57,8 +61,17 @@ class Replica:
             return False
 
 
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One that is over. code: the exit code, which should be 0."""
+
+    name: str
+    code: int
+    took_s: float
+
+
 class Site:
-    """Everything that runs. Use as a context manager: entering it starts all, leaving it ends all."""
+    """Everything that runs. Use as a context manager: entering it starts all, leaving it ends all. drains: those that are over."""
 
     def __init__(self, target: str, draft: str, folder: Path) -> None:
         self._folder = folder
@@ -66,6 +79,8 @@ class Site:
         self._models = (target, draft)
         self.verifiers: list[Replica] = []
         self.drafters: list[Replica] = []
+        self.coordinators: list[Coordinator] = []
+        self.drains: list[Drain] = []
         self.gateway = ""
         self._wires = Wires()
         self._lock = threading.Lock()
@@ -77,15 +92,18 @@ class Site:
             self._stack.enter_context(Nursery(role, ("--model", model, *options), self._folder / f"{role}s.log"))
             for role, model, options in (("verifier", self._models[0], VERIFIER_OPTIONS), ("drafter", self._models[1], COMMON))
         ]
+        self.coordinators = [self._coordinator(number, machine) for number, machine in enumerate(COORDINATOR_MACHINES)]
+        self.start_coordinators()
         for nursery in nurseries:
             nursery.wait_ready()
         self.drafters = [self._drafter(number, machine, nurseries[1]) for number, machine in enumerate(DRAFTER_MACHINES)]
         self.verifiers = [self._verifier(number, machine, nurseries[0]) for number, machine in enumerate(VERIFIER_MACHINES)]
+        for coordinator in self.coordinators:
+            coordinator.await_ready()
         for replica in (*self.drafters, *self.verifiers):
             self.give_birth(replica)
         self.gateway = _address(MACHINES[0])
-        verifiers = [option for replica in self.verifiers for option in ("--verifier", replica.wires[0].listen)]
-        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *verifiers)
+        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *self._coordinator_options())
         gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
         self._stack.callback(gateway.stop, 10.0)
         gateway.wait_ready(time.monotonic() + START_TIMEOUT_S)
@@ -132,36 +150,68 @@ class Site:
             os.kill(replica.pid, signal.SIGCONT)
 
     def cut(self, replica: Replica) -> None:
-        """Its links are silent."""
+        """Its link is silent. Its heartbeats take another way, so that coordinators still send requests there."""
         replica.hurt.add("cut")
-        for wire in replica.wires:
-            self._wires.cut(wire)
+        self._wires.cut(replica.wire)
 
     def mend(self, replica: Replica) -> None:
-        """Its links are whole."""
+        """Its link is whole."""
         replica.hurt.discard("cut")
-        for wire in replica.wires:
-            self._wires.mend(wire)
+        self._wires.mend(replica.wire)
 
     def slow(self, replica: Replica, delay_s: float) -> None:
-        """Its links take so long, each way."""
-        for wire in replica.wires:
-            self._wires.slow(wire, delay_s)
+        """Its link takes so long, each way."""
+        self._wires.slow(replica.wire, delay_s)
+
+    def drain(self, replica: Replica) -> None:
+        """SIGTERM: it ends by itself, once nobody needs it any more."""
+        replica.hurt.add("draining")
+        replica.drained_s = time.monotonic()
+        os.kill(replica.pid, signal.SIGTERM)
+
+    def replace(self, replica: Replica) -> None:
+        """Another in the place of one that drains, once it has ended."""
+        ended = replica.nursery.wait_ended(replica.pid)
+        self.drains.append(Drain(replica.name, ended.code, ended.at_s - replica.drained_s))
+        replica.hurt.discard("draining")
+        self.give_birth(replica)
+
+    def kill_coordinators(self, victims: Sequence[Coordinator]) -> None:
+        """kill -9; requests go on without them."""
+        for coordinator in victims:
+            coordinator.kill()
+
+    def start_coordinators(self) -> None:
+        """Those that do not run, at their addresses, knowing nobody."""
+        for coordinator in self.coordinators:
+            if not coordinator.is_running:
+                coordinator.start()
 
     # --- building ---------------------------------------------------------------------------------------------------------
 
+    def _coordinator(self, number: int, machine: int) -> Coordinator:
+        coordinator = Coordinator(f"coordinator{number}", _address(MACHINES[machine]), self._folder)
+        self._stack.callback(coordinator.stop)
+        return coordinator
+
+    def _coordinator_options(self) -> list[str]:
+        return [option for coordinator in self.coordinators for option in ("--coordinator", coordinator.address)]
+
     def _drafter(self, number: int, machine: int, nursery: Nursery) -> Replica:
-        """A link to it for each verifier."""
-        endpoint = _address(MACHINES[machine])
-        wires = tuple(self._wires.add(_address(MACHINES[home]), endpoint) for home in VERIFIER_MACHINES)
-        return Replica(f"drafter{number}", endpoint, ("--listen", endpoint), nursery, wires)
+        """With one link, from all verifiers."""
+        return self._replica(f"drafter{number}", machine, nursery)
 
     def _verifier(self, number: int, machine: int, nursery: Nursery) -> Replica:
-        """One link from the gateway."""
+        """With one link, from the gateway. Both drafters are configured, for requests that nobody placed."""
+        drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.wire.listen)]
+        return self._replica(f"verifier{number}", machine, nursery, "--verifier-id", f"verifier{number}", *drafters)
+
+    def _replica(self, name: str, machine: int, nursery: Nursery, *options: str) -> Replica:
+        """The near end of its link is what others know it by."""
         endpoint = _address(MACHINES[machine])
-        drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.wires[number].listen)]
-        options = ("--listen", endpoint, "--verifier-id", f"verifier{number}", *drafters)
-        return Replica(f"verifier{number}", endpoint, options, nursery, (self._wires.add(_address(MACHINES[0]), endpoint),))
+        wire = self._wires.add(_address(MACHINES[0]), endpoint)
+        membership = (*self._coordinator_options(), "--replica-id", name, "--advertise", wire.listen)
+        return Replica(name, endpoint, ("--listen", endpoint, *membership, *options), nursery, wire)
 
     def __enter__(self) -> Site:
         try:

@@ -1,4 +1,4 @@
-"""One sample's way to the next verifier when it has lost the one that decoded it.
+"""One sample's way to the next verifier when it has lost the one that decoded it, or leaves it because it drains.
 
 Knows that committed tokens are the only truth: whoever gets prompt and tokens so far goes on with the same ones, if its fingerprint is
 the same. Decides which losses may be mended, and how long and how often it is tried. Must not know text, or what the tokens become.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -16,24 +17,29 @@ from dataclasses import dataclass
 from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
 from outrider.gateway.failover_counters import FailoverCounters
+from outrider.gateway.handover import Handover
 from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.loss import LossCause, loss_cause
+from outrider.gateway.route import Elsewhere, Route, anywhere
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.convert import acceptance_name
 from outrider.rpc.convert.sampling import COUPLED
 from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import verifier_pb2
 
+_LOG = logging.getLogger(__name__)
 Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """What all streams of one request are opened with. deadline_s: of the request, on the event loop's clock; None: it has none."""
+    """What all streams of one request are opened with. deadline_s: of the request, on the event loop's clock; None: it has none.
+    elsewhere: who had best go on with a sample, asked once each time it leaves a verifier."""
 
     pool: VerifierPool
     deadline_s: float | None
     metadata: Metadata
+    elsewhere: Elsewhere = anywhere
 
     @property
     def remaining_s(self) -> float | None:
@@ -42,7 +48,8 @@ class Openings:
 
 
 class Failover:
-    """Of one sample. start, fingerprint: what its first stream began with, and at whom. num_failovers: times it went on elsewhere.
+    """Of one sample. start, fingerprint: what its first stream began with, and at whom. num_failovers: times it went on elsewhere, after a
+    loss or handed over.
 
     stays_exact: every verifier so far had that fingerprint.
     """
@@ -60,6 +67,8 @@ class Failover:
         self._fingerprint = fingerprint
         self._limits = limits
         self._counters = counters
+        self._handover = Handover(limits)
+        self._num_losses = 0
         self._num_tokens_before = 0
         self._num_fruitless = 0
         self._num_openings = 0
@@ -81,21 +90,68 @@ class Failover:
         begun_s = asyncio.get_running_loop().time()
         try:
             self._check(error, len(tokens))
-            stream = await self._place(tokens, await self._avoid(lost.verifier, error))
+            stream = await self._place(lost.verifier, tokens, await self._avoid(lost.verifier, error))
         except OutriderError:
             self._counters.gave_up(cause)
             raise
+        self._num_losses += 1
+        self._went_on(stream, cause, begun_s)
+        return stream
+
+    async def hand_over(self, left: DecodeStream, tokens: Sequence[int]) -> DecodeStream | None:
+        """The stream that goes on after these tokens of the answer elsewhere; None while the present one is to be read on.
+
+        For the end of a round at a verifier that drains. It decodes on meanwhile and is left only for one that has taken the sample, of the
+        same fingerprint and not draining; so nothing is lost by trying, and nothing is raised when nobody takes it.
+        """
+        left.verifier.draining = True
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        num_left = self._start.max_tokens - (len(self._start.prefix) - self._start.num_prompt_tokens) - len(tokens)
+        if not self._may_move or not self._handover.is_due(num_left, begun_s):
+            return None
+        stream = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.handover_timeout_s):
+                stream = await self._open_beside(left, tokens)
+        if stream is None:
+            self._handover.refused(clock())
+            return None
+        self._handover.done()
+        self._went_on(stream, LossCause.DRAINING, begun_s)
+        return stream
+
+    async def _open_beside(self, left: DecodeStream, tokens: Sequence[int]) -> DecodeStream | None:
+        """A stream at the first that takes the sample, while the one to be left still runs."""
+        pool, fingerprint, avoid = self._openings.pool, left.started.fingerprint, {*self._avoided, left.verifier}
+        if not pool.takers(fingerprint, avoid):
+            return None
+        route = await self._openings.elsewhere(left.verifier.address, len(tokens))
+        start = self._next_start(tokens, route)
+        for verifier in pool.takers(fingerprint, avoid, route.verifiers):
+            try:
+                return await self._open(verifier, fingerprint, start)
+            except OutriderError as error:
+                _LOG.info("verifier %s drains, but %s does not take an answer over: %s", left.verifier.address, verifier.address, error)
+                pool.report_failure(verifier, error)
+        return None
+
+    def _went_on(self, stream: DecodeStream, cause: LossCause, begun_s: float) -> None:
         self.num_failovers += 1
         self.stays_exact = self.stays_exact and stream.started.fingerprint == self._fingerprint
         self._counters.went_on(cause, asyncio.get_running_loop().time() - begun_s)
-        return stream
+
+    @property
+    def _may_move(self) -> bool:
+        """Other rules than the coupled one do not promise the same tokens elsewhere."""
+        return acceptance_name(self._start.acceptance) == COUPLED
 
     def _check(self, error: OutriderError, num_tokens: int) -> None:
         """Raises the error when this sample may not move, or has moved too often."""
         self._num_fruitless = self._num_fruitless + 1 if num_tokens == self._num_tokens_before else 0
         self._num_tokens_before = num_tokens
-        is_free = acceptance_name(self._start.acceptance) == COUPLED  # other rules do not promise the same tokens elsewhere
-        if not is_free or self.num_failovers >= self._limits.max_failovers or self._num_fruitless > self._limits.max_fruitless_failovers:
+        is_too_often = self._num_losses >= self._limits.max_failovers or self._num_fruitless > self._limits.max_fruitless_failovers
+        if not self._may_move or is_too_often:
             raise error
 
     async def _avoid(self, verifier: Verifier, error: OutriderError) -> Collection[Verifier]:
@@ -108,8 +164,8 @@ class Failover:
                 raise error from None
         return self._avoided
 
-    async def _place(self, tokens: Sequence[int], avoid: Collection[Verifier]) -> DecodeStream:
-        start = self._next_start(tokens)
+    async def _place(self, lost: Verifier, tokens: Sequence[int], avoid: Collection[Verifier]) -> DecodeStream:
+        route: Route | None = None
         remaining_s, place_timeout_s = self._openings.remaining_s, self._limits.place_timeout_s
         wait_s = place_timeout_s if remaining_s is None else min(remaining_s, place_timeout_s)
         problem: OutriderError = Unavailable("none was asked")
@@ -118,7 +174,9 @@ class Failover:
             async with asyncio.timeout(wait_s):
                 for delay_s in self._delays_s():
                     await asyncio.sleep(delay_s)
-                    result = await self._ask_all(start, avoid)
+                    if route is None:
+                        route = await self._openings.elsewhere(lost.address, len(tokens))
+                    result = await self._ask_all(self._next_start(tokens, route), avoid, route.verifiers)
                     if isinstance(result, DecodeStream):
                         return result
                     problem = result
@@ -126,11 +184,13 @@ class Failover:
             raise DeadlinePassed(f"the request's deadline passed while its answer waited for another verifier: {problem}")
         raise Unavailable(f"the verifier was lost in the midst of the answer, and no other took it over: {problem}")
 
-    async def _ask_all(self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier]) -> DecodeStream | OutriderError:
+    async def _ask_all(
+        self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier], preferred: Sequence[str]
+    ) -> DecodeStream | OutriderError:
         """A stream at the first verifier that takes the sample, or why the last one did not."""
         pool = self._openings.pool
         try:
-            verifiers = await pool.successors(self._fingerprint, avoid)
+            verifiers = await pool.successors(self._fingerprint, avoid, preferred)
         except Unavailable as error:
             return error
         problem: OutriderError = Unavailable("no verifier answers")
@@ -157,11 +217,14 @@ class Failover:
         check_fingerprint((stream,), fingerprint)
         return stream
 
-    def _next_start(self, tokens: Sequence[int]) -> verifier_pb2.DecodeStart:
-        """The first start with the answer so far in its prefix."""
+    def _next_start(self, tokens: Sequence[int], route: Route) -> verifier_pb2.DecodeStart:
+        """The first start with the answer so far in its prefix, and the route's drafters if it names any."""
         start = verifier_pb2.DecodeStart()
         start.CopyFrom(self._start)
         start.prefix.extend(tokens)
+        if route.drafters:
+            del start.drafters[:]
+            start.drafters.extend(route.drafters)
         return start
 
     def _delays_s(self) -> Iterator[float]:

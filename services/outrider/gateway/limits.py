@@ -29,6 +29,9 @@ MAX_OPENINGS = 24
 FIRST_DELAY_S = 0.05
 MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 1.0
+HANDOVER_MIN_TOKENS = 32
+HANDOVER_SPREAD_S = 0.25
+HANDOVER_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class FailoverLimits:
     max_fruitless_failovers: in a row without a token in between; the request may be what kills them. max_openings: of one failover.
     first_delay_s: the first opening waits up to this, by chance, so that many gateways do not fall on one verifier together.
     min_backoff_s, max_backoff_s: between further rounds over all verifiers, doubled each time, times a number between 0.5 and 1.5.
+    handover_min_tokens: an answer that may have fewer left ends where it is, though its verifier drains. handover_spread_s: others leave
+    within this, by chance; nobody waits for them meanwhile. handover_timeout_s: for all others together to take one.
     """
 
     place_timeout_s: float = PLACE_TIMEOUT_S
@@ -84,6 +89,9 @@ class FailoverLimits:
     first_delay_s: float = FIRST_DELAY_S
     min_backoff_s: float = MIN_BACKOFF_S
     max_backoff_s: float = MAX_BACKOFF_S
+    handover_min_tokens: int = HANDOVER_MIN_TOKENS
+    handover_spread_s: float = HANDOVER_SPREAD_S
+    handover_timeout_s: float = HANDOVER_TIMEOUT_S
 
     def backoffs_s(self) -> Iterator[float]:
         """Pauses between rounds over the verifiers, without end."""

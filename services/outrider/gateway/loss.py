@@ -1,4 +1,4 @@
-"""How a verifier can be lost in the midst of an answer, and which of a stream's errors mean that it was.
+"""How an answer can come to leave its verifier before its end, and which of a stream's errors mean that it was.
 
 Knows error classes. Must not know streams or who takes an answer over.
 """
@@ -14,14 +14,15 @@ from outrider.rpc.status import RemoteFailure
 class LossCause(StrEnum):
     """What made the gateway leave a verifier; also the value of the counters' label.
 
-    GONE: it died, drained or its connection broke. SILENT: it answered nobody within a probe's deadline. STUCK: it answers, but takes no
-    steps. BROKEN: it sent what cannot be, or failed with a fault of its own.
+    GONE: it died, its drain was over or its connection broke. SILENT: it answered nobody within a probe's deadline. STUCK: it answers,
+    but takes no steps. BROKEN: it sent what cannot be, or failed with a fault of its own. DRAINING: it decoded on, but asked to be left.
     """
 
     GONE = "gone"
     SILENT = "silent"
     STUCK = "stuck"
     BROKEN = "broken"
+    DRAINING = "draining"
 
 
 class VerifierLost(Unavailable):

@@ -1,23 +1,23 @@
 """A request's place: asked for before it is decoded, reported on when it has ended.
 
-Knows what a placement may look at of a request. Must not know streams. Exactly one Place and one Finish a request, and none of either
-without a coordinator.
+Knows what a placement may look at of a request. Must not know streams. Exactly one Place and one Finish a request, one more of each when
+a sample leaves its verifier, and none of either without a coordinator.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
 
-from outrider.errors import Unavailable
+from outrider.errors import Overloaded, Unavailable
 from outrider.gateway.coordinators import Coordinators, Placed
 from outrider.gateway.resolved import ResolvedRequest
-from outrider.gateway.route import Route
+from outrider.gateway.route import ANYWHERE, Route
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import VerifierPool
 from outrider.rpc.status import RemoteFailure
@@ -27,14 +27,20 @@ from outrider.v1 import generation_pb2 as pb
 DIGEST_LEN = 16
 # Beginnings of 32, 64, 128, ... tokens: a next turn shares at least half of what can be shared with the one before it.
 FIRST_DIGEST_TOKENS = 32
+# Of one request; who moves more often goes where the gateway says.
+MAX_FURTHER_PLACES = 64
 _NEEDS_NO_DRAFTER = ("plain", "lookup")
 
 
 class PlacedRequest:
-    """request: with its route. `count` every message on its way to the client."""
+    """request: with its route. place_rest: asks where one sample goes on that leaves this address after so many tokens. `count` every
+    message on its way to the client. further: places of samples that left their verifier, held until the request ends."""
 
-    def __init__(self, request: ResolvedRequest) -> None:
+    def __init__(self, request: ResolvedRequest, place_rest: Callable[[str, int], Awaitable[Placed | None]] | None = None) -> None:
         self.request = request
+        self.further: list[Placed] = []
+        self._place_rest = place_rest
+        self._num_further = 0
         self.num_tokens = 0
         self._num_first = 0
         self._first_s = 0.0
@@ -49,6 +55,21 @@ class PlacedRequest:
         if not self.num_tokens:
             self._first_s, self._num_first = self._last_s, num_tokens
         self.num_tokens += num_tokens
+
+    async def elsewhere(self, left: str, num_tokens: int) -> Route:
+        """Where one sample had best go on that leaves the verifier at this address after so many tokens; ANYWHERE when nobody says so in
+        time, or all are full: an answer that has begun is not refused, whoever finds room for it takes it."""
+        if self._place_rest is None or self._num_further >= MAX_FURTHER_PLACES:
+            return ANYWHERE
+        self._num_further += 1
+        try:
+            placed = await self._place_rest(left, num_tokens)
+        except Overloaded:
+            return ANYWHERE
+        if placed is None:
+            return ANYWHERE
+        self.further.append(placed)
+        return Route((placed.answer.verifier, *placed.answer.alternatives), tuple(placed.answer.drafters))
 
     @property
     def token_us(self) -> float:
@@ -74,24 +95,41 @@ class Placing:
     @asynccontextmanager
     async def placed(self, request: ResolvedRequest, metadata: tuple[tuple[str, str], ...]) -> AsyncIterator[PlacedRequest]:
         """Hold a place for the block's time. Raises Overloaded when the fleet is full; without an answer any verifier will do."""
-        placed = None
-        if self._coordinators is not None:
-            placed = await self._coordinators.place(wish_of(request, self._pool.identity.fingerprint), metadata)
-        if placed is None:
+        coordinators = self._coordinators
+        if coordinators is None:
             yield PlacedRequest(request)
             return
-        assert self._coordinators is not None
-        routed = PlacedRequest(self._routed(request, placed))
+        wish = wish_of(request, self._pool.identity.fingerprint)
+        placed = await coordinators.place(wish, metadata)
+
+        async def place_rest(left: str, num_tokens: int) -> Placed | None:
+            return await coordinators.place(rest_of(wish, left, num_tokens), metadata)
+
+        routed = PlacedRequest(request if placed is None else self._routed(request, placed), place_rest)
+        try:
+            async with self._held(placed, routed):
+                yield routed
+        finally:
+            for further in routed.further:
+                coordinators.finish(further, 0, 0.0, "")
+
+    @asynccontextmanager
+    async def _held(self, placed: Placed | None, routed: PlacedRequest) -> AsyncIterator[None]:
+        """Report in the end how it went at the first place."""
+        if placed is None:
+            yield
+            return
         num_before = self._pool.num_failures(placed.answer.verifier)
         failure = ""
         try:
-            yield routed
+            yield
         except (Unavailable, RemoteFailure) as error:
             failure = str(error)
             raise
         finally:
             if self._pool.num_failures(placed.answer.verifier) > num_before:
                 failure = failure or "it failed in the midst of the request, which went on elsewhere"
+            assert self._coordinators is not None
             self._coordinators.finish(placed, routed.num_tokens, routed.token_us, failure)
 
     def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
@@ -114,6 +152,17 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
         fingerprint=fingerprint,
         wants_drafts=wants_drafts(request),
         prefix_digests=prefix_digests(prefix, checked.cache_salt),
+    )
+
+
+def rest_of(wish: PlacementWish, left: str, num_tokens: int) -> PlacementWish:
+    """The wish of one sample that leaves the verifier at this address after so many tokens."""
+    return replace(
+        wish,
+        prefix_len=wish.prefix_len + num_tokens,
+        max_tokens=max(1, wish.max_tokens - num_tokens),
+        num_samples=1,
+        exclude=frozenset({left}),
     )
 
 

@@ -19,6 +19,7 @@ from outrider.gateway.failover import Failover, Metadata, Openings
 from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.resolved import ResolvedRequest
+from outrider.gateway.route import Elsewhere, anywhere
 from outrider.gateway.sample_run import FINISH_REASONS, Emit, SampleRun, begin_answer, decode_start, usage
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
@@ -30,7 +31,7 @@ _Item = pb.GenerateResponse | Exception
 
 
 class RequestRun:
-    """Use once: construct, then `run`. counters: None counts failovers for nobody."""
+    """Use once: construct, then `run`. counters: None counts failovers for nobody. elsewhere: where samples go on that leave a verifier."""
 
     def __init__(
         self,
@@ -41,12 +42,14 @@ class RequestRun:
         arrived_s: float,
         failover: FailoverLimits | None = None,
         counters: FailoverCounters | None = None,
+        elsewhere: Elsewhere = anywhere,
     ) -> None:
         self._request = request
         self._model_name = model_name
         self._arrived_s = arrived_s
         self._failover = failover or FailoverLimits()
         self._counters = counters or FailoverCounters(LocalMetrics(), model_name)
+        self._elsewhere = elsewhere
         self._starts = [
             decode_start(request, f"{session_prefix}/{request.request_id}/{index}", index) for index in range(request.checked.num_samples)
         ]
@@ -66,7 +69,7 @@ class RequestRun:
             return
         answers = [answer for answer, _ in begun]
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-        openings = Openings(pool, deadline_s, metadata)
+        openings = Openings(pool, deadline_s, metadata, self._elsewhere)
         streams, identity = await self._open(openings)
         exact = self._request.exact(identity.numerics)
         samples = [

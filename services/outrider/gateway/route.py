@@ -5,6 +5,7 @@ A value. Must not know who placed it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 
@@ -19,3 +20,10 @@ class Route:
 
 
 ANYWHERE = Route()
+# Where a sample had best go on that leaves the verifier at this address after so many tokens of its answer.
+Elsewhere = Callable[[str, int], Awaitable[Route]]
+
+
+async def anywhere(left: str, num_tokens: int) -> Route:
+    """An Elsewhere without an opinion: the gateway chooses by itself."""
+    return ANYWHERE

@@ -1,6 +1,6 @@
 """One sample: committed tokens from its Decode streams to Delta messages, then one Finished.
 
-Knows how tokens, origins and log-probabilities are cut where the answer ends, and that a stream that is lost is followed by another
+Knows how tokens, origins and log-probabilities are cut where the answer ends, and that a stream that is lost or left is followed by another
 one, which goes on after the last token: the answer grows as if nothing had happened. Must not know other samples, how another verifier
 is found, or who reads: it puts messages where it is told, and a put that waits is what holds the verifier back.
 """
@@ -95,25 +95,28 @@ class SampleRun:
         self._first_token_us = 0
         self._token_ids: list[int] = []
         self._origins: list[int] = []
-        self._num_lost = 0  # tokens of streams that were lost
+        self._num_lost = 0  # tokens of streams that were lost or left
 
     async def run(self, emit: Emit) -> None:
         """Until the answer ends; raises what the verifier's stream raises and no other verifier mends."""
         while True:
             try:
                 async with self._stream.listener:
-                    await self._read_on(emit)
-                    return
+                    successor = await self._read_on(emit)
             except OutriderError as error:
-                self._num_lost = len(self._token_ids)
-                self._stream = await self._failover.next_stream(self._stream, error, self._token_ids)
+                successor = await self._failover.next_stream(self._stream, error, self._token_ids)
+            if successor is None:
+                return
+            self._stream.close()
+            self._stream = successor
+            self._num_lost = len(self._token_ids)
 
     def close(self) -> None:
         """Close the stream that is open; safe to repeat."""
         self._stream.close()
 
-    async def _read_on(self, emit: Emit) -> None:
-        """What the present stream brings."""
+    async def _read_on(self, emit: Emit) -> DecodeStream | None:
+        """What the present stream brings; returns the one to go on with when its verifier drains, None at the answer's end."""
         while True:
             message = await self._stream.read()
             if isinstance(message, verifier_pb2.DecodeFinished):
@@ -122,7 +125,7 @@ class SampleRun:
                     raise RemoteFailure(f"the verifier ended the answer for reason {int(message.finish_reason)}, which is none to end one")
                 grown = self._answer.finish(end)
                 await self._emit_end(emit, grown, message.statistics)
-                return
+                return None
             grown = self._answer.push(message.token_ids)
             self._token_ids += message.token_ids
             self._origins += message.origins
@@ -131,7 +134,9 @@ class SampleRun:
             if grown.end is not None:
                 statistics = await self._stream.settle(stop=grown.end is End.STOP_STRING)
                 await self._emit_end(emit, Grown("", 0, grown.end, grown.stop_string), statistics)
-                return
+                return None
+            if message.draining and (successor := await self._failover.hand_over(self._stream, self._token_ids)) is not None:
+                return successor
 
     async def _emit_end(self, emit: Emit, grown: Grown, statistics: pb.DraftStatistics) -> None:
         if grown.text:

@@ -20,9 +20,9 @@ from outrider.gateway.failover import Metadata
 from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
-from outrider.gateway.placing import Placing
+from outrider.gateway.placing import PlacedRequest, Placing
 from outrider.gateway.request_run import RequestRun
-from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
+from outrider.gateway.resolved import prompt_ids, resolve
 from outrider.gateway.sample_run import Emit
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import VerifierPool
@@ -146,13 +146,15 @@ class GenerationServicer(GenerationServiceServicer):
                     placed.count(response)
                     await emit(response)
 
-                await self._run(placed.request, arrived_s, remaining_s(context), metadata, counted)
+                await self._run(placed, arrived_s, remaining_s(context), metadata, counted)
 
-    async def _run(self, request: ResolvedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
+    async def _run(self, placed: PlacedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         # An id may be used again while a verifier still frees the cancelled session of the request before it.
         session_prefix = f"{self._gateway_id}-{next(self._serials)}"
         max_queued = self._limits.max_queued_events
-        run = RequestRun(request, session_prefix, self._model_name, max_queued, arrived_s, self._failover, self._counters)
+        run = RequestRun(
+            placed.request, session_prefix, self._model_name, max_queued, arrived_s, self._failover, self._counters, placed.elsewhere
+        )
         self._runs.add(run)
         try:
             await run.run(self._pool, self._tokenizer, timeout_s, metadata, emit)

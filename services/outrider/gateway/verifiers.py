@@ -40,8 +40,8 @@ DECODE_WINDOW_BYTES = 16 * 2**10
 
 class Verifier:
     """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there. num_failures: times
-    it was left out. draining: as a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under way.
-    liveness: what tells its streams when it is lost."""
+    it was left out. draining: as it or a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under
+    way. liveness: what tells its streams when it is lost."""
 
     def __init__(self, address: str, limits: LivenessLimits | None = None) -> None:
         self.address = address
@@ -102,6 +102,7 @@ class VerifierPool:
         self._limits = limits
         self._verifiers = tuple(Verifier(address, limits) for address in addresses)
         self._asking: asyncio.Future[list[OutriderError | None]] | None = None
+        self._asking_back: dict[Verifier, asyncio.Task[OutriderError | None]] = {}
         self._turn = itertools.count()
         self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
@@ -157,17 +158,23 @@ class VerifierPool:
         await self._meet(preferred)
         await self._ask_if_none()
         self._settle()
-        rank = {address: place for place, address in enumerate(preferred)}
-        answering = self._by_load(lambda verifier: verifier.fingerprint == self.identity.fingerprint)
-        return sorted(answering, key=lambda verifier: rank.get(verifier.address, len(rank)))
+        answering = _some([verifier for verifier in self._verifiers if verifier.fingerprint == self.identity.fingerprint])
+        return _preferred_first(self._by_load(answering), preferred)
 
-    async def successors(self, fingerprint: str, avoid: Collection[Verifier]) -> list[Verifier]:
+    async def successors(self, fingerprint: str, avoid: Collection[Verifier], preferred: Sequence[str] = ()) -> list[Verifier]:
         """Who may go on with an answer that verifiers of this fingerprint began, in the order of `candidates`: those of it that answer
         and are not to be avoided, or, when there is none, those of another. Raises Unavailable when there are none at all."""
+        await self._meet(preferred)
         await self._ask_if_none()
-        if any(verifier.fingerprint == fingerprint and verifier not in avoid for verifier in self._verifiers):
-            return self._by_load(lambda verifier: verifier.fingerprint == fingerprint and verifier not in avoid)
-        return self._by_load(lambda verifier: verifier.identity is not None and verifier not in avoid)
+        answering = _some([verifier for verifier in self._verifiers if verifier.identity and verifier not in avoid])
+        alike = [verifier for verifier in answering if verifier.fingerprint == fingerprint]
+        return _preferred_first(self._by_load(alike or answering), preferred)
+
+    def takers(self, fingerprint: str, avoid: Collection[Verifier], preferred: Sequence[str] = ()) -> list[Verifier]:
+        """Who could take an answer over from one that still decodes it, in the order of `candidates`: as far as is known now, none but
+        verifiers of the fingerprint, and none that drains."""
+        may_serve = [one for one in self._verifiers if one.fingerprint == fingerprint and not one.draining and one not in avoid]
+        return _preferred_first(self._by_load(may_serve), preferred)
 
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
@@ -181,9 +188,10 @@ class VerifierPool:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        asking = [one for one in (self._asking, *self._asking_back.values()) if one is not None]
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*(verifier.close() for verifier in self._verifiers))
 
     async def _ask_if_none(self) -> None:
@@ -194,14 +202,11 @@ class VerifierPool:
             self._asking = asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in self._verifiers))
         await asyncio.shield(self._asking)
 
-    def _by_load(self, may_serve: Callable[[Verifier], bool]) -> list[Verifier]:
-        """Fewest live samples first, taking turns among equals, draining ones last; raises Unavailable when nobody may."""
+    def _by_load(self, verifiers: Collection[Verifier]) -> list[Verifier]:
+        """Fewest live samples first, taking turns among equals, draining ones last."""
         turn = next(self._turn) % max(1, len(self._verifiers))
-        rotated = self._verifiers[turn:] + self._verifiers[:turn]
-        answering = [verifier for verifier in rotated if may_serve(verifier)]
-        if not answering:
-            raise Unavailable("no verifier answers; retry later")
-        return sorted(answering, key=lambda verifier: (verifier.draining, verifier.num_live))
+        rotated = [one for one in self._verifiers[turn:] + self._verifiers[:turn] if one in verifiers]
+        return sorted(rotated, key=lambda verifier: (verifier.draining, verifier.num_live))
 
     def _is_gone(self, verifier: Verifier) -> bool:
         """Whether nobody has its channel in hand: a candidate answers, and what is asked or decoded is counted."""
@@ -216,8 +221,10 @@ class VerifierPool:
         await asyncio.gather(*(verifier.close() for verifier in gone))
 
     async def _meet(self, addresses: Sequence[str]) -> None:
-        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks."""
-        known = {verifier.address for verifier in self._verifiers}
+        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks. Those that were left
+        out and are named again may have been started anew: they are asked too, but not waited for."""
+        known = {verifier.address: verifier for verifier in self._verifiers}
+        self._ask_back([known[address] for address in addresses if address in known])
         unknown = [address for address in dict.fromkeys(addresses) if address not in known]
         room = MAX_VERIFIERS - len(self._verifiers)
         if len(unknown) > room:
@@ -226,6 +233,15 @@ class VerifierPool:
         self._verifiers += new
         if self._identity is not None:
             await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in new))
+
+    def _ask_back(self, named: Sequence[Verifier]) -> None:
+        """One question at a time for each of them that does not answer."""
+        if self._identity is None:
+            return
+        for verifier in named:
+            if verifier.identity is None and verifier not in self._asking_back:
+                self._asking_back[verifier] = asking = asyncio.create_task(self._introduce(verifier, INFO_TIMEOUT_S))
+                asking.add_done_callback(lambda _, asked=verifier: self._asking_back.pop(asked))  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Keep to one fingerprint while any verifier of it answers, else move over to that of the first one that does."""
@@ -288,8 +304,22 @@ class VerifierPool:
         is_news = self._identity is not None and verifier.fingerprint != identity.fingerprint
         self._identity = first
         verifier.identity = identity
+        verifier.draining = False  # one that drains does not say who it is
         if is_news:
             self._note_reserve(verifier)
+
+
+def _some(verifiers: list[Verifier]) -> list[Verifier]:
+    """These; raises Unavailable when there is none."""
+    if not verifiers:
+        raise Unavailable("no verifier answers; retry later")
+    return verifiers
+
+
+def _preferred_first(verifiers: Sequence[Verifier], preferred: Sequence[str]) -> list[Verifier]:
+    """Those at preferred addresses in their order, then the others in theirs."""
+    rank = {address: place for place, address in enumerate(preferred)}
+    return sorted(verifiers, key=lambda verifier: rank.get(verifier.address, len(rank)))
 
 
 async def _identity(verifier: Verifier) -> ModelIdentity:

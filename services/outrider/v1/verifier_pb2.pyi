@@ -88,16 +88,18 @@ class DecodeStarted(_message.Message):
     def __init__(self, fingerprint: _Optional[str] = ..., pacing: _Optional[str] = ...) -> None: ...
 
 class DecodeCommitted(_message.Message):
-    __slots__ = ("begin", "token_ids", "origins", "logprobs")
+    __slots__ = ("begin", "token_ids", "origins", "logprobs", "draining")
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     begin: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     origins: _containers.RepeatedScalarFieldContainer[_sampling_pb2.TokenOrigin]
     logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprob]
-    def __init__(self, begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
+    draining: bool
+    def __init__(self, begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class DecodePaused(_message.Message):
     __slots__ = ("committed_len",)
