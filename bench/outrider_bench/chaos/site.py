@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from outrider.errors import OutriderError, Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.wire import Wire, Wires
+from outrider_bench.loopback import free_address
 
 MACHINES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
@@ -83,7 +83,7 @@ class Site:
         self.verifiers = [self._verifier(number, machine, nurseries[0]) for number, machine in enumerate(VERIFIER_MACHINES)]
         for replica in (*self.drafters, *self.verifiers):
             self.give_birth(replica)
-        self.gateway = _address(MACHINES[0])
+        self.gateway = free_address(MACHINES[0])
         verifiers = [option for replica in self.verifiers for option in ("--verifier", replica.wires[0].listen)]
         command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *verifiers)
         gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
@@ -152,16 +152,16 @@ class Site:
 
     def _drafter(self, number: int, machine: int, nursery: Nursery) -> Replica:
         """A link to it for each verifier."""
-        endpoint = _address(MACHINES[machine])
-        wires = tuple(self._wires.add(_address(MACHINES[home]), endpoint) for home in VERIFIER_MACHINES)
+        endpoint = free_address(MACHINES[machine])
+        wires = tuple(self._wires.add(free_address(MACHINES[home]), endpoint) for home in VERIFIER_MACHINES)
         return Replica(f"drafter{number}", endpoint, ("--listen", endpoint), nursery, wires)
 
     def _verifier(self, number: int, machine: int, nursery: Nursery) -> Replica:
         """One link from the gateway."""
-        endpoint = _address(MACHINES[machine])
+        endpoint = free_address(MACHINES[machine])
         drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.wires[number].listen)]
         options = ("--listen", endpoint, "--verifier-id", f"verifier{number}", *drafters)
-        return Replica(f"verifier{number}", endpoint, options, nursery, (self._wires.add(_address(MACHINES[0]), endpoint),))
+        return Replica(f"verifier{number}", endpoint, options, nursery, (self._wires.add(free_address(MACHINES[0]), endpoint),))
 
     def __enter__(self) -> Site:
         try:
@@ -176,10 +176,3 @@ class Site:
             if replica.pid:
                 self.go_on(replica)
         self._stack.close()
-
-
-def _address(host: str) -> str:
-    """A port that is free now; nobody else here takes ports of these addresses."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
