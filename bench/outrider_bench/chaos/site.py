@@ -99,17 +99,11 @@ class Site:
 
     def give_birth(self, replica: Replica) -> None:
         """Start it at its address; whoever had it before must be over."""
-        replica.incarnations += 1
-        replica.pid = replica.nursery.spawn(replica.options, self._folder / f"{replica.name}.log")
+        give_birth(replica, self._folder)
 
     def await_serving(self, replica: Replica) -> None:
         """Return once it answers; raises Unavailable when it does not."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not replica.is_serving():
-            if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
-                log = (self._folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
-                raise Unavailable(f"{replica.name} does not serve:\n{log}")
-            time.sleep(POLL_S)
+        await_serving(replica, self._folder)
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
@@ -176,3 +170,19 @@ class Site:
             if replica.pid:
                 self.go_on(replica)
         self._stack.close()
+
+
+def give_birth(replica: Replica, folder: Path) -> None:
+    """Start it at its address, its log in the folder; whoever had the address before must be over."""
+    replica.incarnations += 1
+    replica.pid = replica.nursery.spawn(replica.options, folder / f"{replica.name}.log")
+
+
+def await_serving(replica: Replica, folder: Path) -> None:
+    """Return once it answers; raises Unavailable with the end of its log when it does not."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not replica.is_serving():
+        if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
+            log = (folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
+            raise Unavailable(f"{replica.name} does not serve:\n{log}")
+        time.sleep(POLL_S)

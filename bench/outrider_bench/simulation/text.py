@@ -7,6 +7,7 @@ another such draw. Must not know sessions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,7 +32,7 @@ class Text:
     """truth, guesses: int32 [max_len], by absolute position; unsure: bool [max_len]. hashes: of every prefix, [max_len + 1].
 
     seconds: int32 [max_len], another guess, right with the world's hedge acceptance where the first is wrong. acceptances: float64
-    [max_len], how likely the first guess is to be right.
+    [max_len], how likely the first guess is to be right. prompt_len: tokens that are given.
     """
 
     truth: IntArray
@@ -40,6 +41,7 @@ class Text:
     hashes: tuple[int, ...]
     seconds: IntArray
     acceptances: npt.NDArray[np.float64]
+    prompt_len: int
 
     def num_right(self, position: int, tokens: IntArray) -> int:
         """How many leading tokens of a chain that begins at `position` are the truth."""
@@ -58,7 +60,17 @@ def text_of(world: World, client: int, request: int) -> Text:
     guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
     hedged = ~lucky & (_uniforms(world.seed, client, request, world.max_len, _SECOND) < world.hedge_acceptance)
     seconds = np.where(hedged, truth, np.int32(SECOND_WRONG_TOKEN)).astype(np.int32)
-    return Text(truth, guesses, unsure, hashes, seconds, acceptance)
+    return Text(truth, guesses, unsure, hashes, seconds, acceptance, world.prompt_len)
+
+
+def traced_text(prompt_len: int, right: Sequence[bool], unsure: Sequence[bool]) -> Text:
+    """A text whose guesses are known one by one: of each token of the answer, whether the drafter's guess after the truth before it is
+    right, and whether it is unsure of it."""
+    truth, hashes = _truth(prompt_len + len(right))
+    lucky = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(right, np.bool_)))
+    doubts = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(unsure, np.bool_)))
+    guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
+    return Text(truth, guesses, doubts, hashes, np.full(len(truth), SECOND_WRONG_TOKEN, np.int32), lucky.astype(np.float64), prompt_len)
 
 
 @lru_cache(maxsize=16)

@@ -36,6 +36,7 @@ _EXAMPLES = """examples:
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
+  outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
 The last line is RESULT {json}."""
 
@@ -49,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "simulate", "chaos", "fleet")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "simulate", "chaos", "fleet", "grid")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -96,7 +97,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
     )
-    group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
+    group.add_argument(
+        "--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8); grid: one number (4; --quick: 2)"
+    )
     group.add_argument(
         "--replay-hedge-acceptance", type=_not_negative, default=0.0, metavar="H", help="of the second choice where the first is wrong"
     )
@@ -104,7 +107,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_simulation(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length (%(default)s)")
+    group.add_argument(
+        "--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length; grid: one (%(default)s)"
+    )
     group.add_argument("--fixed", nargs="+", default=list(FIXED_POLICIES), metavar="NAME", help="the yardstick (%(default)s)")
     group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
     group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")
