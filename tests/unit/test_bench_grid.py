@@ -26,7 +26,7 @@ from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
 from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
 from outrider_bench.link import DrafterLine
-from outrider_bench.simulation.text import traced_text
+from outrider_bench.simulation.text import NEVER, traced_text
 
 STEP_US, OVERHEAD_US = 10_000.0, 500
 COSTS = Costs(
@@ -35,8 +35,8 @@ COSTS = Costs(
     verify_slowdown=1.0, draft_slowdown=1.0, max_rows=512,
 )  # fmt: skip
 LEN = 60
-ALL_RIGHT = Trace(20, (True,) * LEN, (False,) * LEN)
-ALL_WRONG = Trace(20, (False,) * LEN, (False,) * LEN)
+ALL_RIGHT = Trace(20, (True,) * LEN, (False,) * LEN, (NEVER,) * LEN)
+ALL_WRONG = replace(ALL_RIGHT, right=(False,) * LEN)
 
 
 def speed(pair: Pair, policy: str, trace: Trace, num_clients: int = 1, num_cores: int = 8, costs: Costs = COSTS) -> float:
@@ -102,7 +102,9 @@ def test_who_is_unsure_pauses() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_same_grid_gives_the_same_bursts_and_everybody_is_answered(pair: Pair) -> None:
-    mixed = tuple(Trace(10 + at, tuple((at + place) % 3 > 0 for place in range(20 + 4 * at)), (False,) * (20 + 4 * at)) for at in range(6))
+    lengths = [20 + 4 * at for at in range(6)]
+    rights = [tuple((length + place) % 3 > 0 for place in range(length)) for length in lengths]
+    mixed = tuple(Trace(length, right, (False,) * length, (2,) * length) for length, right in zip(lengths, rights, strict=True))
     grids = [SimulatedGrid(GridWorld(pair, COSTS, mixed, 4, 2, "adaptive")) for _ in range(2)]
     first, again = ([grid.burst() for _ in range(2)] for grid in grids)
     assert first == again
@@ -123,11 +125,22 @@ def test_what_a_request_waits_for_keeps_no_core() -> None:
 
 
 def test_a_traced_text_is_right_where_its_trace_says() -> None:
-    text = traced_text(3, (True, False, True), (False, False, True))
+    text = traced_text(3, (True, False, True), (False, False, True), (NEVER, 0, NEVER))
     assert (text.guesses[3:] == text.truth[3:]).tolist() == [True, False, True]
     assert text.unsure.tolist() == [False] * 5 + [True]
     assert (text.prompt_len, len(text.truth), len(text.hashes)) == (3, 6, 7)
-    assert acceptance([Trace(3, (True, False, True), (False,) * 3)]) == pytest.approx(2 / 3)
+    assert [text.strays(begin, 5) for begin in (3, 4, 5)] == [True, True, False], "the second guess was wrong, and nothing follows it"
+    assert not text.strays(3, 4)
+    assert acceptance([replace(ALL_RIGHT, right=(True, False, True))]) == pytest.approx(2 / 3)
+
+
+def test_a_chain_that_went_wrong_ends_where_its_trace_says() -> None:
+    """Behind a mistake every guess is wasted: who soon pauses there has less to verify."""
+    verify = CostCurve(((1, STEP_US), (2, STEP_US), (12, 3 * STEP_US)))
+    astray = Trace(20, tuple(at % 4 > 0 for at in range(LEN)), (False,) * LEN, (NEVER,) * LEN)
+    pausing = replace(astray, stray_lens=(0,) * LEN)
+    endless, short = (speed(Pair(1, 1), "serial", trace, costs=replace(COSTS, verify=verify)) for trace in (astray, pausing))
+    assert short > 1.05 * endless
 
 
 # --- costs from samples ---------------------------------------------------------------------------------------------------
@@ -167,12 +180,13 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     assert costs.max_rows == 256
 
 
-def test_a_machine_that_became_faster_makes_every_step_cheaper() -> None:
-    plain = Rounds(4_000.0, 0.0, 4_000.0, 0.0, 0.0, 4_000.0, 40_000.0, 8, 0.0, 8)
+@pytest.mark.parametrize("pace", [0.8, 1.2])
+def test_a_machine_that_became_faster_or_slower_did_so_for_every_step(pace: float) -> None:
+    plain = Rounds(5_500.0 * pace, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
     samples = GridSamples([plain], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0])
     costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8), 2)
-    assert costs.verify.points == ((1, 4_000.0), (8, 8_000.0))
-    assert (costs.step_overhead_us, costs.verify_slowdown) == (0, 1.0)
+    assert [us for _, us in costs.verify.points] == pytest.approx([5_000.0 * pace, 10_000.0 * pace])
+    assert (costs.step_overhead_us, costs.verify_slowdown) == (round(500 * pace), 1.0)
 
 
 def test_small_parts_of_the_costs() -> None:
@@ -228,7 +242,11 @@ def test_a_trace_finds_every_guess_and_every_doubt(wrong: set[int], doubts: set[
     assert traced.right == tuple(position not in wrong for position in range(2, 8))
     found = {2 + at for at, unsure in enumerate(traced.unsure) if unsure}
     assert found <= doubts
-    assert doubts - found <= wrong | {position + 1 for position in wrong}, "a doubt behind a mistake shows in its score only"
+    for position in wrong - doubts:
+        pause = min((doubt for doubt in doubts if doubt > position), default=None)
+        assert traced.stray_lens[position - 2] == (NEVER if pause is None else pause - position - 1)
+    if not wrong:
+        assert found == doubts
     assert all(opened.noise == NoiseAddress(3) and opened.tokens.tolist() == list(TRUTH[: opened.prefix_len]) for opened in drafter.opened)
 
 

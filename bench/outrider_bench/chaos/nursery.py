@@ -94,3 +94,5 @@ class Nursery:
         self._process.stdin.close()
         self._process.wait(END_TIMEOUT_S)
         self._reader.join(END_TIMEOUT_S)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()

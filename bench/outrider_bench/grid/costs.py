@@ -71,11 +71,13 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One request as the draft model sees it. right, unsure: of each token of its answer, whether the guess after the truth before it is
-    right, and whether the drafter would rather pause than make it."""
+    right, and whether the drafter would rather pause than make it. stray_lens: how many guesses it makes behind a wrong one there before
+    it pauses; as good as no end where it did not."""
 
     prompt_len: int
     right: tuple[bool, ...]
     unsure: tuple[bool, ...]
+    stray_lens: tuple[int, ...]
 
 
 def acceptance(traces: Sequence[Trace]) -> float:

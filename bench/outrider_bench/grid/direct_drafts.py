@@ -19,9 +19,11 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import identity_pb2
 from outrider_bench.grid.costs import Trace
 from outrider_bench.link import DrafterLine, drafter_line
+from outrider_bench.simulation.text import NEVER
 from verifier_service.settings import DraftDefaults
 
 TIMED_TOKENS = 24  # of each session
+KEPT_TOKENS = 192  # of a session that keeps a drafter at work: most of the time it drafts, and reads no prompt
 JOIN_TIMEOUT_S = 60.0
 SHORT_PROMPT = 2
 
@@ -57,17 +59,21 @@ def traces_of(drafter: str, verifier: identity_pb2.ModelIdentity, asked: Sequenc
 def trace_of(line: DrafterLine, asked: Asked) -> Trace:
     """Of one request: chains from the truth on, each to its first mistake or pause; the next begins behind that."""
     end, handles = len(asked.tokens), count(1)
-    right, unsure = [False] * end, [False] * end
+    right, unsure, stray_lens = [False] * end, [False] * end, [NEVER] * end
     position = asked.prompt_len
     while position < end:
         tail = _chain(line, next(handles), asked, position, end)
         guessed = [int(token) for token in tail.tokens]
         num_right = _num_right(guessed, asked.tokens[position:])
         right[position : position + num_right] = [True] * num_right
-        if num_right == len(guessed) and tail.end in (TailEnd.CONFIDENCE, TailEnd.EMPTY) and (doubt := _doubt(tail, position)) < end:
+        has_paused, went_wrong = tail.end in (TailEnd.CONFIDENCE, TailEnd.EMPTY), num_right < len(guessed)
+        if has_paused and went_wrong:
+            stray_lens[position + num_right] = len(guessed) - num_right - 1
+        if has_paused and (doubt := _doubt(tail, position)) < end and (doubt == position or not went_wrong):
             unsure[doubt] = True
-        position += max(1, num_right + (num_right < len(guessed)))
-    return Trace(asked.prompt_len, tuple(right[asked.prompt_len :]), tuple(unsure[asked.prompt_len :]))
+        position += max(1, num_right + went_wrong)
+    begin = asked.prompt_len
+    return Trace(begin, tuple(right[begin:]), tuple(unsure[begin:]), tuple(stray_lens[begin:]))
 
 
 def _doubt(tail: Tail, position: int) -> int:
@@ -97,7 +103,7 @@ def _opening(handle: int, asked: Asked, prefix_len: int, until: int, limits: Dra
 def draft_times(drafter: str, verifier: identity_pb2.ModelIdentity, asked: Sequence[Asked]) -> DraftTimes:
     """Of sessions that draft behind these prompts, all at once and without a pause. Raises what drafter_line raises."""
     with drafter_line(drafter, verifier) as line:
-        return _timed(line, count(1), asked)
+        return _timed(line, count(1), asked, TIMED_TOKENS)
 
 
 def beginning(asked: Asked) -> Asked:
@@ -105,11 +111,11 @@ def beginning(asked: Asked) -> Asked:
     return Asked(asked.tokens[:SHORT_PROMPT], SHORT_PROMPT, asked.sampling, asked.noise)
 
 
-def _timed(line: DrafterLine, handles: count[int], asked: Sequence[Asked]) -> DraftTimes:
+def _timed(line: DrafterLine, handles: count[int], asked: Sequence[Asked], num_tokens: int) -> DraftTimes:
     opened = [next(handles) for _ in asked]
     for handle, each in zip(opened, asked, strict=True):
-        limits = DraftLimits(each.prompt_len + TIMED_TOKENS, TIMED_TOKENS)
-        line.send(_opening(handle, each, each.prompt_len, each.prompt_len + TIMED_TOKENS, limits))
+        limits = DraftLimits(each.prompt_len + num_tokens, num_tokens)
+        line.send(_opening(handle, each, each.prompt_len, each.prompt_len + num_tokens, limits))
     tails = _first_tails(line, opened)
     for handle in opened:
         line.send(Close(handle, 1, CloseReason.FINISHED, ""))
@@ -146,7 +152,7 @@ def kept_drafting(drafter: str, verifier: identity_pb2.ModelIdentity, asked: Ask
             with drafter_line(drafter, verifier) as line:
                 handles = count(1)
                 while not done.is_set():
-                    found.tokens_us.append(_timed(line, handles, [asked]).token_us)
+                    found.tokens_us.append(_timed(line, handles, [asked], KEPT_TOKENS).token_us)
                     under_way.set()
         except BaseException as error:  # noqa: BLE001 -- a thread's edge: raised where the block ends
             errors.append(error)

@@ -1,9 +1,10 @@
 """What a grid's processes cost, one thing at a time, on a verifier of its own and a drafter that nobody else asks meanwhile.
 
-A step by rows, as the verifier measured it before its first request; a round of plain decoding beside its step, a request beside its
-rounds, guesses in a round; a message; a drafted token by sessions, and a prompt's at the drafter; processor time of gateway and client
-for a delta; and how much longer a step and a drafted token take while the other is computed. Times of rounds are differences of whole
-answers of two lengths: tokens may come to a client several at a time. Samples are taken between the cells' turns; medians.
+A step by rows, as the verifier measured it before its first request, at the pace of these minutes; a round of plain decoding beside its
+step, a request beside its rounds, guesses in a round; a message; a drafted token by sessions, and a prompt's at the drafter; processor
+time of gateway and client for a delta; and how much longer a step and a drafted token take while the other is computed. Times of rounds
+are differences of whole answers of two lengths: tokens may come to a client several at a time. Samples are taken between the cells'
+turns; medians.
 """
 
 from __future__ import annotations
@@ -150,10 +151,10 @@ class Lengths:
 def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores: int) -> Costs:
     """Of all samples. curve: of steps, as measured before the first request."""
     round_us = statistics.median(rounds.round_us for rounds in samples.plain)
-    # A round holds its step: where it is the shorter, the machine has become faster since the curve was measured.
-    faster = min(1.0, round_us / curve.verify_us(1))
+    step_us = min(round_us, statistics.median(rounds.step_us for rounds in samples.plain))
+    pace = step_us / curve.verify_us(1)  # since the curve was measured, the machine has become faster or slower
     reading_us = statistics.median(rounds.reading_us for rounds in samples.plain)
-    verify = read_too(CostCurve(tuple((rows, us * faster) for rows, us in curve.points)), lengths.prompt_len, reading_us)
+    verify = read_too(CostCurve(tuple((rows, us * pace) for rows, us in curve.points)), lengths.prompt_len, reading_us)
     overhead_us = max(0.0, round_us - verify.verify_us(1))
     first_us = verify.verify_us(lengths.prompt_len) + overhead_us
     request_us = statistics.median(one.short_us - first_us - (one.short_rounds - 1) * round_us for one in samples.plain)
@@ -164,7 +165,7 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
     request_cpu_us = statistics.median(one.short_cpu_us - one.short_deltas * delta_us for one in samples.plain)
     crowded = crowding(delta_us / max(1.0, round_us), num_cores)
-    busy_step_us, step_us = (statistics.median(one.step_us for one in found) for found in (samples.busy, samples.plain))
+    busy_step_us = statistics.median(rounds.step_us for rounds in samples.busy)
     return Costs(
         verify=verify,
         draft=rising(list(drafts), drafts.values()),

@@ -95,7 +95,7 @@ class SimulatedGrid:
     def __init__(self, world: GridWorld) -> None:
         costs = world.costs
         self._world = world
-        self._texts = [traced_text(trace.prompt_len, trace.right, trace.unsure) for trace in world.traces]
+        self._texts = [traced_text(trace.prompt_len, trace.right, trace.unsure, trace.stray_lens) for trace in world.traces]
         self._cores = ProcessorSharing(world.num_cores, {Kind.VERIFIER: costs.verify_slowdown, Kind.DRAFTER: costs.draft_slowdown})
         self._placer = Placer(world.pair, 2 * costs.message_us)
         self._recorder = Recorder()
