@@ -247,6 +247,9 @@ def test_a_trace_finds_every_guess_and_every_doubt(wrong: set[int], doubts: set[
         assert traced.stray_lens[position - 2] == (NEVER if pause is None else pause - position - 1)
     if not wrong:
         assert found == doubts
+    if not doubts:
+        begun = sorted({2} | {position + 1 for position in wrong if position + 1 < len(TRUTH)})
+        assert [opened.prefix_len for opened in drafter.opened] == begun, "every chain begins behind a mistake, none at one"
     assert all(opened.noise == NoiseAddress(3) and opened.tokens.tolist() == list(TRUTH[: opened.prefix_len]) for opened in drafter.opened)
 
 
