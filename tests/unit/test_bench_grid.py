@@ -31,7 +31,7 @@ from outrider_bench.simulation.text import NEVER, traced_text
 STEP_US, OVERHEAD_US = 10_000.0, 500
 COSTS = Costs(
     verify=CostCurve(((1, STEP_US), (64, STEP_US))), draft=CostCurve(((1, 400.0), (4, 500.0))), draft_start_us=300.0, read_us=5.0,
-    step_overhead_us=OVERHEAD_US, guess_us=100, message_us=150.0, request_cpu_us=0.0, request_wait_us=0.0, delta_us=0.0,
+    step_overhead_us=OVERHEAD_US, session_us=0, guess_us=100, message_us=150.0, request_cpu_us=0.0, request_wait_us=0.0, delta_us=0.0,
     verify_slowdown=1.0, draft_slowdown=1.0, max_rows=512,
 )  # fmt: skip
 LEN = 60
@@ -76,6 +76,12 @@ def test_a_neighbour_costs_each_kind_its_own_factor_and_only_while_it_computes()
 
 def test_plain_decoding_takes_a_step_and_its_overhead_a_token() -> None:
     assert speed(Pair(1, 1), "plain", ALL_RIGHT) == pytest.approx(1e6 / (STEP_US + OVERHEAD_US), rel=1e-3)
+
+
+def test_each_further_session_of_a_step_takes_its_own() -> None:
+    costs, unread = replace(COSTS, session_us=2_000), replace(ALL_RIGHT, prompt_len=1)
+    four = speed(Pair(1, 1), "plain", unread, 4, costs=costs)
+    assert four == pytest.approx(4e6 / (STEP_US + OVERHEAD_US + 3 * 2_000), rel=0.02)
 
 
 def test_two_verifiers_are_worth_two_where_there_are_cores_and_one_where_there_are_not() -> None:
@@ -165,15 +171,16 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     plain = Rounds(6_000.0, 0.0, 5_000.0, 0.0, 600.0, 8_000.0, 60_000.0, 8, 5_000.0, 5)
     drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=500.0)
     samples = GridSamples(
-        plain=[plain] * 3, drafted=[drafted], drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
+        plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
+        drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
         short_drafts=[DraftTimes(200.0, 1_000.0)], trips_us=[800.0, 800.0, 9_000.0],
         busy=[replace(plain, step_us=6_000.0)], busy_draft_us=[300.0],
     )  # fmt: skip
-    costs = costs_of(samples, curve, Lengths(40, 50, 256), num_cores=2)
+    costs = costs_of(samples, curve, Lengths(40, 50, 256, 4), num_cores=2)
     assert costs.verify.points == ((1, 5_000.0), (4, 6_000.0), (40, 8_000.0))
     assert costs.draft.points == ((1, 200.0), (4, 260.0))
     assert (costs.draft_start_us, costs.read_us, costs.message_us) == (800.0, 40.0, 400.0)
-    assert (costs.step_overhead_us, costs.guess_us) == (1_000, 700)  # 10,000 - 6,000 - 3 * 500 - 1,000 - 800
+    assert (costs.step_overhead_us, costs.session_us, costs.guess_us) == (1_000, 500, 700)  # 10,000 - 6,000 - 3 * 500 - 1,000 - 800
     assert (costs.request_cpu_us, costs.request_wait_us) == (2_000.0, 7_000.0)  # 60,000 - 8,000 - 1,000 - 7 * 6,000 = 9,000 in all
     shared = crowding(0.1, 2)
     assert (costs.verify_slowdown, costs.draft_slowdown) == pytest.approx((1.2 / shared, 1.5 / shared))
@@ -183,8 +190,8 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
 @pytest.mark.parametrize("pace", [0.8, 1.2])
 def test_a_machine_that_became_faster_or_slower_did_so_for_every_step(pace: float) -> None:
     plain = Rounds(5_500.0 * pace, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
-    samples = GridSamples([plain], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0])
-    costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8), 2)
+    samples = GridSamples([plain], [], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0])
+    costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8, 1), 2)
     assert [us for _, us in costs.verify.points] == pytest.approx([5_000.0 * pace, 10_000.0 * pace])
     assert (costs.step_overhead_us, costs.verify_slowdown) == (round(500 * pace), 1.0)
 

@@ -15,11 +15,11 @@ from outrider.session.pacing.contract import CostCurve
 class Costs:
     """Microseconds of an otherwise idle machine.
 
-    verify: a step by rows. draft: a token that follows another, for so many sessions at once. draft_start_us: of the
-    first token after news, beside that. read_us: a prompt's token at the drafter. step_overhead_us: of a
-    round of plain decoding beside its step. guess_us: of a round with guesses, beside that. message_us: one way between verifier and
-    drafter, both ends included; it takes a core. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway
-    and client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
+    verify: a step by rows. draft: a token that follows another, for so many sessions at once. draft_start_us: of the first token after
+    news, beside that. read_us: a prompt's token at the drafter. step_overhead_us: of a round of plain decoding beside its step;
+    session_us: for each further session in the step; guess_us: for each with guesses. message_us: one way between verifier and drafter,
+    both ends included; it takes a core. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway and
+    client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
     verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core.
     """
 
@@ -28,6 +28,7 @@ class Costs:
     draft_start_us: float
     read_us: float
     step_overhead_us: int
+    session_us: int
     guess_us: int
     message_us: float
     request_cpu_us: float
@@ -45,6 +46,7 @@ class Costs:
             ("the first of them, beside that, us", f"{self.draft_start_us:.0f}"),
             ("a prompt's token at the drafter, us", f"{self.read_us:.1f}"),
             ("a round beside its step, us", str(self.step_overhead_us)),
+            ("a further session in it, us", str(self.session_us)),
             ("guesses in a round, beside that, us", str(self.guess_us)),
             ("a message between verifier and drafter, us", f"{self.message_us:.0f}"),
             ("a request beside its rounds, us of a core", f"{self.request_cpu_us:.0f}"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from outrider.cli.connection import CollectedAnswer
@@ -51,10 +52,11 @@ class Rounds:
 
 @dataclass(slots=True)
 class GridSamples:
-    """What was measured, sample by sample. drafts: by sessions; short_drafts: of one session with hardly any prompt. busy: while a drafter
-    drafts, and busy_draft_us: that drafter's tokens."""
+    """What was measured, sample by sample. together: plain answers that were asked at the same time. drafts: by sessions; short_drafts: of
+    one session with hardly any prompt. busy: while a drafter drafts, and busy_draft_us: that drafter's tokens."""
 
     plain: list[Rounds] = field(default_factory=list)
+    together: list[Rounds] = field(default_factory=list)
     drafted: list[Rounds] = field(default_factory=list)
     drafts: dict[int, list[DraftTimes]] = field(default_factory=dict)
     short_drafts: list[DraftTimes] = field(default_factory=list)
@@ -100,16 +102,24 @@ class GridMicro:
             samples.busy.append(self._rounds(self._plain))
         samples.busy_draft_us.append(statistics.median(drafting.tokens_us))
         samples.plain.append(self._rounds(self._plain))
+        samples.together += self._rounds_together()
 
     def result(self) -> Costs:
         """Of all samples, of which there is at least one."""
         curve = CostCurve(tuple(zip(self._info.cost_rows, self._info.cost_us, strict=True)) or ((1, 1.0),))
-        lengths = Lengths(len(self._prompt.token_ids), self._asked[0].prompt_len - SHORT_PROMPT, self._info.max_rows)
+        lengths = Lengths(len(self._prompt.token_ids), self._asked[0].prompt_len - SHORT_PROMPT, self._info.max_rows, len(self._asked))
         return costs_of(self._samples, curve, lengths, self._num_cores)
 
     def _rounds(self, stack: Stack) -> Rounds:
         (short, short_cpu_s), (long, long_cpu_s) = self._ask(stack, SHORT), self._ask(stack, LONG)
         return rounds_between(short, long, 1e6 * short_cpu_s, 1e6 * long_cpu_s)
+
+    def _rounds_together(self) -> list[Rounds]:
+        """Of as many plain answers at a time as there are requests to draft for."""
+        num = len(self._asked)
+        with ThreadPoolExecutor(num) as pool:
+            shorts, longs = (list(pool.map(self._ask, [self._plain] * num, [tokens] * num)) for tokens in (SHORT, LONG))
+        return [rounds_between(short, long, 0.0, 0.0) for (short, _), (long, _) in zip(shorts, longs, strict=True)]
 
     def _ask(self, stack: Stack, num_tokens: int) -> tuple[CollectedAnswer, float]:
         request = stack.request(self._prompt, num_tokens, 0.0, seed=0)
@@ -141,11 +151,12 @@ def rounds_between(short: CollectedAnswer, long: CollectedAnswer, short_cpu_us: 
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """prompt_len: of the request that rounds are of. read_len: by how much the prompts of drafts and short drafts differ. max_rows: of a
-    step."""
+    step. num_together: answers at a time where several were asked."""
 
     prompt_len: int
     read_len: int
     max_rows: int
+    num_together: int
 
 
 def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores: int) -> Costs:
@@ -172,6 +183,7 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
         draft_start_us=max(0.0, start_us - drafts[1]),
         read_us=max(0.0, statistics.median(times.first_us for times in samples.drafts[1]) - start_us) / max(1, lengths.read_len),
         step_overhead_us=round(overhead_us),
+        session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
         guess_us=max(0, round(guess_us)),
         message_us=trip_us / 2,
         request_cpu_us=max(0.0, request_cpu_us),
@@ -203,6 +215,14 @@ def crowding(clerk_share: float, num_cores: int) -> float:
     share = min(1.0, clerk_share)
     crowded_speed = min(1.0, num_cores / 3)
     return 1.0 / (1.0 - share * (1.0 - crowded_speed))
+
+
+def _session_us(together: Sequence[Rounds], overhead_us: float, num: int) -> float:
+    """What each further session adds to a round beside its step. overhead_us: of a round of one."""
+    if num < 2:
+        return 0.0
+    beside_us = statistics.median(one.round_us - one.step_us for one in together)
+    return max(0.0, beside_us - overhead_us) / (num - 1)
 
 
 def _beyond_us(rounds: Rounds, verify: CostCurve) -> float:

@@ -326,6 +326,7 @@ def _world_of(costs: Costs) -> World:
         draft=costs.draft,
         step_overhead_us=costs.step_overhead_us,
         guess_us=costs.guess_us,
+        session_us=costs.session_us,
         max_rows=costs.max_rows,
         max_draft_len=defaults.max_len,
         max_nodes=defaults.max_nodes,

@@ -88,7 +88,9 @@ class VerifierProcess:
     @property
     def overhead_us(self) -> int:
         """Of the step under way, beside the target."""
-        return self._world.step_overhead_us + self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        num_further = max(0, len(self._taking_part) - 1)
+        guesses_us = self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        return self._world.step_overhead_us + self._world.session_us * num_further + guesses_us
 
     def finish(self, busy_us: int, now_us: int) -> list[int]:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's. Returns the handles of
