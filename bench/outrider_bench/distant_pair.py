@@ -1,7 +1,8 @@
 """A pair some way apart on one machine: verifier and gateway here, a drafter behind a relay that takes as long as a network would.
 
-The drafter replays drafts of a fixed acceptance at a fixed pace, and side branches if it is given second choices. The verifier stays up;
-drafter and relay are started anew for every world. Without a delay there is no relay. Must not know policies, prompts or results.
+The drafter replays drafts of a fixed acceptance at a fixed pace, and side branches if it is given second choices; or it is the draft model
+itself. The verifier stays up; drafter and relay are started anew for every world. Without a delay there is no relay. They meet over unix
+sockets, or as three machines with a loopback address each (`three_machines`). Must not know policies, prompts or results.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from outrider.launch.deployment import START_DEADLINE_S, Deployment, DeploymentS
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan, usable_cores
 from outrider.v1 import verifier_pb2
+from outrider_bench.loopback import free_address
 from outrider_bench.replay import replay_arguments
 
+MACHINES = ("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14")  # of gateway, verifier and drafter, which has two: a wire takes one
 STOP_S = 5.0  # nothing is in flight when a world ends
 
 
@@ -45,21 +48,52 @@ def two_machines() -> ThreadPlan:
     return ThreadPlan(1, 1, cores[:1], cores[1:2])
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Who is called where. gateway, verifier: None for unix sockets of their own. near: where the verifier calls the drafter; far: where
+    the drafter is when a wire stands before it."""
+
+    near: str
+    far: str
+    gateway: str | None = None
+    verifier: str | None = None
+
+
+def three_machines() -> Places:
+    """Gateway, verifier and drafter at an address each, over TCP: two processes of one machine have a quicker way than a network."""
+    gateway, verifier, near, far = map(free_address, MACHINES)
+    return Places(near, far, gateway, verifier)
+
+
 class DistantPair:
     """A verifier with its gateway, and room for a drafter. Use as a context manager."""
 
-    def __init__(self, args: argparse.Namespace, threads: ThreadPlan, max_sessions: int = 32, hedge_acceptance: float = 0.0) -> None:
-        """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. hedge_acceptance: of its second choice
-        where the first is wrong; 0: it sends none. Raises what a start raises."""
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        threads: ThreadPlan,
+        max_sessions: int = 32,
+        places: Places | None = None,
+        hedge_acceptance: float = 0.0,
+    ) -> None:
+        """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. places: None for unix sockets.
+        hedge_acceptance: of a replaying drafter's second choice where the first is wrong; 0: it sends none.
+
+        Raises what a start raises.
+        """
         self.threads = threads
         self._draft, self._dtype, self._draft_us = model_path(args.draft), args.dtype, args.draft_us
         self._hedge_acceptance = hedge_acceptance
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
+        self._places = places or Places(f"unix:{self._folder}/near.sock", f"unix:{self._folder}/far.sock")
         self._played: list[ServiceProcess] = []
         # Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.
-        wired: tuple[str, ...] = ("--drafter", self._socket("near"), "--wait-drafters-s", "0", "--no-prefix-cache", "--no-lookup")
+        wired: tuple[str, ...] = ("--drafter", self._places.near, "--wait-drafters-s", "0", "--no-prefix-cache", "--no-lookup")
         wired += ("--max-sessions", str(max_sessions))
-        spec = DeploymentSpec(model_path(args.target), None, "serial", threads, dtype=args.dtype, verifier_extra=wired)
+        spec = DeploymentSpec(
+            model_path(args.target), None, "serial", threads,
+            dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=wired,
+        )  # fmt: skip
         try:
             self._deployment = Deployment(spec)
         except BaseException:
@@ -72,7 +106,7 @@ class DistantPair:
     @property
     def drafter(self) -> str:
         """Where the verifier finds the drafter of the world in play: at the near end of the wire."""
-        return self._socket("near")
+        return self._places.near
 
     def know(self, texts: Sequence[Sequence[int]]) -> None:
         """What the drafter of every later world replays: prompt and answer of each request."""
@@ -80,9 +114,17 @@ class DistantPair:
 
     def play(self, world: World) -> None:
         """Put a drafter of this acceptance this far away, and wait until the verifier has found it."""
+        replayed = replay_arguments(str(self._texts), world.acceptance, self._draft_us)
+        self._play(world.delay_us, (*replayed, "--replay-hedge-acceptance", str(self._hedge_acceptance)))
+
+    def play_model(self, delay_us: int) -> None:
+        """The same with the draft model itself, which reads every prompt anew as the verifier does."""
+        self._play(delay_us, ("--no-prefix-cache",))
+
+    def _play(self, delay_us: int, drafting: tuple[str, ...]) -> None:
         self._stop_played()
         deadline_s = time.monotonic() + START_DEADLINE_S
-        for command in self._commands(world):
+        for command in self._commands(delay_us, drafting):
             self._played.append(ServiceProcess(command, self._folder / f"{command.name}.log"))
             self._played[-1].wait_ready(deadline_s)
         await_pair(self._deployment)
@@ -98,30 +140,27 @@ class DistantPair:
 
     # --- what stands behind the wire --------------------------------------------------------------------------------------
 
-    def _commands(self, world: World) -> Iterator[ServiceCommand]:
-        yield self._drafter("far" if world.delay_us else "near", world.acceptance)
-        if world.delay_us:
-            wire = ("--listen", self._socket("near"), "--to", self._socket("far"), "--delay-us", str(world.delay_us))
+    def _commands(self, delay_us: int, drafting: tuple[str, ...]) -> Iterator[ServiceCommand]:
+        yield self._drafter(self._places.far if delay_us else self._places.near, drafting)
+        if delay_us:
+            wire = ("--listen", self._places.near, "--to", self._places.far, "--delay-us", str(delay_us))
             yield ServiceCommand("relay", ("-m", "outrider_bench.relay", *wire), 1)
 
-    def _drafter(self, socket: str, acceptance: float) -> ServiceCommand:
+    def _drafter(self, listen: str, drafting: tuple[str, ...]) -> ServiceCommand:
         arguments = (
-            *("-m", "drafter_service", "--model", self._draft, "--listen", self._socket(socket), "--dtype", self._dtype),
+            *("-m", "drafter_service", "--model", self._draft, "--listen", listen, "--dtype", self._dtype),
             *("--threads", str(self.threads.drafter)),
-            *replay_arguments(str(self._texts), acceptance, self._draft_us),
-            *("--replay-hedge-acceptance", str(self._hedge_acceptance)),
+            *drafting,
         )
         return ServiceCommand("drafter", arguments, self.threads.drafter, self.threads.drafter_cores)
 
     def _stop_played(self) -> None:
         while self._played:
             self._played.pop().stop(STOP_S)
-        for name in ("near", "far"):
-            Path(self._socket(name).removeprefix("unix:")).unlink(missing_ok=True)
+        for address in (self._places.near, self._places.far):
+            if address.startswith("unix:"):
+                Path(address.removeprefix("unix:")).unlink(missing_ok=True)
 
     @property
     def _texts(self) -> Path:
         return self._folder / "replayed.json"
-
-    def _socket(self, name: str) -> str:
-        return f"unix:{self._folder / name}.sock"

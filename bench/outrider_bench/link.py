@@ -10,7 +10,8 @@ import asyncio
 import queue
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 
 import grpc
 import numpy as np
@@ -23,19 +24,36 @@ from outrider.rpc.convert.link import FromDrafter, Hello, ToDrafter, Welcome
 from outrider.rpc.convert.verifier_frames import draft_request
 from outrider.rpc.doorbell import Doorbell
 from outrider.rpc.lane import Lane, open_lane
-from outrider.types.frames import Close, CloseReason, DraftLimits, Open, Tail
+from outrider.types.frames import Close, CloseReason, DraftLimits, Open, Refused, Tail
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import drafter_pb2, identity_pb2
 from outrider.v1.drafter_pb2_grpc import DrafterServiceStub
 
 NUM_TRIPS = 8
 DEADLINE_S = 60.0
-_Way = Lane | tuple["queue.Queue[drafter_pb2.DraftRequest | None]", Iterator[FromDrafter]]
 _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
-def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips: int = NUM_TRIPS) -> list[float]:
-    """drafter: its address. verifier: who its target says it is, as the handshake wants to know.
+@dataclass(frozen=True, slots=True)
+class DrafterLine:
+    """A verifier's place at a drafter. send: a frame. received: the drafter's, as they come."""
+
+    send: Callable[[ToDrafter], None]
+    received: Iterator[FromDrafter]
+
+    def tails(self, handle: int) -> Iterator[Tail]:
+        """Those of one session. Raises Unavailable when the drafter ends it or the line."""
+        for frame in self.received:
+            if isinstance(frame, Refused | Close) and frame.session == handle:
+                raise Unavailable(f"the drafter ended a session: {frame}")
+            if isinstance(frame, Tail) and frame.session == handle:
+                yield frame
+        raise Unavailable("the drafter ended the stream")
+
+
+@contextmanager
+def drafter_line(drafter: str, verifier: identity_pb2.ModelIdentity) -> Iterator[DrafterLine]:
+    """drafter: its address. verifier: who its target says it is, as the handshake wants to know. The drafter's own stream, or its lane.
 
     Raises grpc.RpcError, and Unavailable for a lane that breaks or stays silent.
     """
@@ -48,7 +66,7 @@ def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips
         assert isinstance(welcome, Welcome)
         lane = asyncio.run(open_lane(drafter, welcome.lane_token, MAX_MESSAGE_BYTES))
         try:
-            trips_us = _trips_us(lane, num_trips) if lane else _trips_us((requests, responses), num_trips)
+            yield DrafterLine(_lane_send(lane), _lane_frames(lane)) if lane else DrafterLine(_stream_send(requests), responses)
         finally:
             requests.put(None)
             if lane:
@@ -56,18 +74,18 @@ def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips
         with suppress(grpc.RpcError) if lane else nullcontext():  # a stream whose lane is closed ends as broken
             for _ in responses:  # until the drafter has ended the stream too
                 continue
-    return trips_us
 
 
-def _trips_us(way: _Way, num_trips: int) -> list[float]:
-    send, received = (_lane_send(way), _lane_frames(way)) if isinstance(way, Lane) else (_stream_send(way[0]), way[1])
+def round_trips_us(drafter: str, verifier: identity_pb2.ModelIdentity, num_trips: int = NUM_TRIPS, credit: int = 1) -> list[float]:
+    """credit: guesses that a session has leave for; with 0 a draft model answers at once, too. Raises what drafter_line raises."""
     trips_us = []
-    for handle in range(1, num_trips + 1):
-        begun_s = time.perf_counter()
-        send(_unknown(handle))
-        _await_tail(received, handle)
-        trips_us.append(1e6 * (time.perf_counter() - begun_s))
-        send(Close(handle, 1, CloseReason.FINISHED, ""))
+    with drafter_line(drafter, verifier) as line:
+        for handle in range(1, num_trips + 1):
+            begun_s = time.perf_counter()
+            line.send(_unknown(handle, credit))
+            next(line.tails(handle))
+            trips_us.append(1e6 * (time.perf_counter() - begun_s))
+            line.send(Close(handle, 1, CloseReason.FINISHED, ""))
     return trips_us
 
 
@@ -95,13 +113,8 @@ def _frames(responses: Iterator[drafter_pb2.DraftResponse]) -> Iterator[FromDraf
         yield from drafter_frames(response)
 
 
-def _await_tail(received: Iterator[FromDrafter], handle: int) -> None:
-    for frame in received:
-        if isinstance(frame, Tail) and frame.session == handle:
-            return
-
-
-def _unknown(handle: int) -> Open:
+def _unknown(handle: int, credit: int) -> Open:
     """A text of one token twice, which begins no prompt."""
     prefix = np.zeros(2, np.int32)
-    return Open(handle, 1, "bench", prefix, len(prefix), len(prefix), SamplingParams(), NoiseAddress(0), DraftLimits(16), len(prefix) + 1)
+    until = len(prefix) + credit
+    return Open(handle, 1, "bench", prefix, len(prefix), len(prefix), SamplingParams(), NoiseAddress(0), DraftLimits(16), until)

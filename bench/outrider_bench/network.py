@@ -1,7 +1,8 @@
 """The two-machine table: every policy with a drafter on a core of its own, some milliseconds away (`outrider bench network`).
 
 Drafts are replayed with a fixed acceptance at a fixed pace, so that a cell is a world: a delay and an acceptance. Repetitions in rotated
-order, medians, each beside what the simulator makes of the same world. Must not know how worlds are judged or shown.
+order, medians, each beside what the simulator makes of the same world. With the real draft model, over
+TCP: `outrider bench machines`. Must not know how worlds are judged or shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A wire that takes time: every byte sent through it arrives `delay` later, in order, in both directions.
 
 Stands between a verifier and a drafter on one machine, so that they meet as if a network lay between them. What it adds beside the delay
-is handing each chunk from one thread to another, tens of microseconds. Unix sockets only. Must not know what it carries.
+is handing each chunk from one thread to another, tens of microseconds. Must not know what it carries.
 """
 
 from __future__ import annotations
@@ -15,39 +15,62 @@ import threading
 import time
 from collections.abc import Sequence
 
+from outrider.rpc.address import check_address
+
 CHUNK_BYTES = 64 * 2**10
 MAX_CHUNKS_UNDER_WAY = 256  # then the sender is held back, as by a full pipe
 MAX_WAITING_CONNECTIONS = 16
-_PREFIX = "unix:"
+_UNIX = "unix:"
 
 
 def main() -> None:
     """Listen, say so on stdout as the services do, and carry until killed."""
     arguments = build_parser().parse_args()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(_path(arguments.listen))
-    listener.listen(MAX_WAITING_CONNECTIONS)
+    check_address("--to", arguments.to)
+    listener = listen(arguments.listen)
     print(json.dumps({"address": arguments.listen}), flush=True)
     while True:
         near, _ = listener.accept()
-        far = socket.socket(socket.AF_UNIX)
         try:
-            far.connect(_path(arguments.to))
+            far = dial(arguments.to)
         except OSError as error:
             print(f"{arguments.to} is not there: {error}", file=sys.stderr, flush=True)
-            far.close()
             near.close()
             continue
+        _at_once(near)
         join(near, far, arguments.delay_us / 1e6)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = argparse.ArgumentParser(prog="python -m outrider_bench.relay", description="A wire between two unix sockets that takes time.")
-    parser.add_argument("--listen", required=True, help="unix:/path to be called at")
-    parser.add_argument("--to", required=True, help="unix:/path of whoever is to be reached")
+    parser = argparse.ArgumentParser(prog="python -m outrider_bench.relay", description="A wire between two sockets that takes time.")
+    parser.add_argument("--listen", required=True, help="host:port or unix:/path to be called at")
+    parser.add_argument("--to", required=True, help="host:port or unix:/path of whoever is to be reached")
     parser.add_argument("--delay-us", type=int, required=True, help="microseconds each byte is under way, one way")
     return parser
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket. Raises InvalidRequest for what is no address, OSError for one that cannot be had."""
+    check_address("--listen", address)
+    if not address.startswith(_UNIX):
+        return socket.create_server(_host_and_port(address), backlog=MAX_WAITING_CONNECTIONS)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address.removeprefix(_UNIX))
+    listener.listen(MAX_WAITING_CONNECTIONS)
+    return listener
+
+
+def dial(address: str) -> socket.socket:
+    """A connection. Raises OSError when nobody is there."""
+    end = socket.socket(socket.AF_UNIX if address.startswith(_UNIX) else socket.AF_INET)
+    try:
+        end.connect(address.removeprefix(_UNIX) if address.startswith(_UNIX) else _host_and_port(address))
+    except OSError:
+        end.close()
+        raise
+    _at_once(end)
+    return end
 
 
 def join(near: socket.socket, far: socket.socket, delay_s: float) -> threading.Thread:
@@ -118,10 +141,15 @@ def _end(sink: socket.socket) -> None:
         print(f"the other side had hung up already: {error}", file=sys.stderr, flush=True)
 
 
-def _path(address: str) -> str:
-    if not address.startswith(_PREFIX):
-        raise SystemExit(f"{address}: the relay joins unix sockets, named unix:/path")
-    return address.removeprefix(_PREFIX)
+def _at_once(end: socket.socket) -> None:
+    """Small messages do not wait for the acknowledgement of those before them: the delay is ours alone."""
+    if end.family == socket.AF_INET:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 if __name__ == "__main__":

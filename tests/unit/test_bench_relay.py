@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from pathlib import Path
 
-from outrider_bench.relay import CHUNK_BYTES, join
+import pytest
+
+from outrider.errors import InvalidRequest
+from outrider_bench.loopback import free_address
+from outrider_bench.relay import CHUNK_BYTES, dial, join, listen
 
 DEADLINE_S = 30.0
 
@@ -80,3 +85,23 @@ def test_a_side_that_is_gone_does_not_hold_the_other() -> None:
     near.close()
     closing.join(DEADLINE_S)
     assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_wire_is_called_and_calls_by_either_kind_of_address(kind: str, tmp_path: Path) -> None:
+    address = free_address("127.0.0.14") if kind == "tcp" else f"unix:{tmp_path}/near.sock"
+    with listen(address) as listener:
+        listener.settimeout(DEADLINE_S)
+        near = dial(address)
+        accepted, _ = listener.accept()
+    with near, accepted:
+        near.sendall(b"hello")
+        assert received(accepted, 5) == b"hello"
+        assert kind == "unix" or near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with pytest.raises(OSError, match=r"refused|No such file"):
+        dial(free_address("127.0.0.14") if kind == "tcp" else f"unix:{tmp_path}/nobody.sock")
+
+
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="neither host:port nor unix"):
+        listen("nowhere")

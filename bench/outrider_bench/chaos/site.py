@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.wire import Wire, Wires
+from outrider_bench.loopback import free_address
 
 MACHINES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
@@ -38,17 +38,23 @@ POLL_S = 0.05
 @dataclass
 class Replica:
     """A process that can be hurt. hurt: what it suffers from at present beside being dead; incarnations: how often it was started.
-    drained_s: when it was last told to drain."""
+    drained_s: when it was last told to drain. wire: the link that others reach it by; None: they reach it directly."""
 
     name: str
     endpoint: str
     options: tuple[str, ...]
     nursery: Nursery
-    wire: Wire
+    wire: Wire | None = None
     pid: int = 0
     incarnations: int = 0
     drained_s: float = 0.0
     hurt: set[str] = field(default_factory=set)
+
+    @property
+    def link(self) -> Wire:
+        """Its wire, where there is one."""
+        assert self.wire is not None, f"{self.name} is reached directly"
+        return self.wire
 
     def is_serving(self) -> bool:
         """Whether it answers at its own address, past any link, and nothing is wrong with it."""
@@ -102,7 +108,7 @@ class Site:
             coordinator.await_ready()
         for replica in (*self.drafters, *self.verifiers):
             self.give_birth(replica)
-        self.gateway = _address(MACHINES[0])
+        self.gateway = free_address(MACHINES[0])
         command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *self._coordinator_options())
         gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
         self._stack.callback(gateway.stop, 10.0)
@@ -117,17 +123,11 @@ class Site:
 
     def give_birth(self, replica: Replica) -> None:
         """Start it at its address; whoever had it before must be over."""
-        replica.incarnations += 1
-        replica.pid = replica.nursery.spawn(replica.options, self._folder / f"{replica.name}.log")
+        give_birth(replica, self._folder)
 
     def await_serving(self, replica: Replica) -> None:
         """Return once it answers; raises Unavailable when it does not."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not replica.is_serving():
-            if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
-                log = (self._folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
-                raise Unavailable(f"{replica.name} does not serve:\n{log}")
-            time.sleep(POLL_S)
+        await_serving(replica, self._folder)
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
@@ -152,16 +152,16 @@ class Site:
     def cut(self, replica: Replica) -> None:
         """Its link is silent. Its heartbeats take another way, so that coordinators still send requests there."""
         replica.hurt.add("cut")
-        self._wires.cut(replica.wire)
+        self._wires.cut(replica.link)
 
     def mend(self, replica: Replica) -> None:
         """Its link is whole."""
         replica.hurt.discard("cut")
-        self._wires.mend(replica.wire)
+        self._wires.mend(replica.link)
 
     def slow(self, replica: Replica, delay_s: float) -> None:
         """Its link takes so long, each way."""
-        self._wires.slow(replica.wire, delay_s)
+        self._wires.slow(replica.link, delay_s)
 
     def drain(self, replica: Replica) -> None:
         """SIGTERM: it ends by itself, once nobody needs it any more."""
@@ -190,7 +190,7 @@ class Site:
     # --- building ---------------------------------------------------------------------------------------------------------
 
     def _coordinator(self, number: int, machine: int) -> Coordinator:
-        coordinator = Coordinator(f"coordinator{number}", _address(MACHINES[machine]), self._folder)
+        coordinator = Coordinator(f"coordinator{number}", free_address(MACHINES[machine]), self._folder)
         self._stack.callback(coordinator.stop)
         return coordinator
 
@@ -203,13 +203,13 @@ class Site:
 
     def _verifier(self, number: int, machine: int, nursery: Nursery) -> Replica:
         """With one link, from the gateway. Both drafters are configured, for requests that nobody placed."""
-        drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.wire.listen)]
+        drafters = [option for drafter in self.drafters for option in ("--drafter", drafter.link.listen)]
         return self._replica(f"verifier{number}", machine, nursery, "--verifier-id", f"verifier{number}", *drafters)
 
     def _replica(self, name: str, machine: int, nursery: Nursery, *options: str) -> Replica:
         """The near end of its link is what others know it by."""
-        endpoint = _address(MACHINES[machine])
-        wire = self._wires.add(_address(MACHINES[0]), endpoint)
+        endpoint = free_address(MACHINES[machine])
+        wire = self._wires.add(free_address(MACHINES[0]), endpoint)
         membership = (*self._coordinator_options(), "--replica-id", name, "--advertise", wire.listen)
         return Replica(name, endpoint, ("--listen", endpoint, *membership, *options), nursery, wire)
 
@@ -228,8 +228,17 @@ class Site:
         self._stack.close()
 
 
-def _address(host: str) -> str:
-    """A port that is free now; nobody else here takes ports of these addresses."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+def give_birth(replica: Replica, folder: Path) -> None:
+    """Start it at its address, its log in the folder; whoever had the address before must be over."""
+    replica.incarnations += 1
+    replica.pid = replica.nursery.spawn(replica.options, folder / f"{replica.name}.log")
+
+
+def await_serving(replica: Replica, folder: Path) -> None:
+    """Return once it answers; raises Unavailable with the end of its log when it does not."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not replica.is_serving():
+        if time.monotonic() > deadline or replica.nursery.is_over(replica.pid):
+            log = (folder / f"{replica.name}.log").read_text(errors="replace")[-1500:]
+            raise Unavailable(f"{replica.name} does not serve:\n{log}")
+        time.sleep(POLL_S)

@@ -107,7 +107,7 @@ class Simulation:
         if self._cores.is_done(Role.VERIFIER, self._now_us):
             self._cores.finish(Role.VERIFIER, self._now_us)
             self._verifier.finish(self._now_us - self._step_began_us, self._now_us)
-            self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
+            self._to_drafter.send([frame for _, frame in self._verifier.take_unsent()], self._now_us)
             self._reopen()
             self._must_plan = True
 
@@ -157,7 +157,7 @@ class Simulation:
         self._must_plan = False
         plan = self._verifier.plan(self._now_us)
         self._wake_us = plan.wake_us
-        self._to_drafter.send(self._verifier.take_unsent(), self._now_us)
+        self._to_drafter.send([frame for _, frame in self._verifier.take_unsent()], self._now_us)
         if plan.take:
             num_rows = self._verifier.start(plan, self._now_us)
             self._step_began_us = self._now_us

@@ -41,7 +41,7 @@ class Guesser:
     def draft(self, place: Place) -> tuple[int | None, TailEnd]:
         """The step that `pause` allowed: a token or None, and whether more may follow."""
         position = place.position
-        unsure = bool(self._text.unsure[position])
+        unsure = bool(self._text.unsure[position]) or self._text.strays(position - place.num_live, position)
         if unsure and place.num_live:
             self._closed = (place.tree_id, position)
             return None, TailEnd.CONFIDENCE

@@ -5,6 +5,8 @@ Knows the session's events and effects. Must not know when they happen, or other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from outrider.session.events import (
@@ -35,15 +37,27 @@ _NOISE = NoiseAddress(1)
 
 
 class Request:
-    """One request at the verifier. num_emitted: tokens of the newest round. unsent: frames that the scheduler has yet to send."""
+    """One request at the verifier. num_emitted: tokens of the newest round. unsent: frames that the scheduler has yet to send, each with
+    the drafter it is for. drafters: who may draft for it."""
 
-    def __init__(self, handle: int, client: int, text: Text, world: World, pacing: Pacing, priors: DraftPriors, now_us: int) -> None:
+    def __init__(
+        self,
+        handle: int,
+        client: int,
+        text: Text,
+        world: World,
+        pacing: Pacing,
+        priors: DraftPriors,
+        now_us: int,
+        drafters: Sequence[str] = (SOURCE,),
+    ) -> None:
         self.handle = handle
         self.client = client
         self.last_emit_us: int | None = None
         self.num_emitted = 0
         self.finished = False
-        self.unsent: list[VerifierFrame] = []
+        self.drafters = tuple(drafters)
+        self.unsent: list[tuple[str, VerifierFrame]] = []
         self._text = text
         self._pending: Verify | None = None
         self._session = VerifierSession(_spec(handle, text, world, priors), pacing, now_us)
@@ -63,18 +77,24 @@ class Request:
         return self._session.view(now_us)
 
     def join(self, now_us: int) -> None:
-        """The drafter is there."""
-        self._apply(DrafterJoined(SOURCE, now_us))
+        """The drafters are there."""
+        for drafter in self.drafters:
+            self._apply(DrafterJoined(drafter, now_us))
 
-    def receive(self, frame: DrafterFrame, now_us: int) -> None:
-        """A frame of the drafter."""
-        self._apply(DrafterFrameArrived(SOURCE, frame, now_us))
+    def receive(self, frame: DrafterFrame, now_us: int, drafter: str = SOURCE) -> None:
+        """A frame of a drafter."""
+        self._apply(DrafterFrameArrived(drafter, frame, now_us))
 
     def plan(self, plan: SessionPlan, now_us: int) -> int:
         """Take part in a step; returns the rows it adds."""
         self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us))
         assert self._pending is not None
         return len(self._pending.committed) + self._pending.tree.num_nodes
+
+    @property
+    def num_unread(self) -> int:
+        """Tokens of the prompt yet to be read."""
+        return max(0, self._text.prompt_len - self._session.cached_len)
 
     @property
     def is_guessed(self) -> bool:
@@ -105,7 +125,7 @@ class Request:
         for effect in self._session.step(event):
             match effect:
                 case SendToDrafter():
-                    self.unsent.append(effect.frame)
+                    self.unsent.append((effect.drafter, effect.frame))
                 case Verify():
                     self._pending = effect
                 case Emit():
@@ -120,14 +140,14 @@ def _spec(handle: int, text: Text, world: World, priors: DraftPriors) -> Verifie
         session=handle,
         incarnation=1,
         request_id=f"simulated-{handle}",
-        prefix=np.asarray(text.truth[: world.prompt_len], np.int32),
-        num_prompt=world.prompt_len,
-        max_len=world.max_len,
+        prefix=np.asarray(text.truth[: text.prompt_len], np.int32),
+        num_prompt=text.prompt_len,
+        max_len=len(text.truth),
         stop_token_ids=frozenset(),
         vocab_size=VOCAB_SIZE,
         sampling=_GREEDY,
         noise=_NOISE,
-        limits=DraftLimits(world.max_len, world.max_nodes),
+        limits=DraftLimits(len(text.truth), world.max_nodes),
         max_draft_len=world.max_draft_len,
         max_nodes=world.max_nodes,
         draft_priors=priors,

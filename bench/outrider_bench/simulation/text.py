@@ -7,6 +7,7 @@ another such draw. Must not know sessions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ from outrider.types.tree import IntArray, extend_hash
 from outrider_bench.simulation.world import Phases, World
 
 SECOND_WRONG_TOKEN, WRONG_TOKEN = 0, 1
+NEVER = 1 << 40
 FIRST_TOKEN = 2
 NUM_TOKENS = 251  # a prime: no period in common with draft lengths
 VOCAB_SIZE = FIRST_TOKEN + NUM_TOKENS
@@ -31,7 +33,8 @@ class Text:
     """truth, guesses: int32 [max_len], by absolute position; unsure: bool [max_len]. hashes: of every prefix, [max_len + 1].
 
     seconds: int32 [max_len], another guess, right with the world's hedge acceptance where the first is wrong. acceptances: float64
-    [max_len], how likely the first guess is to be right.
+    [max_len], how likely the first guess is to be right. prompt_len: tokens that are given. next_wrong: int64 [max_len], the first wrong
+    guess at or behind a position. stray_ends: int64 [max_len], where a chain pauses that went wrong there. NEVER stands for none.
     """
 
     truth: IntArray
@@ -40,11 +43,19 @@ class Text:
     hashes: tuple[int, ...]
     seconds: IntArray
     acceptances: npt.NDArray[np.float64]
+    prompt_len: int
+    next_wrong: npt.NDArray[np.int64]
+    stray_ends: npt.NDArray[np.int64]
 
     def num_right(self, position: int, tokens: IntArray) -> int:
         """How many leading tokens of a chain that begins at `position` are the truth."""
         wrong = np.flatnonzero(tokens != self.truth[position : position + len(tokens)])
         return int(wrong[0]) if len(wrong) else len(tokens)
+
+    def strays(self, begin: int, position: int) -> bool:
+        """Whether a chain of guesses from `begin` to before `position` has gone wrong and pauses here for it."""
+        wrong = int(self.next_wrong[begin])
+        return wrong < position and bool(position >= self.stray_ends[wrong])
 
 
 def text_of(world: World, client: int, request: int) -> Text:
@@ -58,7 +69,27 @@ def text_of(world: World, client: int, request: int) -> Text:
     guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
     hedged = ~lucky & (_uniforms(world.seed, client, request, world.max_len, _SECOND) < world.hedge_acceptance)
     seconds = np.where(hedged, truth, np.int32(SECOND_WRONG_TOKEN)).astype(np.int32)
-    return Text(truth, guesses, unsure, hashes, seconds, acceptance)
+    never = np.full(world.max_len, NEVER, np.int64)
+    return Text(truth, guesses, unsure, hashes, seconds, acceptance, world.prompt_len, _next_wrong(lucky), never)
+
+
+def traced_text(prompt_len: int, right: Sequence[bool], unsure: Sequence[bool], stray_lens: Sequence[int]) -> Text:
+    """A text whose guesses are known one by one: of each token of the answer, whether the drafter's guess after the truth before it is
+    right, whether it is unsure of it, and how many guesses a chain makes behind it before it pauses, if it is wrong."""
+    truth, hashes = _truth(prompt_len + len(right))
+    lucky = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(right, np.bool_)))
+    doubts = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(unsure, np.bool_)))
+    guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
+    seconds = np.full(len(truth), SECOND_WRONG_TOKEN, np.int32)
+    stray_ends = np.full(len(truth), NEVER, np.int64)
+    stray_ends[prompt_len:] = np.arange(prompt_len, len(truth)) + 1 + np.asarray(stray_lens, np.int64)
+    return Text(truth, guesses, doubts, hashes, seconds, lucky.astype(np.float64), prompt_len, _next_wrong(lucky), stray_ends)
+
+
+def _next_wrong(right: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """[max_len]; NEVER where none is left."""
+    wrong = np.where(right, NEVER, np.arange(len(right), dtype=np.int64))
+    return np.minimum.accumulate(wrong[::-1])[::-1]
 
 
 @lru_cache(maxsize=16)

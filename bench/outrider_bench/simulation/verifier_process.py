@@ -2,14 +2,18 @@
 
 Keeps the order of work of verifier_service.scheduler: frames that arrive during a step are looked at after its verdicts; answers to them,
 and the opening of a request, leave when the next step is planned; the cost curve is measured at start and refined by every step; a
-request's acceptance begins where earlier ones ended. Must not know the drafter or how time passes.
+request's acceptance begins where earlier ones ended. Must not know drafters but by name, or how time
+passes.
 """
 
 from __future__ import annotations
 
-from outrider.session.pacing.contract import Pacing, PacingPlan, StepView
+from collections.abc import Sequence
+
+from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
 from outrider.session.statistics import FIRST_PRIORS, SessionStatistics
 from outrider.types.frames import DrafterFrame, VerifierFrame
+from outrider_bench.simulation.drafter_side import SOURCE
 from outrider_bench.simulation.outcome import Recorder
 from outrider_bench.simulation.request import Request
 from outrider_bench.simulation.text import Text
@@ -32,22 +36,22 @@ class VerifierProcess:
         self._taking_part: list[Request] = []
         self._num_rows = 0
         self._priors = FIRST_PRIORS
-        self._unsent: list[VerifierFrame] = []
+        self._unsent: list[tuple[str, VerifierFrame]] = []
 
-    def open(self, handle: int, client: int, text: Text, now_us: int) -> None:
-        """A request arrives, and the drafter is told."""
-        request = Request(handle, client, text, self._world, self._pacing, self._priors, now_us)
+    def open(self, handle: int, client: int, text: Text, now_us: int, drafters: Sequence[str] = (SOURCE,)) -> None:
+        """A request arrives, and its drafters are told."""
+        request = Request(handle, client, text, self._world, self._pacing, self._priors, now_us, drafters)
         self._requests[handle] = request
         self.statistics.append(request.statistics)
         request.join(now_us)
         self._collect(request)
 
-    def receive(self, frames: list[tuple[int, DrafterFrame]]) -> None:
-        """Frames of the drafter with the time each arrived, handled between two steps."""
+    def receive(self, frames: Sequence[tuple[int, DrafterFrame]], drafter: str = SOURCE) -> None:
+        """Frames of a drafter with the time each arrived, handled between two steps."""
         for arrived_us, frame in frames:
             request = self._requests.get(frame.session)
             if request is not None:
-                request.receive(frame, arrived_us)
+                request.receive(frame, arrived_us, drafter)
                 self._collect(request)
 
     def plan(self, now_us: int) -> PacingPlan:
@@ -67,26 +71,48 @@ class VerifierProcess:
         return self._num_rows
 
     @property
+    def cost(self) -> CostCurve:
+        """Of a step while drafters rest, as it knows it by now."""
+        return self._cost.alone.curve()
+
+    @property
+    def num_sessions(self) -> int:
+        """Live ones."""
+        return len(self._requests)
+
+    @property
+    def num_unread(self) -> int:
+        """Tokens of prompts yet to be read, those of sessions that wait for it included."""
+        return sum(request.num_unread for request in self._requests.values())
+
+    @property
     def overhead_us(self) -> int:
         """Of the step under way, beside the target."""
-        return self._world.step_overhead_us + self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        num_further = max(0, len(self._taking_part) - 1)
+        guesses_us = self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        return self._world.step_overhead_us + self._world.session_us * num_further + guesses_us
 
-    def finish(self, busy_us: int, now_us: int) -> None:
-        """The step is over: busy_us after it began, of which the policy's overhead is none of the target's."""
+    def finish(self, busy_us: int, now_us: int) -> list[int]:
+        """The step is over: busy_us after it began, of which the policy's overhead is none of the target's. Returns the handles of
+        requests that got tokens."""
         step_us = max(1, busy_us - self.overhead_us)
         if all(request.is_decoding for request in self._taking_part):
             self._cost.observe(self._num_rows, step_us, drafting=self._drafting)
         self._recorder.count_step(self._num_rows, busy_us)
+        served: list[int] = []
         for request in self._taking_part:
             request.verified(step_us, now_us)
+            if request.num_emitted:
+                served.append(request.handle)
             self._count_tokens(request, now_us)
             self._collect(request)
             if request.finished:
                 self._end(request)
         self._taking_part = []
+        return served
 
-    def take_unsent(self) -> list[VerifierFrame]:
-        """What is to be sent now, at the end of a turn."""
+    def take_unsent(self) -> list[tuple[str, VerifierFrame]]:
+        """What is to be sent now, at the end of a turn, each with the drafter it is for."""
         unsent, self._unsent = self._unsent, []
         return unsent
 

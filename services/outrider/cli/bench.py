@@ -33,10 +33,12 @@ _EXAMPLES = """examples:
   outrider bench rounds                       what a round and a message cost beside the model: microseconds and function calls by part
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
+  outrider bench machines                     gateway, verifier and draft model as three machines, 0 to 20 ms apart: x plain
   outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
+  outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
 The last line is RESULT {json}."""
 
@@ -50,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "load", "simulate", "chaos", "fleet")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "simulate", "chaos", "fleet", "grid")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -71,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="identity: in which numerics (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed, peers: which tasks (%(default)s)"
+        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed, peers, machines: which tasks (%(default)s)"
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
     parser.add_argument("--prompts", type=int, metavar="N", help="speed, peers: prompts of each task; identity: requests")
@@ -83,7 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
     )
-    _add_network(parser.add_argument_group("network and load: replayed drafts"))
+    _add_network(parser.add_argument_group("network, machines and load (network and load replay drafts)"))
     _add_simulation(parser.add_argument_group("simulate"))
     chaos = parser.add_argument_group("chaos")
     chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
@@ -93,11 +95,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--delays-ms", nargs="+", type=_not_negative, metavar="MS", help="network: one way (0 1 5 20; --quick: 5)")
+    group.add_argument("--delays-ms", nargs="+", type=_not_negative, metavar="MS", help="network, machines: one way (0 1 5 20; --quick: 5)")
     group.add_argument(
         "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
     )
-    group.add_argument("--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8)")
+    group.add_argument(
+        "--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8); grid: one number (4; --quick: 2)"
+    )
     group.add_argument(
         "--replay-hedge-acceptance",
         type=_probability,
@@ -109,7 +113,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_simulation(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length (%(default)s)")
+    group.add_argument(
+        "--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length; grid: one (%(default)s)"
+    )
     group.add_argument("--fixed", nargs="+", default=list(FIXED_POLICIES), metavar="NAME", help="the yardstick (%(default)s)")
     group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
     group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")

@@ -24,9 +24,10 @@ GATEWAY_THREADS = 1
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSpec:
-    """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen: the gateway's address, None for a
-    unix socket of its own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra, verifier_extra,
-    gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called `verifier`."""
+    """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen, verifier_listen: addresses of gateway and
+    verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra,
+    verifier_extra, gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called
+    `verifier`."""
 
     target: str
     draft: str | None
@@ -37,6 +38,7 @@ class DeploymentSpec:
     target_weights: str = "full"
     draft_weights: str = "full"
     listen: str | None = None
+    verifier_listen: str | None = None
     together: bool = False
     drafter_extra: tuple[str, ...] = ()
     verifier_extra: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ class Deployment:
     @property
     def verifier(self) -> str:
         """Address of the verifier."""
-        return self._socket("verifier")
+        return self.spec.verifier_listen or self._socket("verifier")
 
     @property
     def drafter(self) -> str | None:

@@ -1,0 +1,233 @@
+"""What a grid's processes cost, one thing at a time, on a verifier of its own and a drafter that nobody else asks meanwhile.
+
+A step by rows, as the verifier measured it before its first request, at the pace of these minutes; a round of plain decoding beside its
+step, a request beside its rounds, guesses in a round; a message; a drafted token by sessions, and a prompt's at the drafter; processor
+time of gateway and client for a delta; and how much longer a step and a drafted token take while the other is computed. Times of rounds
+are differences of whole answers of two lengths: tokens may come to a client several at a time. Samples are taken between the cells'
+turns; medians.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from outrider.cli.connection import CollectedAnswer
+from outrider.session.pacing.contract import CostCurve
+from outrider.v1 import verifier_pb2
+from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.cost import cpu_s
+from outrider_bench.grid.costs import Costs
+from outrider_bench.grid.direct_drafts import SHORT_PROMPT, Asked, DraftTimes, beginning, draft_times, kept_drafting
+from outrider_bench.link import round_trips_us
+from outrider_bench.measurement import Prompt
+from verifier_service.cost_model import rising
+
+SHORT, LONG = 8, 96  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds that a long answer has more than a short one, of the same request; and the short one as a whole.
+
+    num_guesses: in a round. step_us: of a step, as the verifier timed it; reading_us: of the short answer's first one, which reads the
+    prompt. draft_us: a drafted token. delta_us: processor time of gateway and client for a message to the client; short_cpu_us: for all of
+    the short answer, of short_deltas.
+    """
+
+    round_us: float
+    num_guesses: float
+    step_us: float
+    draft_us: float
+    delta_us: float
+    reading_us: float
+    short_us: float
+    short_rounds: int
+    short_cpu_us: float
+    short_deltas: int
+
+
+@dataclass(slots=True)
+class GridSamples:
+    """What was measured, sample by sample. together: plain answers that were asked at the same time. drafts: by sessions; short_drafts: of
+    one session with hardly any prompt. busy: while a drafter drafts, and busy_draft_us: that drafter's tokens."""
+
+    plain: list[Rounds] = field(default_factory=list)
+    together: list[Rounds] = field(default_factory=list)
+    drafted: list[Rounds] = field(default_factory=list)
+    drafts: dict[int, list[DraftTimes]] = field(default_factory=dict)
+    short_drafts: list[DraftTimes] = field(default_factory=list)
+    trips_us: list[float] = field(default_factory=list)
+    busy: list[Rounds] = field(default_factory=list)
+    busy_draft_us: list[float] = field(default_factory=list)
+
+
+class GridMicro:
+    """plain: our stack without drafts, past every coordinator. info: of its verifier before its first request. asked: requests to draft
+    for, as many at once as 1, 2, 4, ... of them. gateway_pid: of plain's."""
+
+    def __init__(
+        self,
+        plain: Stack,
+        info: verifier_pb2.VerifierServiceGetInfoResponse,
+        drafter: str,
+        prompt: Prompt,
+        asked: Sequence[Asked],
+        gateway_pid: int,
+        num_cores: int,
+    ) -> None:
+        self._plain, self._info, self._drafter, self._prompt = plain, info, drafter, prompt
+        self._drafted = Stack("drafts in turns", plain.gateway, DraftWishes("serial", no_lookup=True), plain.threads)
+        self._asked, self._pids, self._num_cores = asked, (gateway_pid, os.getpid()), num_cores
+        self._samples = GridSamples()
+
+    @property
+    def num_samples(self) -> int:
+        """How many were taken."""
+        return len(self._samples.plain)
+
+    def sample(self) -> None:
+        """Everything once."""
+        samples, identity = self._samples, self._info.identity
+        for num_sessions in session_counts(len(self._asked)):
+            times = draft_times(self._drafter, identity, self._asked[:num_sessions])
+            samples.drafts.setdefault(num_sessions, []).append(times)
+        samples.short_drafts.append(draft_times(self._drafter, identity, [beginning(self._asked[0])]))
+        samples.trips_us += round_trips_us(self._drafter, identity, credit=0)
+        samples.drafted.append(self._rounds(self._drafted))
+        with kept_drafting(self._drafter, identity, self._asked[0]) as drafting:
+            samples.busy.append(self._rounds(self._plain))
+        samples.busy_draft_us.append(statistics.median(drafting.tokens_us))
+        samples.plain.append(self._rounds(self._plain))
+        samples.together += self._rounds_together()
+
+    def result(self) -> Costs:
+        """Of all samples, of which there is at least one."""
+        curve = CostCurve(tuple(zip(self._info.cost_rows, self._info.cost_us, strict=True)) or ((1, 1.0),))
+        lengths = Lengths(len(self._prompt.token_ids), self._asked[0].prompt_len - SHORT_PROMPT, self._info.max_rows, len(self._asked))
+        return costs_of(self._samples, curve, lengths, self._num_cores)
+
+    def _rounds(self, stack: Stack) -> Rounds:
+        (short, short_cpu_s), (long, long_cpu_s) = self._ask(stack, SHORT), self._ask(stack, LONG)
+        return rounds_between(short, long, 1e6 * short_cpu_s, 1e6 * long_cpu_s)
+
+    def _rounds_together(self) -> list[Rounds]:
+        """Of as many plain answers at a time as there are requests to draft for."""
+        num = len(self._asked)
+        with ThreadPoolExecutor(num) as pool:
+            shorts, longs = (list(pool.map(self._ask, [self._plain] * num, [tokens] * num)) for tokens in (SHORT, LONG))
+        return [rounds_between(short, long, 0.0, 0.0) for (short, _), (long, _) in zip(shorts, longs, strict=True)]
+
+    def _ask(self, stack: Stack, num_tokens: int) -> tuple[CollectedAnswer, float]:
+        request = stack.request(self._prompt, num_tokens, 0.0, seed=0)
+        request.ignore_eos = True
+        before_s = cpu_s(self._pids)
+        return stack.gateway.ask(request), cpu_s(self._pids) - before_s
+
+
+def rounds_between(short: CollectedAnswer, long: CollectedAnswer, short_cpu_us: float, long_cpu_us: float) -> Rounds:
+    """*_cpu_us: processor time of gateway and client for either."""
+    ours, theirs = short.first.finished.statistics, long.first.finished.statistics
+    num_rounds = max(1, theirs.num_rounds - ours.num_rounds)
+    num_deltas = max(1, len(long.first.arrivals) - len(short.first.arrivals))
+    step_us = max(0, theirs.verify_us - ours.verify_us) / num_rounds
+    return Rounds(
+        round_us=max(0.0, 1e6 * (long.total_s - short.total_s)) / num_rounds,
+        num_guesses=max(0, theirs.num_drafted - ours.num_drafted) / num_rounds,
+        step_us=step_us,
+        draft_us=theirs.draft_us / max(1, theirs.num_drafted),
+        delta_us=max(0.0, long_cpu_us - short_cpu_us) / num_deltas,
+        reading_us=max(0.0, ours.verify_us - (ours.num_rounds - 1) * step_us),
+        short_us=1e6 * short.total_s,
+        short_rounds=ours.num_rounds,
+        short_cpu_us=short_cpu_us,
+        short_deltas=len(short.first.arrivals),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """prompt_len: of the request that rounds are of. read_len: by how much the prompts of drafts and short drafts differ. max_rows: of a
+    step. num_together: answers at a time where several were asked."""
+
+    prompt_len: int
+    read_len: int
+    max_rows: int
+    num_together: int
+
+
+def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores: int) -> Costs:
+    """Of all samples. curve: of steps, as measured before the first request."""
+    round_us = statistics.median(rounds.round_us for rounds in samples.plain)
+    step_us = min(round_us, statistics.median(rounds.step_us for rounds in samples.plain))
+    pace = step_us / curve.verify_us(1)  # since the curve was measured, the machine has become faster or slower
+    reading_us = statistics.median(rounds.reading_us for rounds in samples.plain)
+    verify = read_too(CostCurve(tuple((rows, us * pace) for rows, us in curve.points)), lengths.prompt_len, reading_us)
+    overhead_us = max(0.0, round_us - verify.verify_us(1))
+    first_us = verify.verify_us(lengths.prompt_len) + overhead_us
+    request_us = statistics.median(one.short_us - first_us - (one.short_rounds - 1) * round_us for one in samples.plain)
+    trip_us = statistics.median(samples.trips_us)
+    guess_us = statistics.median(_beyond_us(one, verify) for one in samples.drafted) - overhead_us - trip_us
+    drafts = {num: statistics.median(times.token_us for times in found) for num, found in samples.drafts.items()}
+    start_us = statistics.median(times.first_us for times in samples.short_drafts)
+    delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
+    request_cpu_us = statistics.median(one.short_cpu_us - one.short_deltas * delta_us for one in samples.plain)
+    crowded = crowding(delta_us / max(1.0, round_us), num_cores)
+    busy_step_us = statistics.median(rounds.step_us for rounds in samples.busy)
+    return Costs(
+        verify=verify,
+        draft=rising(list(drafts), drafts.values()),
+        draft_start_us=max(0.0, start_us - drafts[1]),
+        read_us=max(0.0, statistics.median(times.first_us for times in samples.drafts[1]) - start_us) / max(1, lengths.read_len),
+        step_overhead_us=round(overhead_us),
+        session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
+        guess_us=max(0, round(guess_us)),
+        message_us=trip_us / 2,
+        request_cpu_us=max(0.0, request_cpu_us),
+        request_wait_us=max(0.0, request_us - request_cpu_us),
+        delta_us=delta_us,
+        verify_slowdown=max(1.0, busy_step_us / max(1.0, step_us) / crowded),
+        draft_slowdown=max(1.0, statistics.median(samples.busy_draft_us) / drafts[1] / crowded),
+        max_rows=lengths.max_rows,
+    )
+
+
+def read_too(curve: CostCurve, prompt_len: int, reading_us: float) -> CostCurve:
+    """The curve with a step of a whole prompt, which is longer than any that verifiers measure at their start; else as it is."""
+    rows, times_us = zip(*curve.points, strict=True)
+    return rising((*rows, prompt_len), (*times_us, reading_us)) if prompt_len > rows[-1] else curve
+
+
+def session_counts(most: int) -> list[int]:
+    """1, 2, 4, ... and the most itself."""
+    counts = [1]
+    while 2 * counts[-1] < most:
+        counts.append(2 * counts[-1])
+    return list(dict.fromkeys((*counts, most)))
+
+
+def crowding(clerk_share: float, num_cores: int) -> float:
+    """How much longer two processes take that compute all the time, for the share of the cores that gateway and client take: that is the
+    sharing of cores, which is modelled by itself. clerk_share: of the time in which gateway and client are busy, for one request."""
+    share = min(1.0, clerk_share)
+    crowded_speed = min(1.0, num_cores / 3)
+    return 1.0 / (1.0 - share * (1.0 - crowded_speed))
+
+
+def _session_us(together: Sequence[Rounds], overhead_us: float, num: int) -> float:
+    """What each further session adds to a round beside its step. overhead_us: of a round of one."""
+    if num < 2:
+        return 0.0
+    beside_us = statistics.median(one.round_us - one.step_us for one in together)
+    return max(0.0, beside_us - overhead_us) / (num - 1)
+
+
+def _beyond_us(rounds: Rounds, verify: CostCurve) -> float:
+    """What a round of drafts in turns takes beside its step and its drafting."""
+    num_rows = 1.0 + rounds.num_guesses
+    lower, share = int(num_rows), num_rows % 1.0
+    step_us = (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
+    return rounds.round_us - step_us - rounds.num_guesses * rounds.draft_us
