@@ -21,7 +21,7 @@ from outrider.errors import InvalidRequest, Overloaded, Superseded, Unavailable,
 from outrider.rpc.channel import open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.convert.fleet import replica_from_proto, replica_to_proto, wish_to_proto
-from outrider.rpc.status import DeadlinePassed, error_from_rpc
+from outrider.rpc.status import RETRY_AFTER_KEY, DeadlinePassed, error_from_rpc
 from outrider.types.fleet import Placement, PlacementWish, Role
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
@@ -101,11 +101,11 @@ async def test_a_full_fleet_says_when_to_come_again_and_an_empty_one_does_not() 
         full = await refused(stub.Place(wish_to_proto(WISH)))
         fleet.refuse = Unavailable("no verifier fits")
         empty = await refused(stub.Place(wish_to_proto(WISH)))
-    assert isinstance(error_from_rpc(full), Overloaded)
-    assert str(error_from_rpc(full)) == "all are full"
-    assert metadata_of(full)["retry-after-ms"] == "20"
+    error = error_from_rpc(full)
+    assert isinstance(error, Overloaded)
+    assert (str(error), error.retry_after_s) == ("all are full", ANNOUNCE_EVERY_S)
     assert isinstance(error_from_rpc(empty), Unavailable)
-    assert "retry-after-ms" not in metadata_of(empty)
+    assert RETRY_AFTER_KEY not in metadata_of(empty)
 
 
 async def test_a_finish_reaches_the_state_only_when_the_epoch_is_its_own() -> None:

@@ -13,26 +13,14 @@ from fakes_verifier import fake_identity
 from outrider.errors import InvalidRequest
 from outrider.session.statistics import TESTS_TO_REMEMBER, SessionStatistics
 from verifier_service.drafter_record import MAX_DRAFTERS, DrafterRecord
-from verifier_service.fleet_entry import queue_us
 from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pairs import MAX_PAIRS, Pairs
-
-COST = ((1, 100.0), (10, 190.0), (20, 290.0))
 
 
 def judged(num_right: int, num_wrong: int) -> SessionStatistics:
     statistics = SessionStatistics()
     statistics.count_overtaken([True] * num_right + [False] * num_wrong)
     return statistics
-
-
-@pytest.mark.parametrize(("num_unread", "expected"), [(0, 0.0), (1, 100.0), (10, 190.0), (20, 290.0), (30, 480.0), (45, 720.0)])
-def test_the_queue_is_the_steps_that_others_prompts_take(num_unread: int, expected: float) -> None:
-    assert queue_us(COST, 20, num_unread) == pytest.approx(expected)
-
-
-def test_nothing_is_estimated_before_anything_was_measured() -> None:
-    assert queue_us((), 20, 30) == 0.0
 
 
 def test_a_drafters_record_follows_sessions_that_were_its_own() -> None:

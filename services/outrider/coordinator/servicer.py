@@ -8,20 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import grpc
-
 from outrider.coordinator.state import Coordination
 from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.address import check_address
 from outrider.rpc.context import Context, remaining_s
 from outrider.rpc.convert.bounds import bounded, finite, sentence
 from outrider.rpc.convert.fleet import MAX_US, replica_from_proto, replica_to_proto, wish_from_proto
-from outrider.rpc.status import DeadlinePassed, error_metadata, status_details
+from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceServicer
 
 SERVICE_NAME = "outrider.v1.FleetService"
-RETRY_AFTER_KEY = "retry-after-ms"
 
 
 class FleetServicer(FleetServiceServicer):
@@ -48,8 +45,8 @@ class FleetServicer(FleetServiceServicer):
             placement_id, placement = self._state.place(wish, self._clock_s())
         except Overloaded as error:
             # Nothing is known better before the next heartbeats have come in.
-            metadata = (*error_metadata(error), (RETRY_AFTER_KEY, str(self._announce_every_ms)))
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, status_details(error), metadata)
+            error.retry_after_s = error.retry_after_s or self._announce_every_ms / 1000
+            raise
         return pb.PlaceResponse(
             placement_id=placement_id,
             verifier=placement.verifier,
