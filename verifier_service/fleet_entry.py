@@ -46,8 +46,14 @@ class FleetEntry:
 
 
 def _measurements(scheduler: Scheduler, pairs: Pairs) -> Iterator[tuple[str, PairMeasurement]]:
-    rates = scheduler.snapshot.acceptance
+    rates, late = scheduler.snapshot.acceptance, scheduler.snapshot.late_share
+
+    def measured(endpoint: str, round_trip_us: int, connected: bool) -> tuple[str, PairMeasurement]:
+        return endpoint, PairMeasurement(round_trip_us, rates.get(endpoint), connected, late.get(endpoint, 0.0))
+
     if (resident := scheduler.resident) is not None:
-        yield RESIDENT, PairMeasurement(0, rates.get(RESIDENT), not resident.problem)
+        yield measured(RESIDENT, 0, not resident.problem)
+    for endpoint, round_trip_us in pairs.past_round_trips_us.items():
+        yield measured(endpoint, round_trip_us, False)
     for pair in pairs.all():
-        yield pair.endpoint, PairMeasurement(pair.clock.round_trip_ns // 1000, rates.get(pair.endpoint), pair.is_connected)
+        yield measured(pair.endpoint, pair.clock.round_trip_ns // 1000, pair.is_connected)

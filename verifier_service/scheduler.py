@@ -36,7 +36,8 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
-    queue_us: what a session admitted now waits for its first step. acceptance: how often each drafter was right, by endpoint.
+    queue_us: what a session admitted now waits for its first step. acceptance, late_share: how often each
+    drafter was right, and late, by endpoint.
     """
 
     num_sessions: int = 0
@@ -47,6 +48,7 @@ class SchedulerSnapshot:
     num_lent_steps: int = 0
     queue_us: float = 0.0
     acceptance: Mapping[str, float] = field(default_factory=dict)
+    late_share: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -227,6 +229,7 @@ class Scheduler:
             num_lent_steps=self.steps.loan.num_steps,
             queue_us=self.sessions.queue_us(),
             acceptance=self.sessions.record.rates(),
+            late_share=self.sessions.record.late_shares(),
         )
 
     def _end_all(self, detail: str) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from outrider.coordinator.endpoint_order import order_of
 from outrider.coordinator.interned import NOBODY, Interned
-from outrider.coordinator.load_columns import LoadColumns
+from outrider.coordinator.replica_rows import ReplicaRows
 from outrider.coordinator.step_times import GRID_ROWS, sampled
 from outrider.types.fleet import PairMeasurement, Replica
 
@@ -19,50 +18,45 @@ MAX_KEPT_PAIRS = 16  # of a verifier; those that promise most
 UNKNOWN_ROUND_TRIP_US = 2_000.0
 PRIOR_ACCEPTANCE = 0.6  # of a pair that has not drafted yet: an ordinary text and a drafter that suits it
 PREFILL_ROWS = 256  # of a step that reads a prompt: what a prompt token costs is a share of such a step
+# A verifier that is slower than its cost curve says (its machine is shared) is found out by what came of placements: a sixteenth of each.
+# Beyond twice or half it is its clients that differ.
+PACE_RATE, USUAL_PACE_RATE, MAX_PACE = 1 / 16, 1 / 64, 2.0
 _LEAST_ACCEPTANCE = 0.01
 SESSIONS, BLOCKS, QUEUE_US = range(3)  # rows of load.load
 _PREFILL_AT = int(np.searchsorted(GRID_ROWS, PREFILL_ROWS))
 
 
-class VerifierTable:
-    """Columns are read by placement, up to `num_rows`; rows without a verifier have `takes` False and are overwritten by the next one.
+class VerifierTable(ReplicaRows):
+    """steps_us: [rows, GRID_ROWS]. read_us: a prompt token. pace: what a token took of late, of what was expected, beside other verifiers.
 
-    takes: alive, not draining, not failed since its newest heartbeat. group: of those that may draft for it. steps_us: [rows, GRID_ROWS].
-    read_us: a prompt token. pair_rows: of drafters it has measured, NOBODY where none; pair_trip_us and pair_acceptance belong to these.
-    nearest_us, likeliest: bounds over all drafters, measured or not. order: breaks ties.
+    pair_rows: of drafters it has measured, NOBODY where none; pair_trip_us, pair_acceptance and pair_late (the share of rounds that went on
+    without its guesses) belong to these. nearest_us, likeliest: bounds over all drafters, measured or not.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.num_rows = 0
-        self.takes = np.zeros(capacity, np.bool_)
-        self.group, self.fingerprint = (np.full(capacity, NOBODY, np.int64) for _ in range(2))
-        self.max_context, self.max_sessions, self.num_blocks, self.block_len = (np.zeros(capacity) for _ in range(4))
+        super().__init__(capacity, (True, True, False))
+        self.fingerprint = np.full(capacity, NOBODY, np.int64)
+        self.max_context, self.num_blocks, self.block_len = (np.zeros(capacity) for _ in range(3))
         self.steps_us = np.zeros((capacity, len(GRID_ROWS)))
         self.read_us, self.nearest_us, self.likeliest = (np.zeros(capacity) for _ in range(3))
+        self.pace = np.ones(capacity)
         self.pair_rows = np.full((capacity, MAX_KEPT_PAIRS), NOBODY, np.int64)
-        self.pair_trip_us, self.pair_acceptance = (np.zeros((capacity, MAX_KEPT_PAIRS)) for _ in range(2))
-        self.order = np.zeros(capacity, np.uint64)
-        self.endpoints = [""] * capacity
-        self.load = LoadColumns((True, True, False), capacity)
+        self.pair_trip_us, self.pair_acceptance, self.pair_late = (np.zeros((capacity, MAX_KEPT_PAIRS)) for _ in range(3))
         self.fingerprints = Interned()
-        self._free: list[int] = []
+        self._usual_pace = 1.0
 
     def join(self, endpoint: str) -> int:
         """A row for a verifier that was not here."""
-        row = self._free.pop() if self._free else self.num_rows
-        self.num_rows = max(self.num_rows, row + 1)
-        self.endpoints[row], self.order[row] = endpoint, order_of(endpoint)
-        self.load.clear(row)
+        row = super().join(endpoint)
+        self.pace[row] = 1.0
         return row
 
     def leave(self, row: int) -> None:
         """It is gone."""
-        self.takes[row] = False
+        super().leave(row)
         self.fingerprints.release(int(self.fingerprint[row]))
-        self.fingerprint[row] = self.group[row] = NOBODY
+        self.fingerprint[row] = NOBODY
         self.pair_rows[row] = NOBODY
-        self.load.clear(row)
-        self._free.append(row)
 
     def update(self, row: int, replica: Replica, group: int, drafter_row: Callable[[str], int]) -> None:
         """A heartbeat. drafter_row: of an endpoint, NOBODY when it is in no row."""
@@ -80,6 +74,13 @@ class VerifierTable:
         self.load.report(row, (replica.num_sessions, replica.kv_blocks_used, replica.queue_us))
         self._update_pairs(row, replica.pairs, drafter_row)
 
+    def observe_pace(self, row: int, ratio: float) -> None:
+        """A placement there took so many times of what was expected. What the whole fleet takes longer is no verifier's fault."""
+        ratio = min(MAX_PACE, max(1.0 / MAX_PACE, ratio))
+        self._usual_pace += USUAL_PACE_RATE * (ratio - self._usual_pace)
+        paced = self.pace[row] + PACE_RATE * (ratio / self._usual_pace - self.pace[row])
+        self.pace[row] = min(MAX_PACE, max(1.0 / MAX_PACE, paced))
+
     def forget_drafter(self, drafter_row: int) -> None:
         """Another drafter may get its row: no measurement of it may stay."""
         self.pair_rows[: self.num_rows][self.pair_rows[: self.num_rows] == drafter_row] = NOBODY
@@ -96,6 +97,7 @@ class VerifierTable:
         self.pair_rows[row, : len(kept)] = [drafter_row(endpoint) for _, endpoint, _ in kept]
         self.pair_trip_us[row, : len(kept)] = trips_us
         self.pair_acceptance[row, : len(kept)] = acceptances
+        self.pair_late[row, : len(kept)] = [pair.late_share for _, _, pair in kept]
         self.nearest_us[row] = min(UNKNOWN_ROUND_TRIP_US, *trips_us)
         self.likeliest[row] = max(PRIOR_ACCEPTANCE, *acceptances)
 

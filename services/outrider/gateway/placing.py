@@ -7,6 +7,7 @@ without a coordinator.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from outrider.types.fleet import MAX_PREFIX_DIGESTS, PlacementWish
 from outrider.v1 import generation_pb2 as pb
 
 DIGEST_LEN = 16
+WORD_BYTES = 8
 # Beginnings of 32, 64, 128, ... tokens: a next turn shares at least half of what can be shared with the one before it.
 FIRST_DIGEST_TOKENS = 32
 _NEEDS_NO_DRAFTER = ("plain", "lookup")
@@ -65,6 +67,7 @@ class Placing:
     def __init__(self, coordinators: Coordinators | None, pool: VerifierPool) -> None:
         self._coordinators = coordinators
         self._pool = pool
+        self._word = secrets.token_hex(WORD_BYTES)
         self._self_drafting: frozenset[str] = frozenset()
 
     def observe(self, topology: Topology) -> None:
@@ -76,7 +79,9 @@ class Placing:
         """Hold a place for the block's time. Raises Overloaded when the fleet is full; without an answer any verifier will do."""
         placed = None
         if self._coordinators is not None:
-            placed = await self._coordinators.place(wish_of(request, self._pool.identity.fingerprint), metadata)
+            wish = wish_of(request, self._pool.identity.fingerprint)
+            wish = replace(wish, request_id=f"{self._word}/{wish.request_id}")  # other gateways may have the same
+            placed = await self._coordinators.place(wish, metadata)
         if placed is None:
             yield PlacedRequest(request)
             return
