@@ -76,3 +76,13 @@ def test_who_did_not_wait_for_the_answer_gives_the_place_back() -> None:
         fleet.place(wish(), 0.2)
     fleet.finish(second, 0, 0.0, "", 0.2)
     fleet.place(wish(), 0.2)
+
+
+def test_of_two_placements_of_one_request_the_newer_is_the_one_given_up() -> None:
+    fleet = fleet_of(verifier("v0", max_sessions=2))
+    first, _ = fleet.place(wish(request_id="again"), 0.0)
+    fleet.place(wish(request_id="again"), 0.0)
+    fleet.finish(first, 0, 0.0, "", 0.1)
+    fleet.give_up("again", 0.1)
+    for name in ("a", "b"):
+        fleet.place(wish(request_id=name, tenant=name), 0.1)
