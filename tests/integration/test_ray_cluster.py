@@ -1,7 +1,7 @@
 """A local Ray cluster: the coordinator and two replicas as actors, each killed and each back. Replicas are cheap executables that
 announce themselves as the real ones do.
 
-Needs the extra `ray`; minutes rather than seconds on a busy machine:
+Needs the extra `ray`, which `make test-all` installs; minutes rather than seconds on a busy machine:
 
     pytest -m slow tests/integration/test_ray_cluster.py
 """

@@ -27,8 +27,8 @@ TARGET_US, DRAFT_US, DELAY_US = 10_000, 500, 200
 OUTPUT_LEN = 128
 TOKENS_A_SESSION = 192
 LEAST_OF_PLAIN = 0.95
-# `measured` has its price per row from the second row on. With 16 and 32 sessions nearly every step waits about a millisecond for guesses of
-# which hardly any come to be verified: 0.93 to 0.96 of plain. The goal is LEAST_OF_PLAIN.
+# `measured` has its price per row from the second row on. With 16 and 32 sessions nearly every step waits about a millisecond for guesses
+# of which hardly any come to be verified: 0.93 to 0.96 of plain. The goal is LEAST_OF_PLAIN.
 LEAST_ON_TWO_CORES = 0.92
 MAX_PACE_CHANGES = 4  # in one answer
 MAX_MEAN_PACE_CHANGES = 2.0
