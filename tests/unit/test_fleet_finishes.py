@@ -44,7 +44,7 @@ def test_a_verifier_that_is_slower_than_it_says_gets_fewer_requests() -> None:
     assert placed_at(fleet, wish(max_tokens=1_000)) == "v0:1", "another process is not to blame"
 
 
-@pytest.mark.parametrize(("factor", "num_tokens"), [(2.0, 5), (0.0, 100)])
+@pytest.mark.parametrize(("factor", "num_tokens"), [(2.0, 5), (0.0, 100), (5e-324, 1)])
 def test_what_says_nothing_corrects_nothing(factor: float, num_tokens: int) -> None:
     fleet = fleet_of(verifier("v0", cost=FLAT), verifier("v1", cost=((1, 10_500.0),)))
     finish_all(fleet, "v0:1", factor, num_tokens)
@@ -59,9 +59,12 @@ def test_what_takes_all_of_them_longer_is_nobodys_fault_and_no_client_makes_a_ve
     assert table.observed_pace[:2] == pytest.approx([1.0, 1.0], abs=0.02)
     table.observe_pace(1, 1.8)
     assert table.observed_pace[1] > 1.0 == table.pace[1], "one slow answer is no slow verifier"
-    for _ in range(100):
+    for _ in range(200):
+        table.observe_pace(0, 1.5)
         table.observe_pace(1, 1e9)
-    assert 1.0 < table.pace[1] <= MAX_PACE
+    assert table.pace[0] < 1.0 < table.pace[1] <= MAX_PACE
+    assert table.pace[0] >= 1.0 / MAX_PACE
+    table.observe_pace(0, 0.0)  # as near to it as numbers come
 
 
 def test_who_did_not_wait_for_the_answer_gives_the_place_back() -> None:

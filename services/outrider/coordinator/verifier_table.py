@@ -5,6 +5,7 @@ Knows what a heartbeat says of a verifier and what was placed since. Must not kn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -23,6 +24,7 @@ PREFILL_ROWS = 256  # of a step that reads a prompt: what a prompt token costs i
 # --quick --sessions 6000`, where every verifier is as quick as it says, lost 0.5 to 1.5 % of its tokens to believing less.
 PACE_RATE, USUAL_PACE_RATE, MAX_PACE, LEAST_PACE_ERROR = 1 / 16, 1 / 64, 2.0, 0.25
 _LEAST_ACCEPTANCE = 0.01
+_LEAST_RATIO = 1e-6  # what a gateway says may be any number
 SESSIONS, BLOCKS, QUEUE_US = range(3)  # rows of load.load
 _PREFILL_AT = int(np.searchsorted(GRID_ROWS, PREFILL_ROWS))
 
@@ -78,10 +80,10 @@ class VerifierTable(ReplicaRows):
 
     def observe_pace(self, row: int, ratio: float) -> None:
         """A placement there took so many times of what was expected. What the whole fleet takes longer is no verifier's fault."""
-        ratio = min(MAX_PACE, max(1.0 / MAX_PACE, ratio))
-        self._usual_pace += USUAL_PACE_RATE * (ratio - self._usual_pace)
-        paced = self.observed_pace[row] + PACE_RATE * (ratio / self._usual_pace - self.observed_pace[row])
-        self.observed_pace[row] = min(MAX_PACE, max(1.0 / MAX_PACE, paced))
+        most = math.log(MAX_PACE)
+        slower = min(most, max(-most, math.log(max(_LEAST_RATIO, ratio) / self._usual_pace)))
+        self._usual_pace *= math.exp(USUAL_PACE_RATE * slower)
+        self.observed_pace[row] *= math.exp(PACE_RATE * (slower - math.log(self.observed_pace[row])))
         self.pace[row] = self.observed_pace[row] if abs(self.observed_pace[row] - 1.0) > LEAST_PACE_ERROR else 1.0
 
     def forget_drafter(self, drafter_row: int) -> None:
