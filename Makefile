@@ -29,7 +29,7 @@ bench: $(STAMP) ## baselines, policies, one process, simulator, two machines; 20
 	@.venv/bin/outrider bench $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
 bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs the extra `peers`, 200 MB (TARGET=... DRAFT=...)
-	@scripts/setup_peers.sh
+	@scripts/setup_extra.sh peers "200 MB" openvino openvino_genai openvino_tokenizers
 	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
 chaos: $(STAMP) ## 200 faults (kills, stops, drains, cut and slow links) under 16 requests at a time: nothing lost, no token different
@@ -42,7 +42,8 @@ doctor: $(STAMP) ## what is wrong with this installation, and the remedy
 test: check ## the checks below, then every test of the default run (under 10 minutes on two cores)
 	@$(PY) -m pytest --ignore=tests/house
 
-test-all: check ## the same plus the tests marked slow
+test-all: check ## the same plus the tests marked slow; installs the extra `ray`, 200 MB
+	@scripts/setup_extra.sh ray "200 MB" ray aiohttp
 	@$(PY) -m pytest --ignore=tests/house -m ''
 
 check: $(STAMP) ## lint, format, types, and the tests about the repository itself

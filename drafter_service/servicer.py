@@ -119,7 +119,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         )
 
     def replica(self, membership: Membership, incarnation: int, endpoint: str, *, draining: bool) -> Replica:
-        """This drafter as an entry of the fleet; only after `serve`. late_share stays 0: deadlines are known to verifiers only."""
+        """This drafter as an entry of the fleet; only after `serve`."""
         assert self._loaded is not None
         assert self._scheduler is not None
         limits = self._loaded.engine.limits

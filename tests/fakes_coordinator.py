@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fakes_verifier import fake_identity
 from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
-from outrider.coordinator.state import Coordination
+from outrider.coordinator.state import FleetState
 from outrider.errors import OutriderError, Superseded, Unavailable, UnknownSession
 from outrider.rpc.context import Context
 from outrider.rpc.server import RpcServer
@@ -41,11 +41,13 @@ class FakeFleet:
     `release` is set, and counted (num_asked) before. draining: replicas told to drain."""
 
     epoch: int = 1
+    announce_every_s: float = ANNOUNCE_EVERY_S
     known: dict[str, Replica] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     announced: list[Replica] = field(default_factory=list)
     wishes: list[PlacementWish] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
     num_topologies: int = 0
     refuse: OutriderError | None = None
     is_slow: bool = False
@@ -80,6 +82,10 @@ class FakeFleet:
 
     def finish(self, placement_id: int, num_tokens: int, token_us: float, failure: str, now_s: float) -> None:
         self.finished.append(Finished(placement_id, num_tokens, token_us, failure))
+        self._tell()
+
+    def give_up(self, request_id: str, now_s: float) -> None:
+        self.given_up.append(request_id)
         self._tell()
 
     def drain(self, replica_id: str) -> None:
@@ -118,16 +124,16 @@ def fake_replica(
     return Replica(replica_id, incarnation, role, endpoint, identity or fake_identity(), max_sessions=8)
 
 
-def coordination_of_a_fake(epoch: int) -> Coordination:
+def state_of_a_fake(epoch: int) -> FleetState:
     """An empty fake fleet, for coordinators in other processes."""
-    return Coordination(FakeFleet(epoch=epoch), ANNOUNCE_EVERY_S)
+    return FakeFleet(epoch=epoch)
 
 
 class HeldServicer(FleetServicer):
     """The real one, but for placements that a test holds."""
 
     def __init__(self, fleet: FakeFleet) -> None:
-        super().__init__(Coordination(fleet, ANNOUNCE_EVERY_S))
+        super().__init__(fleet)
         self._fleet = fleet
 
     async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:

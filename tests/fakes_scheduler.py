@@ -26,7 +26,13 @@ class Loop:
     """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
 
     def __init__(
-        self, engine: TableEngine, load_resident: Callable[[], ResidentDrafter] | None = None, *, max_sessions: int = 8, draft_len: int = 4
+        self,
+        engine: TableEngine,
+        load_resident: Callable[[], ResidentDrafter] | None = None,
+        *,
+        max_sessions: int = 8,
+        draft_len: int = 4,
+        max_queue_us: float = 0.0,
     ) -> None:
         self.changed = threading.Condition()
         self.messages: dict[int, list[object]] = {}
@@ -39,6 +45,7 @@ class Loop:
             lambda: self.dead.set_result(None),
             max_sessions=max_sessions,
             draft_len=draft_len,
+            max_queue_us=max_queue_us,
             load_resident=load_resident,
         )
         self.scheduler.start()

@@ -1,4 +1,4 @@
-"""How often each drafter was right, from sessions that it alone drafted for.
+"""How often each drafter was right, and how often late, from sessions that it alone drafted for.
 
 Knows sessions' statistics by drafter. Must not know sessions, streams or who reads it. A session with several drafters says nothing here:
 its statistics do not tell them apart.
@@ -7,10 +7,16 @@ its statistics do not tell them apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from outrider.session.statistics import TESTS_TO_REMEMBER, DraftPriors, SessionStatistics
 
 MAX_DRAFTERS = 64
+MIN_ROUNDS = 32  # before anything is said of lateness
+ROUNDS_MEMORY = 2_048  # rounds that are remembered; older ones fade
+
+
+_Value = TypeVar("_Value")
 
 
 class DrafterRecord:
@@ -18,21 +24,38 @@ class DrafterRecord:
 
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
+        self._rounds: dict[str, tuple[float, float]] = {}  # all, and those that went on without it though it was due
 
     def count(self, drafters: Collection[str], statistics: SessionStatistics) -> None:
         """A session that these might draft for has ended; one with too few judged guesses says too little to begin with."""
         if len(drafters) != 1:
             return
         (drafter,) = drafters
+        self._count_rounds(drafter, statistics)
         known = self._rates.get(drafter)
         if known is None and statistics.num_tested < TESTS_TO_REMEMBER:
             return
         rate = statistics.acceptance if known is None else statistics.remembered(DraftPriors(known)).acceptance
-        self._rates.pop(drafter, None)
-        self._rates[drafter] = rate
-        if len(self._rates) > MAX_DRAFTERS:
-            del self._rates[next(iter(self._rates))]
+        _remember(self._rates, drafter, rate)
 
     def rates(self) -> Mapping[str, float]:
         """Accepted share of judged guesses, by drafter; a copy that any thread may read."""
         return dict(self._rates)
+
+    def late_shares(self) -> Mapping[str, float]:
+        """Of rounds, those that passed their deadline without it, by drafter; a copy that any thread may read."""
+        return {drafter: missed / rounds for drafter, (rounds, missed) in self._rounds.items() if rounds >= MIN_ROUNDS}
+
+    def _count_rounds(self, drafter: str, statistics: SessionStatistics) -> None:
+        rounds, missed = self._rounds.get(drafter, (0.0, 0.0))
+        kept = min(1.0, max(0.0, 1.0 - statistics.num_rounds / ROUNDS_MEMORY))
+        late = min(statistics.num_rounds, statistics.num_missed_deadlines)
+        _remember(self._rounds, drafter, (kept * rounds + statistics.num_rounds, kept * missed + late))
+
+
+def _remember(values: dict[str, _Value], drafter: str, value: _Value) -> None:
+    """As the newest; the one heard of longest ago gives way."""
+    values.pop(drafter, None)
+    values[drafter] = value
+    if len(values) > MAX_DRAFTERS:
+        del values[next(iter(values))]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outrider.engine.contract import EngineLimits
-from outrider.session.pacing.contract import CostCurve
 from outrider.types.fleet import PairMeasurement, Replica, Role
 from outrider.types.identity import ModelIdentity
 from verifier_service.pairs import Pairs
@@ -41,26 +40,20 @@ class FleetEntry:
             kv_blocks_total=limits.num_blocks,
             block_len=limits.block_len,
             cost=snapshot.cost,
-            queue_us=queue_us(snapshot.cost, limits.max_rows, snapshot.num_unread),
+            queue_us=snapshot.queue_us,
             pairs=dict(_measurements(scheduler, pairs)),
         )
 
 
-def queue_us(cost: tuple[tuple[int, float], ...], max_rows: int, num_unread: int) -> float:
-    """What a session admitted now waits for: steps in which prompts of others, num_unread tokens in all, are read first.
-
-    An upper estimate: a step reads of several prompts at once, and equal beginnings are read once.
-    """
-    if not cost or num_unread <= 0:
-        return 0.0
-    curve = CostCurve(cost)
-    num_full, rest = divmod(num_unread, max_rows)
-    return num_full * curve.verify_us(max_rows) + (curve.verify_us(rest) if rest else 0.0)
-
-
 def _measurements(scheduler: Scheduler, pairs: Pairs) -> Iterator[tuple[str, PairMeasurement]]:
-    rates = scheduler.snapshot.acceptance
+    rates, late = scheduler.snapshot.acceptance, scheduler.snapshot.late_share
+
+    def measured(endpoint: str, round_trip_us: int, connected: bool) -> tuple[str, PairMeasurement]:
+        return endpoint, PairMeasurement(round_trip_us, rates.get(endpoint), connected, late.get(endpoint, 0.0))
+
     if (resident := scheduler.resident) is not None:
-        yield RESIDENT, PairMeasurement(0, rates.get(RESIDENT), not resident.problem)
+        yield measured(RESIDENT, 0, not resident.problem)
+    for endpoint, round_trip_us in pairs.past_round_trips_us.items():
+        yield measured(endpoint, round_trip_us, False)
     for pair in pairs.all():
-        yield pair.endpoint, PairMeasurement(pair.clock.round_trip_ns // 1000, rates.get(pair.endpoint), pair.is_connected)
+        yield measured(pair.endpoint, pair.clock.round_trip_ns // 1000, pair.is_connected)

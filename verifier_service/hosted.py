@@ -35,12 +35,14 @@ from verifier_service.outgoing import Outgoing
 
 
 class HostedSession:
-    """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token."""
+    """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token. opened_us: when
+    it was admitted."""
 
-    def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession) -> None:
+    def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession, opened_us: int) -> None:
         self.answer = answer
         self.handle = handle
         self.session = session
+        self.opened_us = opened_us
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
         self._num_announced = session.committed_len
@@ -143,7 +145,7 @@ def host(
     engine.open(handle, sequence, spec.prefix)
     session = VerifierSession(spec, policy, now_us)
     session.skip(engine.cached_len(handle))
-    return HostedSession(answer, handle, session)
+    return HostedSession(answer, handle, session, now_us)
 
 
 def first_rows(logprobs: TokenLogprobs, num_rows: int) -> TokenLogprobs:

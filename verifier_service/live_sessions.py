@@ -7,12 +7,14 @@ only. Must not know threads, steps or policies.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from outrider.engine.contract import Engine
+from outrider.engine.prefill_order import waiting
 from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.rpc.convert.link import BadFrame
 from outrider.rpc.status import RemoteFailure
+from outrider.rpc.turnover import Turnover
 from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
@@ -27,6 +29,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.lookup_odds import FIRST_RIGHTS
+from outrider.session.pacing.contract import CostCurve
 from outrider.session.statistics import FIRST_PRIORS
 from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
@@ -36,6 +39,7 @@ from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
+from verifier_service.queue_time import QueueTime
 from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
@@ -44,13 +48,19 @@ MAX_HANDLE = (1 << 32) - 1
 
 class LiveSessions:
     """By handle. draft_priors: from the sessions that ended lately, where the next one's estimates begin; lookup_priors: the same of
-    guesses from the text itself. record: how often each drafter was right. outgoing: what waits to be said."""
+    guesses from the text itself. record: how often each drafter was right. outgoing: what waits to be said. cost: of steps, as now
+    measured. queue: how long a new session waits."""
 
-    def __init__(self, engine: Engine, planner: StepPlanner, max_sessions: int) -> None:
+    def __init__(
+        self, engine: Engine, planner: StepPlanner, max_sessions: int, cost: Callable[[], CostCurve], queue: QueueTime | None = None
+    ) -> None:
         self.draft_priors = FIRST_PRIORS
         self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
         self.record = DrafterRecord()
         self.outgoing = Outgoing()
+        self.queue = queue or QueueTime(engine.limits.max_rows)
+        self._cost = cost
+        self._turnover = Turnover()
         self._engine = engine
         self._planner = planner
         self._max_sessions = max_sessions
@@ -128,13 +138,29 @@ class LiveSessions:
         if stopping:
             raise Unavailable("the verifier is shutting down")
         if len(self._sessions) >= self._max_sessions:
-            raise Overloaded(f"{self._max_sessions} sessions are live, as many as this verifier takes")
+            held = f"{self._max_sessions} sessions are live, as many as this verifier takes"
+            raise Overloaded(held, self._turnover.retry_after_s(len(self._sessions)))
+        self.queue.check(self.queue_us())
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
-        hosted = host(answer, self._last_handle, policy, self._engine, self.draft_priors, monotonic_us(), self.lookup_priors)
+        try:
+            hosted = host(answer, self._last_handle, policy, self._engine, self.draft_priors, monotonic_us(), self.lookup_priors)
+        except Overloaded as error:  # no KV blocks: sessions that end give theirs back
+            error.retry_after_s = self._turnover.retry_after_s(len(self._sessions))
+            raise
         self._sessions[hosted.handle] = hosted
         answer.handle = hosted.handle
         return hosted
+
+    def queue_us(self) -> float:
+        """What a session admitted now would wait for its first step. Prompts that wait for another one's blocks are read with it."""
+        reading = {hosted.handle: hosted.prefill() for hosted in self if hosted.session.is_reading}
+        if not reading:
+            return 0.0
+        limits = self._engine.limits
+        late = waiting(reading, limits.block_len) if limits.prefix_cache and len(reading) > 1 else ()
+        num_unread = sum(self._sessions[handle].num_unread for handle in reading if handle not in late)
+        return self.queue.wait_us(num_unread, len(self._sessions) - len(reading), self._cost())
 
     # --- events and effects -----------------------------------------------------------------------------------------------
 
@@ -189,6 +215,7 @@ class LiveSessions:
             return
         self.draft_priors = hosted.session.statistics.remembered(self.draft_priors)
         self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
+        self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
         self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:

@@ -16,12 +16,13 @@ from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pair import Pair, stop_task
 
 MAX_PAIRS = 8
+MAX_PAST_PAIRS = 64  # whose distance is remembered, so that a coordinator need not have them tried again
 # A drafter that gave way and is named again begins with another number: what is left of its old stream is nobody's.
 CONNECTIONS_OF_A_PAIR = 1 << 20
 
 
 class Pairs:
-    """configured: endpoints that requests use when they name none."""
+    """configured: endpoints that requests use when they name none. past_round_trips_us: as measured, of those that gave way."""
 
     def __init__(self, configured: Iterable[str], identity: ModelIdentity, verifier_id: str, inbox: Inbox) -> None:
         self.configured = frozenset(configured)
@@ -32,6 +33,7 @@ class Pairs:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._num_added = 0
+        self.past_round_trips_us: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to connect to every configured drafter."""
@@ -94,13 +96,19 @@ class Pairs:
 
     def _retire(self, endpoint: str) -> None:
         """Sessions that use it hear that it is gone, which costs them drafts and never an answer."""
-        self._pairs.pop(endpoint).retire()
+        pair = self._pairs.pop(endpoint)
+        if round_trip_us := pair.clock.round_trip_ns // 1000:
+            self.past_round_trips_us[endpoint] = round_trip_us
+            if len(self.past_round_trips_us) > MAX_PAST_PAIRS:
+                del self.past_round_trips_us[next(iter(self.past_round_trips_us))]
+        pair.retire()
         task = self._tasks.pop(endpoint)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         task.cancel()
 
     def _add(self, endpoint: str) -> None:
+        self.past_round_trips_us.pop(endpoint, None)
         self._num_added += 1
         pair = Pair(endpoint, self._identity, self._verifier_id, self._inbox, first_connection=self._num_added * CONNECTIONS_OF_A_PAIR)
         self._pairs[endpoint] = pair

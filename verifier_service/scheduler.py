@@ -22,6 +22,7 @@ from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem,
 from verifier_service.lanes import DrafterLanes
 from verifier_service.live_sessions import LiveSessions
 from verifier_service.outgoing import Outgoing
+from verifier_service.queue_time import QueueTime
 from verifier_service.resident import CONNECTION, RESIDENT, ResidentDrafter, ResidentLink
 from verifier_service.step_planner import StepPlanner
 from verifier_service.target_steps import TargetSteps
@@ -35,7 +36,8 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
-    num_unread: tokens of prompts still to be read. acceptance: how often each drafter was right, by endpoint.
+    queue_us: what a session admitted now waits for its first step. acceptance, late_share: how often each
+    drafter was right, and late, by endpoint.
     """
 
     num_sessions: int = 0
@@ -44,16 +46,17 @@ class SchedulerSnapshot:
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
     num_lent_steps: int = 0
-    num_unread: int = 0
+    queue_us: float = 0.0
     acceptance: Mapping[str, float] = field(default_factory=dict)
+    late_share: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scheduler:
     """Start it once; everything else goes through `inbox`. send: called with each turn's batch, from the engine thread.
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
-    cannot go on. load_resident: loads a drafter of this process. sessions, steps, resident: the engine thread's, once engine_ready has
-    resolved.
+    cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
+    refused; 0 = none. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -68,6 +71,7 @@ class Scheduler:
         *,
         max_sessions: int,
         draft_len: int | None,
+        max_queue_us: float = 0.0,
         load_resident: Callable[[], ResidentDrafter] | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
@@ -79,6 +83,7 @@ class Scheduler:
         self._send = send
         self._on_death = on_death
         self._max_sessions = max_sessions
+        self._max_queue_us = max_queue_us
         self._planner = StepPlanner(draft_len)
         self._lanes = DrafterLanes()
         self._stopping = False
@@ -136,7 +141,8 @@ class Scheduler:
         loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
-        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions)
+        queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us)
+        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue)
         self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner)
 
     def _serve(self) -> None:
@@ -221,8 +227,9 @@ class Scheduler:
             cost=self.steps.cost.points,
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,
-            num_unread=sum(hosted.num_unread for hosted in self.sessions),
+            queue_us=self.sessions.queue_us(),
             acceptance=self.sessions.record.rates(),
+            late_share=self.sessions.record.late_shares(),
         )
 
     def _end_all(self, detail: str) -> None:

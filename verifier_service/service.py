@@ -52,6 +52,7 @@ class VerifierServer:
             on_death,
             max_sessions=settings.max_sessions,
             draft_len=settings.draft.draft_len,
+            max_queue_us=1000.0 * settings.max_queue_ms,
             load_resident=load_resident,
         )
         self.pairs: Pairs | None = None

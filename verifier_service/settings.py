@@ -18,6 +18,8 @@ from outrider.types.identity import Numerics
 AUTO = "auto"
 DEFAULT_GRACE_S = 10.0
 MAX_SECONDS = 3600.0
+# Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
+DEFAULT_MAX_QUEUE_MS = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class DraftDefaults:
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
-    """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context."""
+    """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context.
+    max_queue_ms: a request that would wait longer for its first step is refused; 0: none is."""
 
     engine: EngineConfig
     listen: str
@@ -61,6 +64,7 @@ class VerifierSettings:
     draft: DraftDefaults
     max_sessions: int = 32
     max_prompt_len: int = 0
+    max_queue_ms: float = DEFAULT_MAX_QUEUE_MS
     grace_s: float = DEFAULT_GRACE_S
     verifier_id: str = "verifier"
     wait_drafters_s: float = 15.0
@@ -74,6 +78,8 @@ class VerifierSettings:
             raise InvalidRequest("--max-sessions", f"must be positive, got {self.max_sessions}")
         if self.max_prompt_len < 0:
             raise InvalidRequest("--max-prompt-len", f"must be 0 or positive, got {self.max_prompt_len}")
+        if not 0.0 <= self.max_queue_ms <= 1000 * MAX_SECONDS:
+            raise InvalidRequest("--max-queue-ms", f"must be in [0, {1000 * MAX_SECONDS:g}], got {self.max_queue_ms}")
         for flag, seconds in (("--grace-s", self.grace_s), ("--wait-drafters-s", self.wait_drafters_s)):
             if not 0.0 <= seconds <= MAX_SECONDS:
                 raise InvalidRequest(flag, f"must be in [0, {MAX_SECONDS:g}], got {seconds}")
@@ -115,6 +121,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         draft=draft,
         max_sessions=given.max_sessions,
         max_prompt_len=given.max_prompt_len,
+        max_queue_ms=given.max_queue_ms,
         grace_s=given.grace_s,
         verifier_id=given.verifier_id,
         wait_drafters_s=given.wait_drafters_s,
@@ -162,6 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-context", type=int, default=0, help="positions per sequence; 0: the model's own")
     add("--max-sessions", type=int, default=32)
     add("--max-prompt-len", type=int, default=0, help="tokens of a prefix at most; 0: as many as fit the context")
+    queue = "a request that would wait longer for its first step is refused, and told when to come again; 0: none is"
+    add("--max-queue-ms", type=float, default=DEFAULT_MAX_QUEUE_MS, metavar="MS", help=f"{queue} (%(default)s)")
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")

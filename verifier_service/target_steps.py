@@ -116,7 +116,9 @@ class TargetSteps:
             return
         self.num_steps += 1
         self.loan.count(lent)
-        if not reads:
+        if reads:
+            self._sessions.queue.observe(result.num_rows, result.step_us, self.cost)
+        else:
             self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting)
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)

@@ -28,7 +28,8 @@ INFO_TIMEOUT_S = 10.0
 
 
 class OutriderClient:
-    """Made by `connect`. Calls raise the errors of outrider.errors, as the gateway meant them; DeadlinePassed after timeout_s."""
+    """Made by `connect`. Calls raise the errors of outrider.errors, as the gateway meant them; DeadlinePassed after timeout_s.
+    Overloaded.retry_after_s says when to ask again, where somebody could tell."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address

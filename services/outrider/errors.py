@@ -44,7 +44,11 @@ class DoesNotFit(InvalidRequest):
 
 
 class Overloaded(OutriderError):
-    """No room at the moment; the same request may succeed later."""
+    """No room at the moment; the same request may succeed later. retry_after_s: an estimate of when; None: nobody knows."""
+
+    def __init__(self, problem: str, retry_after_s: float | None = None) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
 
 
 class UnknownSession(OutriderError):

@@ -47,7 +47,7 @@ def test_imports_and_declared_dependencies_are_the_same() -> None:
 def test_everything_that_make_installs_is_pinned() -> None:
     extras = PROJECT["optional-dependencies"]
     wanted = names_of(PROJECT["dependencies"]) | names_of(extras["dev"]) | names_of(extras["otlp"]) | names_of(extras["redis"])
-    wanted |= names_of(extras["peers"])
+    wanted |= names_of(extras["peers"]) | names_of(extras["ray"])
     assert wanted <= pinned().keys()
 
 

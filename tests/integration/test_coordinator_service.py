@@ -5,6 +5,7 @@ pytest tests/integration/test_coordinator_service.py
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -13,15 +14,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fakes_coordinator import ANNOUNCE_EVERY_S, FakeFleet, Finished, coordinator_over, fake_replica
+from fakes_coordinator import ANNOUNCE_EVERY_S, WAIT_S, FakeFleet, Finished, coordinator_over, fake_replica
+from outrider.coordinator.fleet import Fleet
 from outrider.coordinator.server import start_coordinator
 from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
-from outrider.coordinator.state import Coordination
+from outrider.coordinator.waking_clock import MAX_GAP_S
 from outrider.errors import InvalidRequest, Overloaded, Superseded, Unavailable, UnknownSession
 from outrider.rpc.channel import open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.convert.fleet import replica_from_proto, replica_to_proto, wish_to_proto
-from outrider.rpc.status import DeadlinePassed, error_from_rpc
+from outrider.rpc.status import RETRY_AFTER_KEY, DeadlinePassed, error_from_rpc
 from outrider.types.fleet import Placement, PlacementWish, Role
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
@@ -90,9 +92,11 @@ async def test_a_place_hands_the_wish_in_and_the_placement_out() -> None:
     assert (answer.placement_id, answer.token_us, answer.epoch, answer.drafts_off) == (1, 123.5, 4, False)
 
 
-async def test_a_placement_without_drafters_turns_drafts_off() -> None:
-    async with stub_of(FakeFleet(choose=lambda wish: Placement("h:1", (), (), 1.0, ""))) as stub:
-        assert (await stub.Place(wish_to_proto(WISH))).drafts_off
+@pytest.mark.parametrize("drafts_off", [True, False])
+async def test_a_placement_without_drafters_says_whether_drafts_are_off(drafts_off: bool) -> None:
+    async with stub_of(FakeFleet(choose=lambda wish: Placement("h:1", (), (), 1.0, "", drafts_off))) as stub:
+        answer = await stub.Place(wish_to_proto(WISH))
+    assert (answer.drafts_off, list(answer.drafters)) == (drafts_off, [])
 
 
 async def test_a_full_fleet_says_when_to_come_again_and_an_empty_one_does_not() -> None:
@@ -101,11 +105,11 @@ async def test_a_full_fleet_says_when_to_come_again_and_an_empty_one_does_not() 
         full = await refused(stub.Place(wish_to_proto(WISH)))
         fleet.refuse = Unavailable("no verifier fits")
         empty = await refused(stub.Place(wish_to_proto(WISH)))
-    assert isinstance(error_from_rpc(full), Overloaded)
-    assert str(error_from_rpc(full)) == "all are full"
-    assert metadata_of(full)["retry-after-ms"] == "20"
+    error = error_from_rpc(full)
+    assert isinstance(error, Overloaded)
+    assert (str(error), error.retry_after_s) == ("all are full", ANNOUNCE_EVERY_S)
     assert isinstance(error_from_rpc(empty), Unavailable)
-    assert "retry-after-ms" not in metadata_of(empty)
+    assert RETRY_AFTER_KEY not in metadata_of(empty)
 
 
 async def test_a_finish_reaches_the_state_only_when_the_epoch_is_its_own() -> None:
@@ -116,6 +120,31 @@ async def test_a_finish_reaches_the_state_only_when_the_epoch_is_its_own() -> No
         failure = await refused(stub.Finish(pb.FinishRequest(placement_id=1, token_us=float("nan"), epoch=4)))
     assert fleet.finished == [Finished(1, 8, 2.5, "it died")]
     assert "token_us" in str(failure.details())
+
+
+async def test_a_gateway_that_gave_up_names_the_request_instead() -> None:
+    fleet = FakeFleet(epoch=4)
+    async with stub_of(fleet) as stub:
+        await stub.Finish(pb.FinishRequest(request_id="word/r-1"))
+        failure = await refused(stub.Finish(pb.FinishRequest(request_id="x" * 300)))
+    assert (fleet.given_up, fleet.finished) == (["word/r-1"], [])
+    assert "request_id" in str(failure.details())
+
+
+async def test_a_coordinator_that_was_stopped_reads_the_heartbeats_that_wait_before_it_gives_anybody_up() -> None:
+    now = [0.0]
+    server = await start_coordinator(["127.0.0.1:0"], Fleet(1), lambda: now[0])
+    try:
+        async with open_channel(server.address) as channel:
+            stub: Any = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Announce(pb.AnnounceRequest(replica=replica_to_proto(fake_replica())))
+            now[0] += 3_600.0  # nothing ran meanwhile
+            assert len((await stub.GetTopology(pb.GetTopologyRequest())).replicas) == 1
+            async with asyncio.timeout(WAIT_S):
+                while (await stub.GetTopology(pb.GetTopologyRequest())).replicas:  # silence while it runs is silence
+                    now[0] += MAX_GAP_S / 2
+    finally:
+        await server.stop(grace_s=0.0)
 
 
 async def test_a_drain_is_told_with_the_next_heartbeat() -> None:
@@ -133,7 +162,7 @@ async def test_a_drain_is_told_with_the_next_heartbeat() -> None:
 
 async def test_a_coordinator_is_healthy_from_its_start_and_takes_calls() -> None:
     fleet = FakeFleet(epoch=6)
-    server = await start_coordinator(["127.0.0.1:0"], Coordination(fleet, ANNOUNCE_EVERY_S))
+    server = await start_coordinator(["127.0.0.1:0"], fleet)
     try:
         async with open_channel(server.address) as channel:
             health = health_pb2_grpc.HealthStub(channel)
@@ -152,5 +181,5 @@ async def test_a_placement_nobody_waits_for_is_not_made() -> None:
 
     fleet = FakeFleet()
     with pytest.raises(DeadlinePassed):
-        await FleetServicer(Coordination(fleet, ANNOUNCE_EVERY_S)).Place(wish_to_proto(WISH), cast(Context, PassedDeadline()))
+        await FleetServicer(fleet).Place(wish_to_proto(WISH), cast(Context, PassedDeadline()))
     assert fleet.wishes == []

@@ -19,6 +19,7 @@ from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold,
 from outrider.errors import Cancelled, Overloaded, Unavailable
 from outrider.gateway.limits import FailoverLimits, GatewayLimits
 from outrider.rpc.status import DeadlinePassed
+from outrider.rpc.turnover import FIRST_HELD_S
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest, Started
 from outrider.v1 import generation_pb2 as pb
 
@@ -119,6 +120,32 @@ async def test_one_sample_refused_closes_the_others_and_refuses_the_request() ->
     async with gateway_over(Half(LETTERS)) as under_test:
         with pytest.raises(Overloaded, match="no room for the second"):
             await consume(under_test, replace(REQUEST, num_samples=3))
+
+
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "told_s"), [(2.0, 0.5, 0.5), (0.5, 2.0, 0.5), (None, 0.5, 0.5), (0.5, None, 0.5), (None, None, None)]
+)
+async def test_when_all_are_full_the_client_is_told_the_soonest_time(
+    first_s: float | None, second_s: float | None, told_s: float | None
+) -> None:
+    verifiers = [FakeVerifier(LETTERS, refuse=Overloaded("full", pause_s)) for pause_s in (first_s, second_s)]
+    async with gateway_over(*verifiers) as under_test:
+        for _ in range(2):  # who is asked first takes turns
+            with pytest.raises(Overloaded, match="full") as refused:
+                await consume(under_test, REQUEST)
+            assert refused.value.retry_after_s == told_s
+
+
+async def test_a_full_gateway_says_when_to_come_again() -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake, limits=GatewayLimits(max_live_requests=1)) as under_test:
+        first = asyncio.ensure_future(consume(under_test, REQUEST))
+        await fake.wait_live(1)
+        with pytest.raises(Overloaded, match="requests are live") as refused:
+            await consume(under_test, replace(REQUEST, request_id="other"))
+        assert refused.value.retry_after_s == FIRST_HELD_S
+        fake.release.set()
+        await first
 
 
 async def test_one_sample_that_fails_ends_the_others() -> None:

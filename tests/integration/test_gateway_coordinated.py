@@ -20,6 +20,7 @@ from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, 
 from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits
 from outrider.gateway.limits import FailoverLimits
+from outrider.gateway.placing import WORD_BYTES
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
 from outrider.rpc.status import RemoteFailure
@@ -85,6 +86,9 @@ async def test_a_request_costs_one_place_and_one_finish_and_goes_where_it_was_pl
         wish = wishes[0]
         assert (wish.prefix_len, wish.max_tokens, wish.num_samples, wish.wants_drafts) == (3, 5, 1, True)
         assert wish.fingerprint == fake_identity().fingerprint
+        words = {one.request_id.partition("/")[0] for one in wishes}
+        assert len(words) == 1, "the gateway's own"
+        assert len(words.pop()) == 2 * WORD_BYTES
 
 
 async def test_samples_of_a_request_share_one_placement() -> None:
@@ -97,15 +101,18 @@ async def test_samples_of_a_request_share_one_placement() -> None:
         assert fleet.fleet.finished[0].num_tokens == 3 * len(TOKENS)
 
 
-async def test_chosen_drafters_are_handed_on_and_none_turn_drafts_off() -> None:
+async def test_chosen_drafters_are_handed_on_and_drafts_turned_off_where_none_would_pay() -> None:
     async with coordinated(FakeFleet()) as fleet:
         placed_at(fleet, 0, drafters=("h:1", "h:2"))
         await fleet.answer()
+        placed_at(fleet, 0, drafts_off=True)
+        await fleet.answer()
         placed_at(fleet, 0)
         await fleet.answer()
-        first, second = fleet.first.starts
+        first, second, third = fleet.first.starts
         assert (list(first.drafters), first.draft.off) == (["h:1", "h:2"], False)
         assert (list(second.drafters), second.draft.off) == ([], True)
+        assert (list(third.drafters), third.draft.off) == ([], False), "none is known: the verifier may have means of its own"
 
 
 async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_drafts() -> None:
@@ -115,7 +122,7 @@ async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_dra
         fleet.announce(replace(fake_replica("verifier-0", one.addresses[0]), pairs=pair), 0.0)
         num_before = fleet.num_topologies
         await fleet.until(lambda: fleet.num_topologies >= num_before + 3)
-        placed_at(one, 0)
+        placed_at(one, 0, drafts_off=True)
         await one.answer()
         assert not one.first.starts[0].draft.off
 

@@ -1,7 +1,7 @@
 """A local Ray cluster: the coordinator and two replicas as actors, each killed and each back. Replicas are cheap executables that
 announce themselves as the real ones do.
 
-Needs the extra `ray`; minutes rather than seconds on a busy machine:
+Needs the extra `ray`, which `make test-all` installs; minutes rather than seconds on a busy machine:
 
     pytest -m slow tests/integration/test_ray_cluster.py
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fakes_coordinator import coordination_of_a_fake
+from fakes_coordinator import state_of_a_fake
 from outrider.coordinator.cluster import LOCAL_NODE_IP, Cluster, ClusterOptions
 from outrider.coordinator.replica_actor import ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionLimits
@@ -64,7 +64,7 @@ async def incarnations(coordinator: str, wanted: Any) -> dict[str, int]:
 
 
 async def test_a_killed_replica_and_a_killed_coordinator_come_back(cluster: Cluster) -> None:
-    coordinator = await asyncio.to_thread(cluster.start_fleet, f"{LOCAL_NODE_IP}:{free_port()}", coordination_of_a_fake)
+    coordinator = await asyncio.to_thread(cluster.start_fleet, f"{LOCAL_NODE_IP}:{free_port()}", state_of_a_fake)
     replicas = [cluster.start_replica(spec(coordinator, replica_id)) for replica_id in ("one", "two")]
     for replica in replicas:
         assert await asyncio.to_thread(replica.wait_ready, START_S)

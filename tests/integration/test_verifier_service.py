@@ -17,6 +17,8 @@ import pytest
 from fakes import TableEngine, TruthTable
 from fakes_drafter_service import FakeDrafterService, serving_drafter, table_identity
 from outrider.engine.config import EngineConfig
+from outrider.errors import Overloaded
+from outrider.rpc.status import MAX_RETRY_AFTER_S, error_from_rpc
 from outrider.types.step import StepPlan, StepResult
 from outrider.v1 import drafter_pb2, generation_pb2, sampling_pb2
 from outrider.v1 import verifier_pb2 as pb
@@ -57,6 +59,12 @@ class Serving:
                 num_drafter_sessions = self.server.scheduler.snapshot.num_drafter_sessions
                 if (live.sessions, live.streams, live.kv_blocks_used, num_drafter_sessions) == (0, 0, 0, 0):
                     return
+
+    async def until_asked(self, num_starts: int) -> None:
+        """Return once so many starts wait for the engine thread."""
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while len(self.server.scheduler.inbox) < num_starts:
+                await asyncio.sleep(0)
 
     async def until_connected(self, endpoint: str) -> None:
         async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -135,6 +143,27 @@ async def refusal(serving: Serving, message: pb.DecodeStart) -> tuple[grpc.Statu
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await decode(serving, message)
     return failure.value.code(), failure.value.details() or ""
+
+
+async def test_a_start_behind_too_long_a_prompt_is_refused_with_the_time_to_come_again(folder: Path) -> None:
+    """A step of sixteen rows claims a second: what is left to read of 3,000 tokens takes minutes, of which one is borne."""
+    engine = TableEngine(TABLE, max_rows=16, num_blocks=1024, step_us=1_000_000)
+    prompt = [2 + at % 30 for at in range(3_000)]
+    async with serving(folder, engine=engine, max_queue_ms=60_000.0) as verifier:
+        long = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
+        with verifier.server.scheduler.inbox._lock:  # the engine thread takes in nothing, so it has read nothing when both are there
+            await long.write(pb.DecodeRequest(start=start("long", 5, prefix=prompt, num_prompt_tokens=len(PROMPT) + len(prompt))))
+            second = asyncio.ensure_future(decode(verifier, start("second")))
+            await verifier.until_asked(2)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await second
+        error = error_from_rpc(refused.value)
+        long.cancel()
+        await verifier.until_idle()
+        assert (await decode(verifier, start("third"))).tokens == truth()
+    assert isinstance(error, Overloaded)
+    assert "--max-queue-ms 60000" in str(error)
+    assert error.retry_after_s == MAX_RETRY_AFTER_S
 
 
 @pytest.mark.parametrize("pacing", ["plain", "serial", "pearl"])

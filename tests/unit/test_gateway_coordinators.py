@@ -13,7 +13,7 @@ import pytest
 
 from drafter_service.settings import parse_settings
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
-from outrider.errors import InvalidRequest, Unavailable
+from outrider.errors import InvalidRequest, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
 from outrider.gateway.placing import FIRST_DIGEST_TOKENS, prefix_digests
 from outrider.gateway.topology import Topology, merged
@@ -41,6 +41,39 @@ async def test_who_did_not_place_in_time_is_not_asked_again_before_it_has_answer
         assert fleet.num_asked == num_asked, "it was not asked"
         await coordinators.refresh()
         assert await coordinators.place(WISH) is not None
+
+
+async def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:
+    fleet = placing_fleet()
+    fleet.is_slow = True
+    async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
+        coordinators = Coordinators([address], replace(PATIENT, place_timeout_s=0.05))
+        stack.push_async_callback(coordinators.close)
+        await coordinators.refresh()
+        assert await coordinators.place(PlacementWish("too late")) is None
+        await fleet.until(lambda: fleet.given_up == ["too late"])
+        await coordinators.refresh()
+        coordinators._limits, num_asked = PATIENT, fleet.num_asked
+        waiting = asyncio.ensure_future(coordinators.place(PlacementWish("cancelled")))
+        async with asyncio.timeout(WAIT_S):
+            while fleet.num_asked == num_asked:
+                await asyncio.sleep(0)
+        waiting.cancel()
+        await fleet.until(lambda: fleet.given_up == ["too late", "cancelled"])
+
+
+async def test_what_was_refused_needs_no_end() -> None:
+    fleet = FakeFleet(refuse=Unavailable("no verifier fits"))
+    async with coordinator_over(fleet) as address:
+        coordinators = Coordinators([address], PATIENT)
+        await coordinators.refresh()
+        assert await coordinators.place(WISH) is None
+        await coordinators.refresh()
+        fleet.refuse = Overloaded("full")
+        with pytest.raises(Overloaded):
+            await coordinators.place(WISH)
+        await coordinators.close()
+    assert (len(fleet.wishes), fleet.given_up, fleet.finished) == (2, [], [])
 
 
 async def test_reports_under_way_are_bounded_and_go_out_before_the_end() -> None:

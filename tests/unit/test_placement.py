@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes_fleet import KNEE, STEP_US, drafter, identity, table_of, verifier, wish
 from outrider.coordinator.fleet_table import FleetTable
-from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, _Search, place, room_for
+from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, TRIAL_EVERY, _Search, place, room_for
 from outrider.coordinator.round_times import DRAFT_LENS, ROUND_OVERHEAD_US, drafted_us, plain_us, rows_of_steps
 from outrider.coordinator.step_times import GRID_ROWS, sampled, step_us
 from outrider.coordinator.verifier_table import MAX_KEPT_PAIRS
@@ -49,7 +49,7 @@ def verifiers(draw: st.DrawFn, name: str) -> Replica:
 
 
 def pair_measurements() -> st.SearchStrategy[PairMeasurement]:
-    return st.builds(PairMeasurement, st.integers(0, 20_000), st.one_of(st.none(), st.floats(0.0, 1.0)), st.booleans())
+    return st.builds(PairMeasurement, st.integers(0, 20_000), st.one_of(st.none(), st.floats(0.0, 1.0)), st.booleans(), st.floats(0.0, 1.0))
 
 
 @st.composite
@@ -60,7 +60,6 @@ def drafters(draw: st.DrawFn, name: str) -> Replica:
         draining=draw(st.booleans()),
         num_sessions=draw(st.integers(0, 17)),
         draft_us=draw(st.sampled_from((0.0, 300.0, 1_000.0, 9_000.0))),
-        late_share=draw(st.floats(0.0, 1.0)),
     )
 
 
@@ -210,10 +209,68 @@ def test_a_drafter_that_never_met_the_verifier_is_worth_a_try() -> None:
     assert placed.drafters[0] == "d1:1"
 
 
+QUICK = ((1, 300.0), (1024, 300.0))  # at two milliseconds there and back no drafter could help such a target
+
+
+def ids(num: int) -> list[str]:
+    return [f"request {at}" for at in range(num)]
+
+
+def tried(fleet: list[Replica], num: int, **fields: Any) -> dict[str, tuple[str, ...]]:
+    """Requests that were given drafters, of so many."""
+    table = table_of(fleet)
+    placed = {name: place(table, wish(request_id=name, **fields)) for name in ids(num)}
+    return {name: one.drafters for name, one in placed.items() if one.drafters}
+
+
+def test_pairs_that_never_met_are_tried_now_and_then_and_used_once_they_prove_near() -> None:
+    fleet = [verifier("v0", cost=QUICK), *(drafter(f"d{at}", draft_us=100.0) for at in range(12))]
+    found = tried(fleet, 64 * TRIAL_EVERY)
+    assert 64 / 2 < len(found) < 64 * 2, "a share of all, told by their ids"
+    assert found == tried(fleet[::-1], 64 * TRIAL_EVERY)
+    assert set(found.values()) == {(f"d{at}:1",) for at in range(12)}, "each has its turn, not the quickest only"
+    one = wish(request_id=next(iter(found)))
+    assert not place(table_of(fleet), one).drafts_off
+    assert place(table_of(fleet), one).decode_us == 0.0
+    near = [verifier("v0", cost=QUICK, pairs={"d5:1": PairMeasurement(100, 0.9)}), *fleet[1:]]
+    assert {drafters[0] for drafters in tried(near, 40).values()} == {"d5:1"}
+    assert len(tried(near, 40)) == 40
+    far = [verifier("v0", cost=QUICK, pairs={f"d{at}:1": PairMeasurement(9_000, 0.6) for at in range(12)}), *fleet[1:]]
+    assert tried(far, 64 * TRIAL_EVERY) == {}, "all have been measured"
+
+
+def test_nobody_is_tried_whom_no_distance_could_make_useful() -> None:
+    num = 8 * TRIAL_EVERY
+    assert tried([verifier("v0", cost=QUICK), drafter("d0", draft_us=100.0)], num)
+    for useless in ({"draft_us": 9_000.0}, {"draining": True}, {"num_sessions": 16}, {"identity": identity("another vocabulary")}):
+        assert tried([verifier("v0", cost=QUICK), drafter("d0", **{"draft_us": 100.0, **useless})], num) == {}
+    fleet = [verifier("v0", cost=QUICK), drafter("d0", draft_us=100.0)]
+    assert tried(fleet, num, wants_drafts=False) == tried(fleet, num, exclude=frozenset({"d0:1"})) == {}
+
+
+def test_a_trial_takes_no_place_of_the_best_drafter() -> None:
+    known = {f"d{at}:1": NEAR for at in range(2)}
+    fleet = [verifier("v0", pairs=known), *(drafter(f"d{at}", draft_us=500.0) for at in range(3))]
+    found = tried(fleet, 16 * TRIAL_EVERY)
+    assert {drafters[0] for drafters in found.values()} == {"d0:1"} or {drafters[0] for drafters in found.values()} == {"d1:1"}
+    assert any(drafters[1:] == ("d2:1",) for drafters in found.values())
+    assert all(len(drafters) <= MAX_DRAFTERS for drafters in found.values())
+
+
+def test_drafts_are_off_only_where_drafters_are_known_and_would_not_pay() -> None:
+    useless, full = drafter("d0", draft_us=9_500.0), drafter("d0", num_sessions=16)
+    assert place(table_of([verifier("v0"), useless]), wish()).drafts_off
+    assert not place(table_of([verifier("v0")]), wish()).drafts_off
+    assert not place(table_of([verifier("v0"), full]), wish()).drafts_off
+    assert not place(table_of([verifier("v0"), useless]), wish(wants_drafts=False)).drafts_off
+    assert not place(table_of([verifier("v0"), drafter("d0")]), wish()).drafts_off
+
+
 @pytest.mark.parametrize("late", [0.0, 0.9])
 def test_a_drafter_that_is_busy_or_late_comes_after_one_that_is_not(late: float) -> None:
-    tired = drafter("d0", late_share=late, num_sessions=0 if late else 6)
-    placed = place(table_of([verifier("v0"), tired, drafter("d1", draft_us=1_200.0)]), wish())
+    tired = drafter("d0", num_sessions=0 if late else 6)
+    pairs = {"d0:1": replace(NEAR, late_share=late), "d1:1": NEAR}
+    placed = place(table_of([verifier("v0", pairs=pairs), tired, drafter("d1", draft_us=1_200.0)]), wish())
     assert placed.drafters[0] == "d1:1"
 
 

@@ -9,7 +9,16 @@ import grpc
 import pytest
 
 from outrider import errors
-from outrider.rpc.status import STATUS_CODES, DeadlinePassed, RemoteFailure, error_from_rpc, error_metadata, status_of
+from outrider.rpc.status import (
+    MAX_RETRY_AFTER_S,
+    RETRY_AFTER_KEY,
+    STATUS_CODES,
+    DeadlinePassed,
+    RemoteFailure,
+    error_from_rpc,
+    error_metadata,
+    status_of,
+)
 
 INSTANCES: list[errors.OutriderError] = [
     errors.InvalidRequest("n", "must be in [1, 16], got 0"),
@@ -39,6 +48,20 @@ def test_an_error_comes_back_as_itself(error: errors.OutriderError) -> None:
     assert type(returned) is type(error)
     assert str(returned) == str(error)
     assert getattr(returned, "field", None) == getattr(error, "field", None)
+
+
+@pytest.mark.parametrize(("pause_s", "heard_s"), [(None, None), (0.25, 0.25), (0.0, 0.001), (1e9, MAX_RETRY_AFTER_S)])
+def test_an_overload_says_when_to_come_again(pause_s: float | None, heard_s: float | None) -> None:
+    returned = error_from_rpc(as_failure(errors.Overloaded("full", pause_s)))
+    assert isinstance(returned, errors.Overloaded)
+    assert returned.retry_after_s == heard_s
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "1.5", "٣", "9" * 5000])
+def test_a_pause_that_is_none_is_no_pause(text: str) -> None:
+    returned = error_from_rpc(as_failure(errors.Overloaded("full"), ((RETRY_AFTER_KEY, text),)))
+    assert isinstance(returned, errors.Overloaded)
+    assert returned.retry_after_s is None
 
 
 def test_every_error_class_of_ours_has_a_status_in_the_table() -> None:

@@ -12,27 +12,15 @@ import pytest
 from fakes_verifier import fake_identity
 from outrider.errors import InvalidRequest
 from outrider.session.statistics import TESTS_TO_REMEMBER, SessionStatistics
-from verifier_service.drafter_record import MAX_DRAFTERS, DrafterRecord
-from verifier_service.fleet_entry import queue_us
+from verifier_service.drafter_record import MAX_DRAFTERS, MIN_ROUNDS, DrafterRecord
 from verifier_service.inbox import Inbox, PairDown
 from verifier_service.pairs import MAX_PAIRS, Pairs
-
-COST = ((1, 100.0), (10, 190.0), (20, 290.0))
 
 
 def judged(num_right: int, num_wrong: int) -> SessionStatistics:
     statistics = SessionStatistics()
     statistics.count_overtaken([True] * num_right + [False] * num_wrong)
     return statistics
-
-
-@pytest.mark.parametrize(("num_unread", "expected"), [(0, 0.0), (1, 100.0), (10, 190.0), (20, 290.0), (30, 480.0), (45, 720.0)])
-def test_the_queue_is_the_steps_that_others_prompts_take(num_unread: int, expected: float) -> None:
-    assert queue_us(COST, 20, num_unread) == pytest.approx(expected)
-
-
-def test_nothing_is_estimated_before_anything_was_measured() -> None:
-    assert queue_us((), 20, 30) == 0.0
 
 
 def test_a_drafters_record_follows_sessions_that_were_its_own() -> None:
@@ -46,6 +34,27 @@ def test_a_drafters_record_follows_sessions_that_were_its_own() -> None:
     record.count(["a"], judged(0, 40))
     low = record.rates()["a"]
     assert 0.5 < low < high, "one session does not overturn those before it"
+
+
+def rounds(num_rounds: int, num_late: int) -> SessionStatistics:
+    statistics = SessionStatistics()
+    statistics.num_rounds, statistics.num_missed_deadlines = num_rounds, num_late
+    return statistics
+
+
+def test_lateness_is_told_of_rounds_whether_or_not_any_guess_was_judged() -> None:
+    record = DrafterRecord()
+    record.count(["a"], rounds(MIN_ROUNDS - 1, 20))
+    record.count(["a", "b"], rounds(1_000, 1_000))  # whose fault?
+    assert record.late_shares() == {}
+    record.count(["a"], rounds(9, 0))
+    assert record.late_shares() == {"a": pytest.approx(20 / (MIN_ROUNDS + 8), rel=0.02)}
+    for _ in range(100):
+        record.count(["a"], rounds(100, 0))
+    assert record.late_shares()["a"] < 0.01, "what was is forgotten"
+    for number in range(MAX_DRAFTERS):
+        record.count([f"d{number}"], rounds(MIN_ROUNDS, MIN_ROUNDS))
+    assert record.late_shares() == {f"d{number}": 1.0 for number in range(MAX_DRAFTERS)}
 
 
 def test_a_record_is_bounded_and_forgets_whom_it_heard_of_longest_ago() -> None:
@@ -69,11 +78,13 @@ async def test_a_drafter_named_longest_ago_gives_way_and_configured_ones_never()
         assert len(pairs.all()) == MAX_PAIRS
         third = next(pair for pair in pairs.all() if pair.endpoint == "h:3")
         third._up, third._connection = True, 7
+        third.clock.sample(0, 0, 7_500)
         pairs.connect(["h:99"])
         names = {pair.endpoint for pair in pairs.all()}
         assert len(names) == MAX_PAIRS
         assert {"h:1", "h:2", "h:99"} <= names
         assert "h:3" not in names
+        assert pairs.past_round_trips_us == {"h:3": 7}, "how far it is stays known"
         lost = [item for item in inbox.take(0.0) if isinstance(item, PairDown)]
         assert [(down.drafter, down.connection) for down in lost] == [("h:3", 7)], "sessions hear of it"
         pairs.push({("h:3", 7): []})

@@ -1,6 +1,7 @@
 """`outrider bench fleet`: the coordinator's placement against round-robin and least-loaded, in a simulated fleet of up to thousands.
 
-Everything but the wall time of placements is virtual and the same on every machine. Measures no service of ours but `Fleet`.
+Everything but the wall time of placements is virtual and the same on every machine. Measures no service of ours but `Fleet`; with --actor
+a real coordinator, and nothing else (real_places.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from rich.table import Table
 from outrider.cli.console import make_console
 from outrider.errors import InvalidRequest
 from outrider_bench.facts import measurement_facts
+from outrider_bench.fleet import real_places
 from outrider_bench.fleet.event_loop import EventLoop, Run
 from outrider_bench.fleet.strategies import STRATEGIES, Coordinator
 from outrider_bench.fleet.world import make_world
 from outrider_bench.markdown_table import markdown_table
 
 MAX_VERIFIERS, MAX_DRAFTERS, MAX_SESSIONS = 4_096, 8_192, 1_000_000
+MAX_PLACES = 3_000  # at a real coordinator, where --sessions does not say
 _HEADINGS = ("placement", "tokens/s", "ms/token p50", "p99", "first token ms p50", "p99", "warm further turns", "refused")
 _KEYS = ("tokens_per_s", "token_ms_p50", "token_ms_p99", "first_token_ms_p50", "first_token_ms_p99", "warm_share", "refused")
 
@@ -39,8 +42,13 @@ FULL, QUICK = Size(), Size(64, 128, 4_000)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate and show."""
+    """Simulate, or with --actor place, and show."""
     size = size_of(args)
+    if args.ray and not args.actor:
+        raise InvalidRequest("ray", "says where the coordinator of --actor runs; give both")
+    if args.actor:
+        num_places = min(size.sessions, MAX_PLACES) if args.sessions is None else size.sessions
+        return real_places.run(args, make_world(size.verifiers, size.drafters, args.sim_seed), num_places)
     simulation = Run(make_world(size.verifiers, size.drafters, args.sim_seed), size.sessions, args.sim_seed)
     numbers: dict[str, dict[str, float]] = {}
     place_ms: dict[str, float] = {}

@@ -122,7 +122,11 @@ class Coordinator:
 
     def choose(self, turn: Turn, now_s: float) -> Chosen | None:
         wish = PlacementWish(
-            f"user {turn.user}", turn.tenant, turn.prefix_len, max_tokens=MAX_ANSWER_LEN, prefix_digests=turn.digests(turn.prefix_len)
+            f"{turn.user} {turn.conversation} {turn.prefix_len}",
+            turn.tenant,
+            turn.prefix_len,
+            max_tokens=MAX_ANSWER_LEN,
+            prefix_digests=turn.digests(turn.prefix_len),
         )
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         try:

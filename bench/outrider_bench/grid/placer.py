@@ -51,11 +51,12 @@ class Placer:
         self._verifiers = {f"verifier{number}": number for number in range(pair.verifiers)}
         self.drafters = {f"drafter{number}": number for number in range(pair.drafters)}
         self._round_trip_us = round(round_trip_us)
+        self._num_placed = 0
 
     @property
     def announce_every_s(self) -> float:
         """Between heartbeats."""
-        return self._fleet.limits.announce_every_s
+        return self._fleet.announce_every_s
 
     def hear(self, verifiers: list[VerifierNews], drafters: list[DrafterNews], now_s: float) -> None:
         """Everybody's heartbeat."""
@@ -71,7 +72,9 @@ class Placer:
 
     def place(self, prompt_len: int, output_len: int, now_s: float) -> Placed:
         """A place for a request."""
-        placement_id, placement = self._fleet.place(PlacementWish("simulated", prefix_len=prompt_len, max_tokens=output_len), now_s)
+        self._num_placed += 1
+        request_id = f"simulated/{self._num_placed}"
+        placement_id, placement = self._fleet.place(PlacementWish(request_id, prefix_len=prompt_len, max_tokens=output_len), now_s)
         return Placed(placement_id, self._verifiers[placement.verifier], placement.drafters)
 
     def finished(self, placement_id: int, now_s: float) -> None:

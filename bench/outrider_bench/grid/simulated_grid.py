@@ -27,7 +27,7 @@ from outrider_bench.simulation.text import Text, traced_text
 from outrider_bench.simulation.verifier_process import VerifierProcess
 from outrider_bench.simulation.world import World
 from verifier_service.drafter_record import DrafterRecord
-from verifier_service.fleet_entry import queue_us
+from verifier_service.queue_time import QueueTime
 from verifier_service.settings import DraftDefaults
 
 DRAFT_TIME_RATE = 1 / 16  # as in drafter_service.scheduler
@@ -298,12 +298,11 @@ class SimulatedGrid:
             raise StuckError(f"a policy wants to be asked again at {plan.wake_us}, which is over, and takes nobody")
 
     def _beat(self) -> None:
-        max_rows = self._world.costs.max_rows
-        verifiers = []
+        queue, verifiers = QueueTime(self._world.costs.max_rows), []
         for each in self._verifiers:
-            cost = each.process.cost.points
-            waits_us = queue_us(cost, max_rows, each.process.num_unread)
-            verifiers.append(VerifierNews(each.process.num_sessions, cost, waits_us, each.record.rates()))
+            cost = each.process.cost
+            waits_us = queue.wait_us(each.process.num_unread, 0, cost)
+            verifiers.append(VerifierNews(each.process.num_sessions, cost.points, waits_us, each.record.rates()))
         drafters = [DrafterNews(self._num_sessions_at(each.name), each.token_us) for each in self._drafters]
         self._placer.hear(verifiers, drafters, self._now_us / 1e6)
         self._beat_us += round(1e6 * self._placer.announce_every_s)

@@ -40,6 +40,7 @@ _EXAMPLES = """examples:
   outrider bench simulate --quick --policies adaptive serial:16
   outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
+  outrider bench fleet --actor                what a placement takes over gRPC at a real coordinator of 1,000 verifiers and 2,000 drafters
 The last line is RESULT {json}."""
 
 
@@ -141,6 +142,8 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--verifiers", type=int, metavar="N", help="in the simulated fleet (1000; --quick: 64)")
     group.add_argument("--drafters", type=int, metavar="N", help="in the simulated fleet (2000; --quick: 128)")
+    group.add_argument("--actor", action="store_true", help="place at a real coordinator process that this fleet announces itself to")
+    group.add_argument("--ray", action="store_true", help="with --actor: then at the coordinator as a Ray actor too (extra `ray`)")
 
 
 def _positive(text: str) -> float:

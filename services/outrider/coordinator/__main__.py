@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, start_coordinator
-from outrider.coordinator.state import Coordination, new_coordination, new_epoch
+from outrider.coordinator.state import FleetState, new_epoch, new_fleet
 from outrider.errors import OutriderError
 from outrider.rpc.server import run_service, run_until_signal
 
@@ -25,9 +25,9 @@ _EPILOG = """example:
   python -m outrider.gateway --coordinator 127.0.0.1:7069 --listen 127.0.0.1:7070"""
 
 
-async def serve(listen: Sequence[str], coordination: Coordination) -> None:
+async def serve(listen: Sequence[str], state: FleetState) -> None:
     """Until a signal."""
-    server = await start_coordinator(listen, coordination)
+    server = await start_coordinator(listen, state)
     await run_until_signal(server, READY_NAME, None, STOP_GRACE_S)
 
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_coordination(new_epoch())))
+        run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_fleet(new_epoch())))
     except OutriderError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return 2

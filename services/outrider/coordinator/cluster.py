@@ -16,7 +16,7 @@ from typing import Any
 from outrider.coordinator.fleet_actor import ACTOR_NAME, FleetActor
 from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionReport
-from outrider.coordinator.state import Coordination, new_coordination
+from outrider.coordinator.state import FleetState, new_fleet
 from outrider.errors import OutriderError
 from outrider.launch.process import StartFailed
 
@@ -95,7 +95,7 @@ class Cluster:
         """Ray's name of this node."""
         return str(self.ray.get_runtime_context().get_node_id())
 
-    def start_fleet(self, listen: str, make: Callable[[int], Coordination] = new_coordination) -> str:
+    def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet) -> str:
         """The address of the cluster's coordinator; started here, for as long as this process lives, unless there is one. make: an empty
         fleet of an epoch. Raises StartFailed."""
         try:
@@ -141,7 +141,7 @@ class Cluster:
         self._replicas.clear()
         self._owns_fleet = False
 
-    def _start_fleet(self, listen: str, make: Callable[[int], Coordination]) -> Any:
+    def _start_fleet(self, listen: str, make: Callable[[int], FleetState]) -> Any:
         options = {
             "name": ACTOR_NAME,
             "namespace": NAMESPACE,

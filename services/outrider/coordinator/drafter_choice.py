@@ -18,6 +18,8 @@ from outrider.coordinator.verifier_table import PRIOR_ACCEPTANCE, UNKNOWN_ROUND_
 from outrider.types.fleet import PlacementWish, Role
 
 MAX_UNMEASURED = 8
+MIN_IN_TIME = 0.05  # of its rounds; a drafter that is later still is of no use anyway
+TRIAL_ROUND_TRIP_US = 200.0  # of a pair that is tried: in one zone; what is not worth it at this is worth it nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class UsableDrafters:
         self.mask: Mask = drafters.takes[:size] & (room >= wish.num_samples)
         self.mask[table.rows_of(Role.DRAFTER, wish.exclude)] = False
         self.token_us = drafters.crowded_us(wish.num_samples)
+        self.order = drafters.order
 
     def quickest_of(self, group: int) -> IntColumns:
         """At most MAX_UNMEASURED rows of a group, quickest first."""
@@ -79,9 +82,24 @@ class DrafterChoice:
         if not len(self._usable.token_us):
             return Candidates(rows, np.full(rows.shape, np.inf))
         draft_us = self._usable.token_us[np.maximum(rows, 0)]
+        draft_us[:, : measured.shape[1]] /= np.maximum(MIN_IN_TIME, 1.0 - self._verifiers.pair_late[verifier_rows])
         token_us = drafted_us(steps_us, num_sessions, draft_us, trip_us, acceptance)
         token_us[rows == NOBODY] = np.inf
         return Candidates(rows, token_us)
+
+    def trial(self, verifier_row: int, steps_us: FloatColumns, num_sessions: int, below_us: float, luck: int) -> int:
+        """A drafter that this verifier has not measured, and that might do better than below_us; NOBODY when there is none. luck: which."""
+        usable = self._usable.mask & (self._group[: len(self._usable.mask)] == self._verifiers.group[verifier_row])
+        met = self._verifiers.pair_rows[verifier_row]
+        usable[met[met != NOBODY]] = False
+        rows = np.flatnonzero(usable)
+        if not len(rows):
+            return NOBODY
+        shape = (1, len(rows))
+        pairs = self._usable.token_us[rows][None], np.full(shape, TRIAL_ROUND_TRIP_US), np.full(shape, PRIOR_ACCEPTANCE)
+        rows = rows[drafted_us(steps_us[None], np.array([num_sessions]), *pairs)[0] < below_us]
+        in_order = rows[np.argsort(self._usable.order[rows])]
+        return int(in_order[luck % len(rows)]) if len(rows) else NOBODY
 
     def _quickest_of(self, group: int) -> IntColumns:
         if group not in self._quickest:

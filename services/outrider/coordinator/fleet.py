@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from outrider.coordinator.fleet_table import FleetTable, Seat
+from outrider.coordinator.leases import Leases
 from outrider.coordinator.live_placements import LivePlacement, LivePlacements
 from outrider.coordinator.placement import amounts_of, place, room_for
 from outrider.coordinator.prefix_affinity import PrefixAffinity
@@ -17,15 +18,19 @@ from outrider.coordinator.tenant_shares import TenantShares
 from outrider.errors import Overloaded, Superseded, UnknownSession
 from outrider.types.fleet import Placement, PlacementWish, Replica, Role
 
+MIN_JUDGED_TOKENS = 16  # of a sample: fewer say more of one round than of a verifier
+
 
 @dataclass(frozen=True, slots=True)
 class FleetLimits:
-    """Bounds. announce_every_s: between heartbeats. lease_s: silence after which a replica is taken out. placement_lease_s: after which a
+    """Bounds. announce_every_s: between heartbeats of a replica, while they are no more than max_heartbeats_per_s in all; a larger fleet is
+    asked for them less often. lease_s: silence after which a replica is taken out, longer by as much as it was asked less often.
+    placement_lease_s: after which a
     placement that was never finished is forgotten. affinity_s: for which a prefix is believed to be warm. max_replicas: in lease.
-    max_incarnations: replicas that are gone and of which is still known which
-    incarnation was the newest, and whether it was to drain."""
+    max_incarnations: replicas that are gone and of which is still known which incarnation was the newest, and whether it was to drain."""
 
     announce_every_s: float = 0.5
+    max_heartbeats_per_s: float = 1000.0
     lease_s: float = 2.0
     placement_lease_s: float = 3600.0
     affinity_s: float = 600.0
@@ -42,7 +47,6 @@ class _Member:
     replica: Replica
     seat: Seat
     number: int
-    heard_s: float
     ordered_to_drain: bool = False
 
 
@@ -53,14 +57,20 @@ class Fleet:
         self.epoch = epoch
         self.limits = limits or FleetLimits()
         self._table = FleetTable(self.limits.max_replicas)
-        self._members: OrderedDict[str, _Member] = OrderedDict()  # by replica_id, longest silent first
+        self._members: dict[str, _Member] = {}  # by replica_id
         self._at_endpoint: dict[tuple[Role, str], str] = {}
         self._gone: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # newest incarnation, whether it was ordered to drain
         self._numbers = 0
+        self._leases = Leases()
         self._by_number: dict[int, _Member] = {}
         self._placements = LivePlacements(self.limits.max_placements, self.limits.placement_lease_s)
         self._tenants = TenantShares()
         self._affinity = PrefixAffinity(self.limits.max_affinity_entries, self.limits.affinity_s)
+
+    @property
+    def announce_every_s(self) -> float:
+        """Between heartbeats of a replica that is told so now."""
+        return max(self.limits.announce_every_s, len(self._members) / self.limits.max_heartbeats_per_s)
 
     def announce(self, replica: Replica, now_s: float) -> bool:
         """A heartbeat. True: it is asked to drain.
@@ -75,11 +85,11 @@ class Fleet:
             self._leave(member)
             member = None
         if member is None:
-            member = self._join(replica, now_s)
+            member = self._join(replica)
         else:
-            member.replica, member.heard_s = replica, now_s
-            self._members.move_to_end(replica.replica_id)
+            member.replica = replica
             self._table.update(member.seat, replica)
+        self._leases.renew(member.number, now_s + self.limits.lease_s * self.announce_every_s / self.limits.announce_every_s)
         if member.ordered_to_drain:
             self._table.refuse(member.seat)
         return member.ordered_to_drain
@@ -96,16 +106,23 @@ class Fleet:
     def finish(self, placement_id: int, num_tokens: int, token_us: float, failure: str, now_s: float) -> None:
         """It has ended. An id that is unknown is no error. failure: of its verifier, which takes no requests until its next heartbeat.
 
-        num_tokens and token_us (what came of it) are for whoever counts them; heartbeats tell the same of all requests together.
+        num_tokens, token_us: what came of it, which corrects what is expected of that verifier, where there is enough to judge by.
         """
         self._forget_silent(now_s)
         placement = self._placements.pop(placement_id)
         if placement is None:
             return
         loads = self._table.verifiers.load
-        if failure and loads.holds(placement.verifier):
-            self._table.verifiers.takes[placement.verifier.row] = False
+        if loads.holds(placement.verifier):
+            if failure:
+                self._table.verifiers.takes[placement.verifier.row] = False
+            elif num_tokens >= MIN_JUDGED_TOKENS * placement.num_samples and token_us and placement.decode_us:
+                self._table.verifiers.observe_pace(placement.verifier.row, token_us / placement.decode_us)
         self._release(placement)
+
+    def give_up(self, request_id: str, now_s: float) -> None:
+        """Whoever asked for this request's place has not waited for the answer. One that is unknown is no error."""
+        self.finish(self._placements.id_of(request_id), 0, 0.0, "", now_s)
 
     def drain(self, replica_id: str) -> None:
         """Take it out of placement, and tell it with its next heartbeat. Raises UnknownSession. Its next incarnation is not meant."""
@@ -133,12 +150,12 @@ class Fleet:
             raise Superseded(f"{replica.endpoint} belongs to replica {holder.replica.replica_id!r}, which was started later")
         self._leave(holder)  # one address has one process: the older one is gone and cannot say so
 
-    def _join(self, replica: Replica, now_s: float) -> _Member:
+    def _join(self, replica: Replica) -> _Member:
         if len(self._members) >= self.limits.max_replicas:
             raise Overloaded(f"the fleet has {len(self._members)} replicas, the most that it may have")
         self._numbers += 1
         was_ordered = self._gone.pop(replica.replica_id, None) == (replica.incarnation, True)  # it was silent for a while, no more
-        member = _Member(replica, self._table.join(replica), self._numbers, now_s, was_ordered)
+        member = _Member(replica, self._table.join(replica), self._numbers, was_ordered)
         self._members[replica.replica_id] = self._by_number[member.number] = member
         self._at_endpoint[replica.role, replica.endpoint] = replica.replica_id
         return member
@@ -146,6 +163,7 @@ class Fleet:
     def _leave(self, member: _Member) -> None:
         replica = member.replica
         self._table.leave(member.seat)
+        self._leases.end(member.number)
         del self._members[replica.replica_id], self._by_number[member.number]
         del self._at_endpoint[replica.role, replica.endpoint]
         self._gone[replica.replica_id] = replica.incarnation, member.ordered_to_drain
@@ -155,11 +173,8 @@ class Fleet:
 
     def _forget_silent(self, now_s: float) -> None:
         """Whoever and whatever is past its lease."""
-        while self._members:
-            longest_silent = next(iter(self._members.values()))
-            if now_s - longest_silent.heard_s <= self.limits.lease_s:
-                break
-            self._leave(longest_silent)
+        for number in self._leases.expired(now_s):
+            self._leave(self._by_number[number])
         for placement in self._placements.expired(now_s):
             self._release(placement)
 
@@ -177,7 +192,8 @@ class Fleet:
         drafting = tuple(drafters.load.add(drafter_row, (wish.num_samples,)) for drafter_row in rows)
         self._affinity.remember(wish.prefix_digests, member.number, now_s)
         self._tenants.add(wish.tenant, wish.num_samples)
-        return self._placements.add(LivePlacement(wish.tenant, wish.num_samples, held, drafting, now_s))
+        live = LivePlacement(wish.request_id, wish.tenant, wish.num_samples, held, drafting, now_s, placement.decode_us)
+        return self._placements.add(live)
 
     def _release(self, placement: LivePlacement) -> None:
         self._table.verifiers.load.remove(placement.verifier)

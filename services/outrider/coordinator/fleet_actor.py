@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 from outrider.coordinator.server import STOP_GRACE_S, start_coordinator
-from outrider.coordinator.state import Coordination, new_coordination, new_epoch
+from outrider.coordinator.state import FleetState, new_epoch, new_fleet
 from outrider.errors import InvalidRequest
 from outrider.rpc.server import RpcServer
 
@@ -27,7 +27,7 @@ class FleetActor:
     """listen: host:port. make: an empty fleet of an epoch. Serves from its construction on, for after a restart nobody calls it. Ray
     constructs it inside the event loop."""
 
-    def __init__(self, listen: str, make: Callable[[int], Coordination] = new_coordination) -> None:
+    def __init__(self, listen: str, make: Callable[[int], FleetState] = new_fleet) -> None:
         self._make = make
         self._listen = listen
         self._epoch = new_epoch()
@@ -51,14 +51,14 @@ class FleetActor:
         await (await asyncio.shield(self._server)).stop(None, STOP_GRACE_S)
 
     async def _serve(self) -> RpcServer:
-        coordination = self._make(self._epoch)
+        state = self._make(self._epoch)
         for _ in range(MAX_BIND_ATTEMPTS - 1):
             try:
-                return await start_coordinator([self._listen], coordination)
+                return await start_coordinator([self._listen], state)
             except InvalidRequest as error:
                 _LOG.warning("the coordinator does not serve yet: %s", error)
             await asyncio.sleep(BIND_PAUSE_S)
-        return await start_coordinator([self._listen], coordination)
+        return await start_coordinator([self._listen], state)
 
 
 def _end_unless_serving(server: asyncio.Task[RpcServer]) -> None:

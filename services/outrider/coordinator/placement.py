@@ -5,7 +5,9 @@ until the first one (waiting behind others, reading what of the prefix is not wa
 are ordered by a bound that no drafter could beat (the nearest and likeliest pair, the quickest drafter), then looked at with real
 drafters in this order, LOOK_AT of them at once, until the next bound is no better than the best one found, or MAX_LOOKED_AT were seen:
 so the choice is the best of all unless more than MAX_LOOKED_AT bounds are better than it.
-Equally quick verifiers are taken by load, then by endpoint. Must not know leases, tenants or what was placed before.
+Equally quick verifiers are taken by load, then by endpoint. One of TRIAL_EVERY requests, told by its id, also
+tries a drafter that its verifier has never met: a pair that UNKNOWN_ROUND_TRIP_US makes look useless would never be measured otherwise.
+Must not know leases, tenants or what was placed before.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from outrider.coordinator.drafter_choice import Candidates, DrafterChoice
+from outrider.coordinator.endpoint_order import order_of
 from outrider.coordinator.fleet_table import FleetTable
 from outrider.coordinator.interned import NOBODY
 from outrider.coordinator.round_times import drafted_us, plain_us, rows_of_steps
@@ -34,6 +37,7 @@ LOOK_AT, MAX_LOOKED_AT = 16, 64
 # ms a token at p99, 104 / 133 / 227 ms to the median first token, 40,400 / 40,000 / 39,000 tokens/s.
 SPREAD_TOKENS = 64
 PAYS_BELOW = 0.97  # of plain decoding's time: a gain smaller than the model's error is none
+TRIAL_EVERY = 32  # requests: what they all pay together for a pair that is no good is lost in the noise
 SPARE_SHARE = 0.5  # a drafter fuller than this is left to requests that have none
 _DIGITS = 3  # of a microsecond; verifiers that differ by less are equally quick
 _NOT_WARM: Mapping[int, float] = MappingProxyType({})
@@ -51,12 +55,13 @@ class Room:
 
 @dataclass(slots=True)
 class _Looked:
-    """Verifiers looked at so far: their rows, expected microseconds a token, and drafters."""
+    """Verifiers looked at so far: their rows, expected microseconds a token, and drafters. decode_us: as of Placement."""
 
     rows: IntColumns
     token_us: FloatColumns
     candidates: list[Candidates]
     plain_us: FloatColumns
+    decode_us: FloatColumns
 
 
 def room_for(table: FleetTable, wish: PlacementWish) -> Room:
@@ -102,18 +107,24 @@ class _Search:
         plain = plain_us(steps_us)
         opening_us = verifiers.load.load[QUEUE_US, rows] + _reading_us(verifiers, rows, wish, warm)
         opening = opening_us / min(wish.max_tokens, SPREAD_TOKENS)
-        bounds = np.round(opening + np.minimum(plain, self._least_us(rows, steps_us, num_sessions)), _DIGITS)
+        pace = verifiers.pace[rows]
+        bounds = np.round(opening + pace * np.minimum(plain, self._least_us(rows, steps_us, num_sessions)), _DIGITS)
         crowding = verifiers.load.load[SESSIONS, rows] / verifiers.max_sessions[rows]
         best_first = np.lexsort((verifiers.order[rows], crowding, bounds))
         self._rows, self._bounds = rows[best_first], bounds[best_first]
         self._num_sessions, self._steps_us = num_sessions[best_first], steps_us[best_first]
-        self._plain, self._opening = plain[best_first], opening[best_first]
+        self._plain, self._opening, self._pace = plain[best_first], opening[best_first], pace[best_first]
 
     def placement(self) -> Placement:
         """The best of those looked at."""
         looked = self._look()
         chosen = self._best_first(looked.rows, looked.token_us)[0]
         drafters = self._drafters_of(looked, chosen)
+        tried = self._tried(looked, chosen)
+        if tried != NOBODY and tried not in drafters:
+            drafters, decode_us = [*drafters[: MAX_DRAFTERS - 1], tried], 0.0
+        else:
+            decode_us = float(looked.decode_us[chosen])
         verifiers = self._table.verifiers
         return Placement(
             verifier=verifiers.endpoints[looked.rows[chosen]],
@@ -121,6 +132,8 @@ class _Search:
             alternatives=self._alternatives(looked, chosen),
             token_us=float(looked.token_us[chosen]),
             reason=self._reason(looked, chosen, len(drafters)),
+            drafts_off=not drafters and self._has_candidates(looked, chosen),
+            decode_us=decode_us,
         )
 
     def _least_us(self, rows: IntColumns, steps_us: FloatColumns, num_sessions: IntColumns) -> FloatColumns:
@@ -137,7 +150,7 @@ class _Search:
 
     def _look(self) -> _Looked:
         """Chunk by chunk, until no other could be better."""
-        looked = _Looked(self._rows[:0], self._bounds[:0], [], self._plain[:0])
+        looked = _Looked(self._rows[:0], self._bounds[:0], [], self._plain[:0], self._plain[:0])
         for begin in range(0, min(MAX_LOOKED_AT, len(self._rows)), LOOK_AT):
             if begin and looked.token_us.min() <= self._bounds[begin]:
                 break
@@ -153,7 +166,8 @@ class _Search:
             best = np.where(drafted < PAYS_BELOW * best, drafted, best)
         looked.rows = np.concatenate((looked.rows, rows))
         looked.plain_us = np.concatenate((looked.plain_us, self._plain[part]))
-        looked.token_us = np.concatenate((looked.token_us, np.round(self._opening[part] + best, _DIGITS)))
+        looked.decode_us = np.concatenate((looked.decode_us, best))
+        looked.token_us = np.concatenate((looked.token_us, np.round(self._opening[part] + self._pace[part] * best, _DIGITS)))
 
     def _best_first(self, rows: IntColumns, token_us: FloatColumns) -> list[int]:
         verifiers = self._table.verifiers
@@ -175,6 +189,19 @@ class _Search:
         spare = [row for row in ordered[1:] if table.num_sessions[row] + self._wish.num_samples <= SPARE_SHARE * table.max_sessions[row]]
         return [*ordered[:1], *spare[: MAX_DRAFTERS - 1]]
 
+    def _tried(self, looked: _Looked, chosen: int) -> int:
+        """A drafter to measure; NOBODY for most requests."""
+        luck, turn = divmod(order_of(self._wish.request_id), TRIAL_EVERY)
+        if self._drafters is None or turn:
+            return NOBODY
+        below_us = PAYS_BELOW * float(looked.plain_us[chosen])
+        num_sessions = int(self._num_sessions[chosen])  # they were looked at in this order
+        return self._drafters.trial(int(looked.rows[chosen]), self._steps_us[chosen], num_sessions, below_us, luck)
+
+    def _has_candidates(self, looked: _Looked, chosen: int) -> bool:
+        """Whether the chosen verifier could have any drafter."""
+        return self._drafters is not None and bool((looked.candidates[chosen // LOOK_AT].rows[chosen % LOOK_AT] != NOBODY).any())
+
     def _alternatives(self, looked: _Looked, chosen: int) -> tuple[str, ...]:
         """Of the same fingerprint, whose picks are the same bits: those looked at, then those with the next best bounds."""
         verifiers = self._table.verifiers
@@ -189,8 +216,7 @@ class _Search:
     def _reason(self, looked: _Looked, chosen: int, num_drafters: int) -> str:
         how = f"with {num_drafters} drafters" if num_drafters else "plainly"
         if not num_drafters and self._drafters is not None:
-            candidates = looked.candidates[chosen // LOOK_AT].rows[chosen % LOOK_AT]
-            how += ": drafting would not pay" if (candidates != NOBODY).any() else ": no drafter fits and has room"
+            how += ": drafting would not pay" if self._has_candidates(looked, chosen) else ": no drafter fits and has room"
         quickest = f"{looked.token_us[chosen]:.0f} us a token {how}"
         return f"{quickest}; best of {len(looked.rows)} looked at, {len(self._rows)} with room"
 

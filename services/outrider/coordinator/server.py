@@ -5,10 +5,13 @@ Knows how the parts are put together. Must not know the command line or Ray.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 
 from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
-from outrider.coordinator.state import Coordination
+from outrider.coordinator.state import FleetState
+from outrider.coordinator.waking_clock import WakingClock
 from outrider.rpc.server import RpcServer
 from outrider.v1.fleet_pb2_grpc import add_FleetServiceServicer_to_server
 
@@ -17,10 +20,11 @@ READY_NAME = "coordinator"
 STOP_GRACE_S = 1.0
 
 
-async def start_coordinator(listen: Sequence[str], coordination: Coordination) -> RpcServer:
-    """Bind and serve; the caller stops it. Raises InvalidRequest naming an address."""
-    server = RpcServer(listen)
-    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, FleetServicer(coordination))
+async def start_coordinator(listen: Sequence[str], state: FleetState, now_s: Callable[[], float] = time.monotonic) -> RpcServer:
+    """Bind and serve; the caller stops it. now_s: a monotonic clock. Raises InvalidRequest naming an address."""
+    server, clock = RpcServer(listen), WakingClock(now_s)
+    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, FleetServicer(state, clock))
     await server.start()
+    server.keep(asyncio.create_task(clock.tick(), name="waking clock"))
     await server.set_serving()
     return server

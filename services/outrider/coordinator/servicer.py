@@ -8,28 +8,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import grpc
-
-from outrider.coordinator.state import Coordination
+from outrider.coordinator.state import FleetState
 from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.address import check_address
 from outrider.rpc.context import Context, remaining_s
-from outrider.rpc.convert.bounds import bounded, finite, sentence
+from outrider.rpc.convert.bounds import bounded, finite, name, sentence
 from outrider.rpc.convert.fleet import MAX_US, replica_from_proto, replica_to_proto, wish_from_proto
-from outrider.rpc.status import DeadlinePassed, error_metadata, status_details
+from outrider.rpc.status import DeadlinePassed
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceServicer
 
 SERVICE_NAME = "outrider.v1.FleetService"
-RETRY_AFTER_KEY = "retry-after-ms"
 
 
 class FleetServicer(FleetServiceServicer):
     """One state, one event loop: calls never overlap inside it. clock_s: monotonic, seconds."""
 
-    def __init__(self, coordination: Coordination, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._state = coordination.state
-        self._announce_every_ms = max(1, round(coordination.announce_every_s * 1000))
+    def __init__(self, state: FleetState, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._state = state
         self._clock_s = clock_s
 
     async def Announce(self, request: pb.AnnounceRequest, context: Context) -> pb.AnnounceResponse:
@@ -37,7 +33,8 @@ class FleetServicer(FleetServiceServicer):
         replica = replica_from_proto(request.replica)
         check_address("replica.endpoint", replica.endpoint)
         drain = self._state.announce(replica, self._clock_s())
-        return pb.AnnounceResponse(epoch=self._state.epoch, announce_every_ms=self._announce_every_ms, drain=drain)
+        pause_ms = max(1, round(self._state.announce_every_s * 1000))
+        return pb.AnnounceResponse(epoch=self._state.epoch, announce_every_ms=pause_ms, drain=drain)
 
     async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:
         """See fleet.proto."""
@@ -48,13 +45,13 @@ class FleetServicer(FleetServiceServicer):
             placement_id, placement = self._state.place(wish, self._clock_s())
         except Overloaded as error:
             # Nothing is known better before the next heartbeats have come in.
-            metadata = (*error_metadata(error), (RETRY_AFTER_KEY, str(self._announce_every_ms)))
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, status_details(error), metadata)
+            error.retry_after_s = error.retry_after_s or self._state.announce_every_s
+            raise
         return pb.PlaceResponse(
             placement_id=placement_id,
             verifier=placement.verifier,
             drafters=placement.drafters,
-            drafts_off=not placement.drafters,
+            drafts_off=placement.drafts_off,
             token_us=placement.token_us,
             alternatives=placement.alternatives,
             epoch=self._state.epoch,
@@ -64,7 +61,9 @@ class FleetServicer(FleetServiceServicer):
         """See fleet.proto. Placements of another epoch were made by another coordinator, whose ids may be ours too."""
         num_tokens = bounded("num_tokens", request.num_tokens, 0)
         token_us = finite("token_us", request.token_us, 0.0, MAX_US)
-        if request.epoch == self._state.epoch:
+        if request.request_id:
+            self._state.give_up(name("request_id", request.request_id), self._clock_s())
+        elif request.epoch == self._state.epoch:
             self._state.finish(request.placement_id, num_tokens, token_us, sentence(request.failure), self._clock_s())
         return pb.FinishResponse()
 

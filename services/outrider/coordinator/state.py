@@ -6,10 +6,9 @@ Knows the questions only. Must not know how replicas are kept or places are chos
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.coordinator.fleet import Fleet, FleetLimits
+from outrider.coordinator.fleet import Fleet
 from outrider.types.fleet import Placement, PlacementWish, Replica
 
 
@@ -17,6 +16,11 @@ class FleetState(Protocol):
     """Times are seconds of one monotonic clock."""
 
     epoch: int
+
+    @property
+    def announce_every_s(self) -> float:
+        """How often a replica that is told so now is to announce itself."""
+        ...
 
     def announce(self, replica: Replica, now_s: float) -> bool:
         """A heartbeat. True: the replica is to drain. Raises Superseded for an older incarnation."""
@@ -30,6 +34,10 @@ class FleetState(Protocol):
         """A placement has ended; an unknown id is no error."""
         ...
 
+    def give_up(self, request_id: str, now_s: float) -> None:
+        """Nobody waited for this request's placement; an unknown one is no error."""
+        ...
+
     def drain(self, replica_id: str) -> None:
         """Take a replica out of placement and tell it. Raises UnknownSession."""
         ...
@@ -39,20 +47,11 @@ class FleetState(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Coordination:
-    """A state and how often replicas are asked to announce themselves, in seconds."""
-
-    state: FleetState
-    announce_every_s: float
-
-
 def new_epoch() -> int:
     """Larger for whoever starts later, on one machine and, as far as clocks agree, on several."""
     return time.time_ns()
 
 
-def new_coordination(epoch: int) -> Coordination:
-    """An empty fleet; replicas fill it within one heartbeat."""
-    limits = FleetLimits()
-    return Coordination(Fleet(epoch, limits), limits.announce_every_s)
+def new_fleet(epoch: int) -> FleetState:
+    """An empty one; replicas fill it within one heartbeat."""
+    return Fleet(epoch)

@@ -17,7 +17,7 @@ from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.topology import Topology, merged
 from outrider.rpc.channel import open_channel
 from outrider.rpc.convert.fleet import replica_from_proto, wish_to_proto
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import came_from_service, error_from_rpc
 from outrider.types.fleet import PlacementWish
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
@@ -97,7 +97,12 @@ class Coordinators:
             return None
         try:
             answer: pb.PlaceResponse = await leader.stub.Place(wish_to_proto(wish), timeout=self._limits.place_timeout_s, metadata=metadata)
+        except asyncio.CancelledError:
+            self._report(leader, pb.FinishRequest(request_id=wish.request_id))
+            raise
         except grpc.aio.AioRpcError as failure:
+            if not came_from_service(failure):  # it may have been placed all the same
+                self._report(leader, pb.FinishRequest(request_id=wish.request_id))
             error = error_from_rpc(failure)
             if isinstance(error, Overloaded):
                 raise error from failure
@@ -109,15 +114,18 @@ class Coordinators:
 
     def finish(self, placed: Placed, num_tokens: int, token_us: float, failure: str) -> None:
         """Report to whoever placed it; does not wait, and whether it arrives changes nothing for the request."""
-        if len(self._finishes) >= self._limits.max_finishes:
-            self.num_dropped += 1
-            return
         answer = placed.answer
         request = pb.FinishRequest(
             placement_id=answer.placement_id, num_tokens=num_tokens, token_us=token_us, failure=failure, epoch=answer.epoch
         )
         placer = next(one for one in self._all if one.address == placed.coordinator)
-        task = asyncio.create_task(self._finish(placer, request))
+        self._report(placer, request)
+
+    def _report(self, one: _Coordinator, request: pb.FinishRequest) -> None:
+        if len(self._finishes) >= self._limits.max_finishes:
+            self.num_dropped += 1
+            return
+        task = asyncio.create_task(self._finish(one, request))
         self._finishes.add(task)
         task.add_done_callback(self._finishes.discard)
 

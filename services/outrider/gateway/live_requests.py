@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from outrider.errors import AlreadyExists, Cancelled, OutriderError, Overloaded, UnknownSession
 from outrider.gateway.interruption import Interruption
 from outrider.gateway.limits import GatewayLimits
+from outrider.rpc.turnover import Turnover
 
 _MINTED_ID_BYTES = 12
 
@@ -26,6 +28,7 @@ class LiveRequests:
         self._empty = asyncio.Event()
         self._empty.set()
         self.num_samples = 0
+        self._turnover = Turnover()
 
     def __len__(self) -> int:
         return len(self._interruptions)
@@ -39,17 +42,21 @@ class LiveRequests:
         if request_id in self._interruptions:
             raise AlreadyExists(f"request_id: {request_id!r} is live already; abort it or choose another id")
         if len(self._interruptions) >= self._limits.max_live_requests:
-            raise Overloaded(f"{len(self._interruptions)} requests are live, at most {self._limits.max_live_requests}; retry later")
+            held = f"{len(self._interruptions)} requests are live, at most {self._limits.max_live_requests}; retry later"
+            raise Overloaded(held, self._turnover.retry_after_s(len(self)))
         if self.num_samples + num_samples > self._limits.max_live_samples:
-            raise Overloaded(f"{self.num_samples} samples are live and n is {num_samples}, at most {self._limits.max_live_samples} in all")
+            held = f"{self.num_samples} samples are live and n is {num_samples}, at most {self._limits.max_live_samples} in all"
+            raise Overloaded(held, self._turnover.retry_after_s(len(self)))
         request_id = request_id or f"req-{secrets.token_hex(_MINTED_ID_BYTES)}"
         async with Interruption() as interruption:
             self._interruptions[request_id] = interruption
+            begun_s = time.monotonic()
             self.num_samples += num_samples
             self._empty.clear()
             try:
                 yield request_id
             finally:
+                self._turnover.observe(time.monotonic() - begun_s)
                 self.num_samples -= num_samples
                 del self._interruptions[request_id]
                 if not self._interruptions:

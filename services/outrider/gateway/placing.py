@@ -7,6 +7,8 @@ a sample leaves its verifier, and none of either without a coordinator.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +27,7 @@ from outrider.types.fleet import MAX_PREFIX_DIGESTS, PlacementWish
 from outrider.v1 import generation_pb2 as pb
 
 DIGEST_LEN = 16
+WORD_BYTES = 8
 # Beginnings of 32, 64, 128, ... tokens: a next turn shares at least half of what can be shared with the one before it.
 FIRST_DIGEST_TOKENS = 32
 # Of one request; who moves more often goes where the gateway says.
@@ -86,6 +89,7 @@ class Placing:
     def __init__(self, coordinators: Coordinators | None, pool: VerifierPool) -> None:
         self._coordinators = coordinators
         self._pool = pool
+        self._word = secrets.token_hex(WORD_BYTES)
         self._self_drafting: frozenset[str] = frozenset()
 
     def observe(self, topology: Topology) -> None:
@@ -100,10 +104,13 @@ class Placing:
             yield PlacedRequest(request)
             return
         wish = wish_of(request, self._pool.identity.fingerprint)
+        wish = replace(wish, request_id=f"{self._word}/{wish.request_id}")  # other gateways may have the same
         placed = await coordinators.place(wish, metadata)
 
+        numbers = itertools.count(1)
+
         async def place_rest(left: str, num_tokens: int) -> Placed | None:
-            return await coordinators.place(rest_of(wish, left, num_tokens), metadata)
+            return await coordinators.place(rest_of(wish, next(numbers), left, num_tokens), metadata)
 
         routed = PlacedRequest(request if placed is None else self._routed(request, placed), place_rest)
         try:
@@ -130,7 +137,8 @@ class Placing:
             if self._pool.num_failures(placed.answer.verifier) > num_before:
                 failure = failure or "it failed in the midst of the request, which went on elsewhere"
             assert self._coordinators is not None
-            self._coordinators.finish(placed, routed.num_tokens, routed.token_us, failure)
+            token_us = 0.0 if routed.further else routed.token_us  # else it is that of several verifiers
+            self._coordinators.finish(placed, routed.num_tokens, token_us, failure)
 
     def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
         answer = placed.answer
@@ -155,10 +163,12 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
     )
 
 
-def rest_of(wish: PlacementWish, left: str, num_tokens: int) -> PlacementWish:
-    """The wish of one sample that leaves the verifier at this address after so many tokens."""
+def rest_of(wish: PlacementWish, number: int, left: str, num_tokens: int) -> PlacementWish:
+    """The wish of one sample that leaves the verifier at this address after so many tokens. number: of the request's further places, so
+    that giving up one that did not come in time leaves the others alone."""
     return replace(
         wish,
+        request_id=f"{wish.request_id}/{number}",
         prefix_len=wish.prefix_len + num_tokens,
         max_tokens=max(1, wish.max_tokens - num_tokens),
         num_samples=1,

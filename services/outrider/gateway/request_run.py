@@ -102,7 +102,8 @@ class RequestRun:
         raise AssertionError("backoffs have no end")
 
     async def _open_at_first(self, openings: Openings) -> tuple[list[DecodeStream], ModelIdentity]:
-        """All samples at the first verifier that has room; raises what the last one said."""
+        """All samples at the first verifier that has room; raises what the last one said, with the soonest time to come again of all."""
+        soonest_s = math.inf
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
         candidates = await pool.candidates(self._request.route.verifiers)
@@ -115,6 +116,10 @@ class RequestRun:
             except (Unavailable, Overloaded) as error:
                 pool.report_failure(verifier, error)
                 refusal = error
+                if isinstance(error, Overloaded):
+                    soonest_s = min(soonest_s, math.inf if error.retry_after_s is None else error.retry_after_s)
+        if isinstance(refusal, Overloaded) and soonest_s < math.inf:
+            refusal.retry_after_s = soonest_s
         raise refusal
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:

@@ -59,6 +59,7 @@ class RpcServer:
         self._interceptor = ErrorInterceptor()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs know the threaded servicer only
         self._names: list[str] = []
+        self._kept: list[asyncio.Task[None]] = []
         self.addresses: tuple[str, ...] = ()
         self._server = grpc.aio.server(
             interceptors=[self._interceptor],
@@ -81,6 +82,10 @@ class RpcServer:
         """Add a service before `start`: its full name (for health and reflection), the generated add_..._to_server, the servicer."""
         register(servicer, self._server)
         self._names.append(full_name)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """A task that is to run as long as the server does."""
+        self._kept.append(task)
 
     async def start(self) -> None:
         """Bind every address and accept calls; health answers NOT_SERVING until `set_serving`. Raises InvalidRequest naming an address."""
@@ -108,6 +113,9 @@ class RpcServer:
             except TimeoutError:
                 _LOG.warning("drain did not end within %g s; cancelling what is left", grace_s)
         await self._server.stop(CLOSE_GRACE_S)
+        for task in self._kept:
+            task.cancel()
+        await asyncio.gather(*self._kept, return_exceptions=True)
 
     def _bind(self, address: str) -> str:
         try:

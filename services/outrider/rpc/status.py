@@ -1,11 +1,13 @@
 """Errors of ours as gRPC statuses and back: one table, used by every server and every client.
 
 Knows grpc status codes and the error classes. Must not know who calls. Besides the code and the sentence, a status carries the class
-and the field in trailing metadata, so that a gateway can pass a verifier's refusal on unchanged.
+and the field in trailing metadata, so that a gateway can pass a verifier's refusal on unchanged, and an overload the pause after which
+asking again may help, under the key that gRPC clients with a retry policy follow by themselves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import cast
 
@@ -29,7 +31,10 @@ from outrider.errors import (
 
 ERROR_CLASS_KEY = "outrider-error"
 ERROR_FIELD_KEY = "outrider-field"
+RETRY_AFTER_KEY = "grpc-retry-pushback-ms"  # whole milliseconds
+MAX_RETRY_AFTER_S = 60.0  # nobody can tell further ahead
 MAX_FIELD_LEN = 128
+MAX_DIGITS = 12
 # Details travel as a percent-encoded header, up to 12 bytes a character, and a peer may refuse headers beyond 8 KiB with a status of
 # its own: a sentence that quotes what the caller sent must not cost the caller its status.
 MAX_DETAILS_LEN = 512
@@ -84,11 +89,13 @@ def status_details(error: OutriderError) -> str:
 
 
 def error_metadata(error: OutriderError) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata: the error's class, and the field it names if it does."""
+    """Trailing metadata: the error's class, the field it names if it does, and when to ask again if that is known."""
     known = next(base for base in type(error).__mro__ if base in STATUS_CODES)
     metadata = [(ERROR_CLASS_KEY, known.__name__)]
     if isinstance(error, InvalidRequest):
         metadata.append((ERROR_FIELD_KEY, _printable(error.field)))
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
+        metadata.append((RETRY_AFTER_KEY, str(max(1, math.ceil(1000 * min(error.retry_after_s, MAX_RETRY_AFTER_S))))))
     return tuple(metadata)
 
 
@@ -101,6 +108,8 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> OutriderError:
         if named is ProtocolViolation:
             return ProtocolViolation(sentence)
         return _invalid(named, str(metadata.get(ERROR_FIELD_KEY, "")), sentence)
+    if failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Overloaded(sentence, _retry_after_s(str(metadata.get(RETRY_AFTER_KEY, ""))))
     if named is not None and STATUS_CODES[named] is failure.code():
         return named(sentence)
     return _DEFAULT_CLASSES.get(failure.code(), RemoteFailure)(sentence)
@@ -118,6 +127,11 @@ def _invalid(named: type[OutriderError] | None, field: str, sentence: str) -> In
     if field and sentence.startswith(prefix):
         return error_class(field, sentence[len(prefix) :])
     return error_class(field or "request", sentence)
+
+
+def _retry_after_s(text: str) -> float | None:
+    """None for what is no pause: a peer's metadata are not ours to trust."""
+    return min(int(text) / 1000, MAX_RETRY_AFTER_S) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def _printable(text: str) -> str:

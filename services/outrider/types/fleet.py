@@ -23,11 +23,13 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PairMeasurement:
-    """What a verifier knows of a drafter. round_trip_us: 0 = unknown. acceptance_rate: of late, None = unknown."""
+    """What a verifier knows of a drafter. round_trip_us: 0 = unknown. acceptance_rate: of late, None = unknown. late_share: of rounds of
+    late, those that went on without its guesses when it was due, in [0, 1]."""
 
     round_trip_us: int = 0
     acceptance_rate: float | None = None
     connected: bool = False
+    late_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,6 @@ class Replica:
     cost: tuple[tuple[int, float], ...] = ()
     queue_us: float = 0.0
     draft_us: float = 0.0
-    late_share: float = 0.0
     pairs: Mapping[str, PairMeasurement] = field(default_factory=dict)
 
 
@@ -73,9 +74,11 @@ class PlacementWish:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where it goes. verifier, drafters, alternatives: endpoints, best first; drafters empty = plain decoding is expected to be quicker.
+    """Where it goes. verifier, drafters, alternatives: endpoints, best first. drafts_off: plain decoding is expected to be quicker than
+    with any drafter; without it, no drafters mean that none fits and has room.
 
-    token_us: expected microseconds a token. reason: a sentence for traces.
+    token_us: expected microseconds a token. reason: a sentence for traces. decode_us: of token_us, what the model of rounds says, without
+    the wait for the first token; 0 where it says nothing because a pair is tried.
     """
 
     verifier: str
@@ -83,3 +86,5 @@ class Placement:
     alternatives: tuple[str, ...]
     token_us: float
     reason: str
+    drafts_off: bool = False
+    decode_us: float = 0.0

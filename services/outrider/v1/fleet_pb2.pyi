@@ -18,19 +18,21 @@ REPLICA_ROLE_VERIFIER: ReplicaRole
 REPLICA_ROLE_DRAFTER: ReplicaRole
 
 class PairMeasurement(_message.Message):
-    __slots__ = ("drafter", "round_trip_us", "acceptance_rate", "connected")
+    __slots__ = ("drafter", "round_trip_us", "acceptance_rate", "connected", "late_share")
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_US_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RATE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    LATE_SHARE_FIELD_NUMBER: _ClassVar[int]
     drafter: str
     round_trip_us: int
     acceptance_rate: float
     connected: bool
-    def __init__(self, drafter: _Optional[str] = ..., round_trip_us: _Optional[int] = ..., acceptance_rate: _Optional[float] = ..., connected: _Optional[bool] = ...) -> None: ...
+    late_share: float
+    def __init__(self, drafter: _Optional[str] = ..., round_trip_us: _Optional[int] = ..., acceptance_rate: _Optional[float] = ..., connected: _Optional[bool] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs", "late_share")
+    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -45,7 +47,6 @@ class Replica(_message.Message):
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
-    LATE_SHARE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: int
     role: ReplicaRole
@@ -60,8 +61,7 @@ class Replica(_message.Message):
     queue_us: float
     draft_us: float
     pairs: _containers.RepeatedCompositeFieldContainer[PairMeasurement]
-    late_share: float
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ..., late_share: _Optional[float] = ...) -> None: ...
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ...) -> None: ...
 
 class AnnounceRequest(_message.Message):
     __slots__ = ("replica",)
@@ -120,18 +120,20 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement_id: _Optional[int] = ..., verifier: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., drafts_off: _Optional[bool] = ..., token_us: _Optional[float] = ..., alternatives: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FinishRequest(_message.Message):
-    __slots__ = ("placement_id", "num_tokens", "token_us", "failure", "epoch")
+    __slots__ = ("placement_id", "num_tokens", "token_us", "failure", "epoch", "request_id")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     placement_id: int
     num_tokens: int
     token_us: float
     failure: str
     epoch: int
-    def __init__(self, placement_id: _Optional[int] = ..., num_tokens: _Optional[int] = ..., token_us: _Optional[float] = ..., failure: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, placement_id: _Optional[int] = ..., num_tokens: _Optional[int] = ..., token_us: _Optional[float] = ..., failure: _Optional[str] = ..., epoch: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class FinishResponse(_message.Message):
     __slots__ = ()

@@ -77,7 +77,8 @@ class FleetServiceServicer:
 
     def Place(self, request, context):
         """Where a request, or what is left of one, goes. Status: UNAVAILABLE (no verifier fits), RESOURCE_EXHAUSTED (all are full;
-        retry-after-ms in the trailing metadata). Safe to retry: what was placed and never finished is forgotten after its lease.
+        grpc-retry-pushback-ms in the trailing metadata). Safe to retry: a gateway that gives up waiting says so with Finish, and what nobody finishes is
+        forgotten after its lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -68,7 +68,8 @@ class GenerationServiceServicer:
 
     def Generate(self, request, context):
         """Streams one request's answer: Started, then Deltas of its samples in any interleaving, one Finished per sample, then Done.
-        Status: INVALID_ARGUMENT (a named field), RESOURCE_EXHAUSTED (full; retry later), ALREADY_EXISTS (the id is live),
+        Status: INVALID_ARGUMENT (a named field), RESOURCE_EXHAUSTED (full; grpc-retry-pushback-ms
+        in the trailing metadata says when to come again, where that can be told), ALREADY_EXISTS (the id is live),
         UNAVAILABLE (draining or no verifier), DEADLINE_EXCEEDED, CANCELLED, INTERNAL (a service's own fault). Retrying with the same seed
         gives the same tokens.
         """

@@ -53,7 +53,8 @@ class VerifierServiceServicer:
 
     def Decode(self, request_iterator, context):
         """One sample from its prefix to its end. First message: DecodeStart. Status: INVALID_ARGUMENT (a named field or a message out of
-        order), RESOURCE_EXHAUSTED (sessions or KV blocks), ALREADY_EXISTS (the session is live), UNAVAILABLE (draining). A retry with
+        order), RESOURCE_EXHAUSTED (sessions, KV blocks, or too long a wait for the
+        first step; when to come again is in the trailing metadata, grpc-retry-pushback-ms), ALREADY_EXISTS (the session is live), UNAVAILABLE (draining). A retry with
         the same start, or with a start whose prefix was extended by committed tokens, continues with the same tokens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

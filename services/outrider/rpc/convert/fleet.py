@@ -41,7 +41,6 @@ def replica_to_proto(replica: Replica) -> pb.Replica:
         cost_us=[us for _, us in replica.cost],
         queue_us=replica.queue_us,
         draft_us=replica.draft_us,
-        late_share=replica.late_share,
         pairs=[_pair_to_proto(drafter, pair) for drafter, pair in replica.pairs.items()],
     )
 
@@ -70,7 +69,6 @@ def replica_from_proto(message: pb.Replica, field: str = "replica") -> Replica:
         cost=_cost(field, message),
         queue_us=finite(f"{field}.queue_us", message.queue_us, 0.0, MAX_US),
         draft_us=finite(f"{field}.draft_us", message.draft_us, 0.0, MAX_US),
-        late_share=finite(f"{field}.late_share", message.late_share, 0.0, 1.0),
         pairs={name(f"{field}.pairs.drafter", pair.drafter): _pair(f"{field}.pairs", pair) for pair in message.pairs},
     )
 
@@ -117,13 +115,15 @@ def _pair_to_proto(drafter: str, pair: PairMeasurement) -> pb.PairMeasurement:
         round_trip_us=pair.round_trip_us,
         acceptance_rate=-1.0 if pair.acceptance_rate is None else pair.acceptance_rate,
         connected=pair.connected,
+        late_share=pair.late_share,
     )
 
 
 def _pair(field: str, message: pb.PairMeasurement) -> PairMeasurement:
     rate = finite(f"{field}.acceptance_rate", message.acceptance_rate, -1.0, 1.0)
     round_trip_us = bounded(f"{field}.round_trip_us", message.round_trip_us, 0, MAX_POSITION)
-    return PairMeasurement(round_trip_us, None if rate < 0.0 else rate, message.connected)
+    late_share = finite(f"{field}.late_share", message.late_share, 0.0, 1.0)
+    return PairMeasurement(round_trip_us, None if rate < 0.0 else rate, message.connected, late_share)
 
 
 def _cost(field: str, message: pb.Replica) -> tuple[tuple[int, float], ...]:
