@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
 from verifier_service.clock import monotonic_us
 from verifier_service.core_loan import measure_loan
@@ -35,6 +36,7 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
+    step_us: what all steps took.
     num_unread: tokens of prompts still to be read. acceptance: how often each drafter was right, by endpoint.
     """
 
@@ -44,6 +46,7 @@ class SchedulerSnapshot:
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
     num_lent_steps: int = 0
+    step_us: int = 0
     num_unread: int = 0
     acceptance: Mapping[str, float] = field(default_factory=dict)
 
@@ -52,8 +55,8 @@ class Scheduler:
     """Start it once; everything else goes through `inbox`. send: called with each turn's batch, from the engine thread.
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
-    cannot go on. load_resident: loads a drafter of this process. sessions, steps, resident: the engine thread's, once engine_ready has
-    resolved.
+    cannot go on. load_resident: loads a drafter of this process. metrics: counted into. sessions, steps, resident: the engine thread's,
+    once engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -69,6 +72,7 @@ class Scheduler:
         max_sessions: int,
         draft_len: int | None,
         load_resident: Callable[[], ResidentDrafter] | None = None,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
         self.snapshot = SchedulerSnapshot()
@@ -80,6 +84,7 @@ class Scheduler:
         self._on_death = on_death
         self._max_sessions = max_sessions
         self._planner = StepPlanner(draft_len)
+        self._metrics = metrics or LocalMetrics()
         self._lanes = DrafterLanes()
         self._stopping = False
         self._publish_at_us = 0
@@ -137,7 +142,7 @@ class Scheduler:
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions)
-        self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner)
+        self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner, self._metrics)
 
     def _serve(self) -> None:
         timeout_s: float | None = None
@@ -221,6 +226,7 @@ class Scheduler:
             cost=self.steps.cost.points,
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,
+            step_us=self.steps.step_us,
             num_unread=sum(hosted.num_unread for hosted in self.sessions),
             acceptance=self.sessions.record.rates(),
         )

@@ -17,10 +17,11 @@ READY_NAME = "coordinator"
 STOP_GRACE_S = 1.0
 
 
-async def start_coordinator(listen: Sequence[str], coordination: Coordination) -> RpcServer:
-    """Bind and serve; the caller stops it. Raises InvalidRequest naming an address."""
+async def start_coordinator(listen: Sequence[str], coordination: Coordination, servicer: FleetServicer | None = None) -> RpcServer:
+    """Bind and serve; the caller stops it. servicer: of this coordination, for a caller that reads its metrics. Raises InvalidRequest
+    naming an address."""
     server = RpcServer(listen)
-    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, FleetServicer(coordination))
+    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, servicer or FleetServicer(coordination))
     await server.start()
     await server.set_serving()
     return server

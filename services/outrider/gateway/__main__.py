@@ -9,10 +9,12 @@ import argparse
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from outrider.errors import OutriderError
+from outrider.exposition.options import add_metrics_options, metrics_address_from
 from outrider.gateway.gateway import VERIFIER_TIMEOUT_S, GatewayConfig, start_gateway
 from outrider.gateway.limits import (
     DRAIN_GRACE_S,
@@ -28,6 +30,7 @@ from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 _MIB = 2**20
+_T = TypeVar("_T")
 
 _DESCRIPTION = """\
 The gateway speaks outrider.v1.GenerationService to clients (proto/outrider/v1/generation.proto): it checks requests, turns text into
@@ -69,8 +72,17 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         verifier_timeout_s=options.verifier_timeout_s,
         drain_grace_s=options.drain_grace_s,
         coordinators=tuple(options.coordinator),
+        metrics=_or_usage(parser, lambda: metrics_address_from(options)),
     )
     return config, options.log_level
+
+
+def _or_usage(parser: argparse.ArgumentParser, value: Callable[[], _T]) -> _T:
+    """An option's value, or the usage when it is a wrong one."""
+    try:
+        return value()
+    except OutriderError as error:
+        parser.error(str(error))
 
 
 async def serve(config: GatewayConfig) -> None:
@@ -139,6 +151,7 @@ def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
         help="an answer that lost its verifier waits this long for another, or for the same one started anew (default %(default)s)",
     )
     life.add_argument("--drain-grace-s", type=float, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
+    add_metrics_options(life)
     life.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="to stderr (default %(default)s)")
 
 

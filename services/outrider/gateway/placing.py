@@ -14,13 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from outrider.errors import Unavailable
+from outrider.errors import Overloaded, Unavailable
 from outrider.gateway.coordinators import Coordinators, Placed
 from outrider.gateway.resolved import ResolvedRequest
 from outrider.gateway.route import Route
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import VerifierPool
 from outrider.rpc.status import RemoteFailure
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, PlacementWish
 from outrider.v1 import generation_pb2 as pb
 
@@ -36,8 +39,8 @@ class PlacedRequest:
     def __init__(self, request: ResolvedRequest) -> None:
         self.request = request
         self.num_tokens = 0
+        self.first_s = 0.0  # time.monotonic() of the first tokens
         self._num_first = 0
-        self._first_s = 0.0
         self._last_s = 0.0
 
     def count(self, message: pb.GenerateResponse) -> None:
@@ -47,7 +50,7 @@ class PlacedRequest:
             return
         self._last_s = time.monotonic()
         if not self.num_tokens:
-            self._first_s, self._num_first = self._last_s, num_tokens
+            self.first_s, self._num_first = self._last_s, num_tokens
         self.num_tokens += num_tokens
 
     @property
@@ -56,13 +59,14 @@ class PlacedRequest:
         num_more = self.num_tokens - self._num_first
         if not num_more:
             return 0.0
-        return (self._last_s - self._first_s) * 1e6 * self.request.checked.num_samples / num_more
+        return (self._last_s - self.first_s) * 1e6 * self.request.checked.num_samples / num_more
 
 
 class Placing:
-    """coordinators: None where there are none. Topologies are handed in by whoever asks for them."""
+    """coordinators: None where there are none. Topologies are handed in by whoever asks for them. metrics: placements are counted into."""
 
-    def __init__(self, coordinators: Coordinators | None, pool: VerifierPool) -> None:
+    def __init__(self, coordinators: Coordinators | None, pool: VerifierPool, metrics: LocalMetrics | None = None) -> None:
+        self._metrics = metrics or LocalMetrics()
         self._coordinators = coordinators
         self._pool = pool
         self._self_drafting: frozenset[str] = frozenset()
@@ -76,7 +80,7 @@ class Placing:
         """Hold a place for the block's time. Raises Overloaded when the fleet is full; without an answer any verifier will do."""
         placed = None
         if self._coordinators is not None:
-            placed = await self._coordinators.place(wish_of(request, self._pool.identity.fingerprint), metadata)
+            placed = await self._ask(self._coordinators, request, metadata)
         if placed is None:
             yield PlacedRequest(request)
             return
@@ -93,6 +97,18 @@ class Placing:
             if self._pool.num_failures(placed.answer.verifier) > num_before:
                 failure = failure or "it failed in the midst of the request, which went on elsewhere"
             self._coordinators.finish(placed, routed.num_tokens, routed.token_us, failure)
+
+    async def _ask(self, coordinators: Coordinators, request: ResolvedRequest, metadata: tuple[tuple[str, str], ...]) -> Placed | None:
+        try:
+            placed = await coordinators.place(wish_of(request, self._pool.identity.fingerprint), metadata)
+        except Overloaded:
+            self._count("full")
+            raise
+        self._count("no_answer" if placed is None else "placed")
+        return placed
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.add(names.NUM_PLACEMENTS, {Label.SERVICE: "gateway", Label.OUTCOME: outcome})
 
     def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
         answer = placed.answer

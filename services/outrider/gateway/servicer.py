@@ -21,6 +21,7 @@ from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
 from outrider.gateway.placing import Placing
+from outrider.gateway.request_counters import RequestCounters
 from outrider.gateway.request_run import RequestRun
 from outrider.gateway.resolved import ResolvedRequest, prompt_ids, resolve
 from outrider.gateway.sample_run import Emit
@@ -28,7 +29,9 @@ from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.gateway.whole_answer import WholeAnswer
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
+from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, verifier_pb2
 from outrider.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -52,6 +55,7 @@ class GenerationServicer(GenerationServiceServicer):
         model_name: str,
         max_message_bytes: int,
         failover: FailoverLimits | None = None,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self._pool = pool
         self._placing = placing
@@ -60,8 +64,9 @@ class GenerationServicer(GenerationServiceServicer):
         self._model_name = model_name
         self._max_message_bytes = max_message_bytes
         self._failover = failover or FailoverLimits()
-        self.metrics = LocalMetrics()
+        self.metrics = metrics or LocalMetrics()
         self._counters = FailoverCounters(self.metrics, model_name)
+        self._requests = RequestCounters(self.metrics, model_name)
         self._live = LiveRequests(limits)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
@@ -114,6 +119,12 @@ class GenerationServicer(GenerationServiceServicer):
 
         return await self._tokenised(request.ByteSize(), tokenise)
 
+    def refresh_metrics(self) -> None:
+        """Set what `metrics` holds of the present moment; from any thread."""
+        service = {Label.SERVICE: "gateway"}
+        self.metrics.set(names.LIVE_SESSIONS, service, len(self._live))
+        self.metrics.set(names.LIVE_STREAMS, service, self._pool.num_live)
+
     def live_counts(self) -> identity_pb2.LiveCounts:
         """What the gateway holds now: requests, verifier streams, messages waiting for readers."""
         queued = sum(run.num_queued for run in self._runs)
@@ -134,6 +145,10 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def _serve(self, message: pb.GenerateRequest, context: Context, emit: Emit) -> None:
         arrived_s = time.monotonic()
+        with self._requests.ending(arrived_s):
+            await self._answer(message, arrived_s, context, emit)
+
+    async def _answer(self, message: pb.GenerateRequest, arrived_s: float, context: Context, emit: Emit) -> None:
         served = ServedModel(self._model_name, self._pool.identity)
         checked = check_request(message, served, self._limits)
         async with self._live.admit(message.request_id, checked.num_samples) as request_id:
@@ -147,6 +162,8 @@ class GenerationServicer(GenerationServiceServicer):
                     await emit(response)
 
                 await self._run(placed.request, arrived_s, remaining_s(context), metadata, counted)
+                if placed.num_tokens:
+                    self._requests.answered(placed.first_s - arrived_s, placed.token_us / 1e6)
 
     async def _run(self, request: ResolvedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         # An id may be used again while a verifier still frees the cancelled session of the request before it.
