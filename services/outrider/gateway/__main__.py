@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from outrider.errors import OutriderError
 from outrider.exposition.options import add_metrics_options, metrics_address_from
+from outrider.gateway.auditor import AuditLimits
 from outrider.gateway.gateway import VERIFIER_TIMEOUT_S, GatewayConfig, start_gateway
 from outrider.gateway.limits import (
     DRAIN_GRACE_S,
@@ -73,8 +74,15 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         drain_grace_s=options.drain_grace_s,
         coordinators=tuple(options.coordinator),
         metrics=_or_usage(parser, lambda: metrics_address_from(options)),
+        audit=_or_usage(parser, lambda: _audit_limits(options)),
     )
     return config, options.log_level
+
+
+def _audit_limits(options: argparse.Namespace) -> AuditLimits:
+    limits = AuditLimits(share=options.audit_share, max_live=options.audit_max_live)
+    limits.check()
+    return limits
 
 
 def _or_usage(parser: argparse.ArgumentParser, value: Callable[[], _T]) -> _T:
@@ -123,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: last part of the verifier's name)")
     _add_limits(parser)
+    _add_audit(parser)
     _add_life_cycle(parser)
     return parser
 
@@ -136,6 +145,26 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-prompt-bytes", type=_positive, default=MAX_PROMPT_BYTES, metavar="N", help="default %(default)s")
     limits.add_argument("--max-message-mib", type=_positive, default=MAX_MESSAGE_BYTES // _MIB, metavar="N", help="default %(default)s")
     limits.add_argument("--max-concurrent-rpcs", type=_positive, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    audit = parser.add_argument_group(
+        "audit (finished answers decoded once more, plainly, while nobody waits; `outrider_identity_mismatch_total` must stay at zero)"
+    )
+    audit.add_argument(
+        "--audit-share",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="of the requests whose tokens are promised (`invariant` numerics), chosen by request id; 0 to 1 (default: none)",
+    )
+    audit.add_argument(
+        "--audit-max-live",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replay while at most N requests are live here, and N sessions at the verifier (default %(default)s)",
+    )
 
 
 def _add_life_cycle(parser: argparse.ArgumentParser) -> None:

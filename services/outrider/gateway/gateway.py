@@ -11,6 +11,7 @@ from pathlib import Path
 
 from outrider.exposition.endpoint import serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress
+from outrider.gateway.auditor import AuditLimits
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
 from outrider.gateway.limits import DRAIN_GRACE_S, FailoverLimits, GatewayLimits, LivenessLimits
 from outrider.gateway.model_folder import check_vocabulary, model_folder
@@ -21,7 +22,7 @@ from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
 from outrider.telemetry.local_metrics import LocalMetrics
-from outrider.types.identity import ModelIdentity
+from outrider.types.identity import ModelIdentity, Numerics
 from outrider.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class GatewayConfig:
     verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
     while none answers. failover: how answers find another verifier; liveness: when the one they have counts as lost.
     coordinators: addresses, asked where requests go; verifiers may be empty then, for coordinators know them too. metrics: where it is
-    scraped while it runs until a signal."""
+    scraped while it runs until a signal. audit: which finished answers are decoded once more, and when."""
 
     listen: tuple[str, ...]
     verifiers: tuple[str, ...]
@@ -52,6 +53,7 @@ class GatewayConfig:
     coordinators: tuple[str, ...] = ()
     coordination: CoordinatorLimits = field(default_factory=CoordinatorLimits)
     metrics: MetricsAddress = NOWHERE
+    audit: AuditLimits = field(default_factory=AuditLimits)
 
 
 class Gateway:
@@ -111,7 +113,9 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
         max_bytes = config.server.max_message_bytes
-        servicer = GenerationServicer(pool, placing, tokenizer, config.limits, name, max_bytes, config.failover, metrics)
+        servicer = GenerationServicer(pool, placing, tokenizer, config.limits, name, max_bytes, config.failover, metrics, config.audit)
+        if config.audit.share and pool.identity.numerics is not Numerics.INVARIANT:
+            _LOG.warning("no answer will be audited: tokens are promised in `invariant` numerics only, the verifier serves in `fast`")
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()

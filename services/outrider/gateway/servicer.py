@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from outrider.errors import OutriderError, Unavailable
+from outrider.gateway.auditor import AuditLimits, Auditor
 from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
 from outrider.gateway.failover import Metadata
 from outrider.gateway.failover_counters import FailoverCounters
+from outrider.gateway.idleness import Idleness
 from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
 from outrider.gateway.placing import Placing
@@ -56,6 +58,7 @@ class GenerationServicer(GenerationServiceServicer):
         max_message_bytes: int,
         failover: FailoverLimits | None = None,
         metrics: LocalMetrics | None = None,
+        audit: AuditLimits | None = None,
     ) -> None:
         self._pool = pool
         self._placing = placing
@@ -67,7 +70,10 @@ class GenerationServicer(GenerationServiceServicer):
         self.metrics = metrics or LocalMetrics()
         self._counters = FailoverCounters(self.metrics, model_name)
         self._requests = RequestCounters(self.metrics, model_name)
-        self._live = LiveRequests(limits)
+        audit = audit or AuditLimits()
+        idleness = Idleness(audit.max_live)
+        self._auditor = Auditor(audit, pool, idleness, self.metrics, model_name)
+        self._live = LiveRequests(limits, idleness.observe)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
         self._serials = itertools.count()
@@ -124,6 +130,7 @@ class GenerationServicer(GenerationServiceServicer):
         service = {Label.SERVICE: "gateway"}
         self.metrics.set(names.LIVE_SESSIONS, service, len(self._live))
         self.metrics.set(names.LIVE_STREAMS, service, self._pool.num_live)
+        self.metrics.set(names.IDENTITY_AUDITS_WAITING, service, self._auditor.num_waiting)
 
     def live_counts(self) -> identity_pb2.LiveCounts:
         """What the gateway holds now: requests, verifier streams, messages waiting for readers."""
@@ -135,7 +142,8 @@ class GenerationServicer(GenerationServiceServicer):
         await self._live.wait_empty()
 
     async def drain(self, grace_s: float) -> None:
-        """Let live requests finish; those that do not within the grace end with UNAVAILABLE."""
+        """Let live requests finish; those that do not within the grace end with UNAVAILABLE. Nothing is audited any more."""
+        await self._auditor.stop()
         try:
             async with asyncio.timeout(max(0.0, grace_s - DRAIN_RESERVE_S)):
                 await self._live.wait_empty()
@@ -155,15 +163,20 @@ class GenerationServicer(GenerationServiceServicer):
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             metadata = propagated_metadata(context)
+            sent = self._auditor.begin(request_id)
             async with self._placing.placed(resolved, metadata) as placed:
 
                 async def counted(response: pb.GenerateResponse) -> None:
                     placed.count(response)
                     await emit(response)
+                    if sent is not None:
+                        sent.add(response)
 
                 await self._run(placed.request, arrived_s, remaining_s(context), metadata, counted)
                 if placed.num_tokens:
                     self._requests.answered(placed.first_s - arrived_s, placed.token_us / 1e6)
+                if sent is not None:
+                    self._auditor.offer(placed.request, sent)
 
     async def _run(self, request: ResolvedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         # An id may be used again while a verifier still frees the cancelled session of the request before it.

@@ -169,6 +169,11 @@ class VerifierPool:
             return self._by_load(lambda verifier: verifier.fingerprint == fingerprint and verifier not in avoid)
         return self._by_load(lambda verifier: verifier.identity is not None and verifier not in avoid)
 
+    def of_fingerprint(self, fingerprint: str) -> list[Verifier]:
+        """Those of it that answer and do not drain, fewest live samples first; nobody is asked."""
+        may_serve = [verifier for verifier in self._verifiers if verifier.fingerprint == fingerprint and not verifier.draining]
+        return sorted(may_serve, key=lambda verifier: verifier.num_live)
+
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
         if isinstance(error, Unavailable) and verifier.identity is not None:

@@ -265,8 +265,23 @@ FAILOVER_SECONDS = Metric(
     (Label.MODEL, Label.CAUSE),
     "seconds",
 )
+NUM_IDENTITY_MISMATCHES = Metric(
+    "outrider_identity_mismatch_total",
+    MetricKind.COUNTER,
+    "Audited answers that differ from their plain replay. Anything but zero is a fault of the service.",
+    (Label.MODEL,),
+)
+NUM_IDENTITY_AUDITS = Metric(
+    "outrider_identity_audits_total",
+    MetricKind.COUNTER,
+    "Finished requests that were chosen for an audit, by what became of it.",
+    (Label.MODEL, Label.OUTCOME),
+)
 LIVE_SESSIONS = Metric("outrider_live_sessions", MetricKind.GAUGE, "Sessions held now.", (Label.SERVICE,))
 LIVE_STREAMS = Metric("outrider_live_streams", MetricKind.GAUGE, "Streams open now.", (Label.SERVICE,))
+IDENTITY_AUDITS_WAITING = Metric(
+    "outrider_identity_audits_waiting", MetricKind.GAUGE, "Finished requests that wait for their replay now.", (Label.SERVICE,)
+)
 REQUESTS_WAITING = Metric(
     "outrider_requests_waiting", MetricKind.GAUGE, "Samples that have arrived and wait for their first step now.", (Label.SERVICE,)
 )
