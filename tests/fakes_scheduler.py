@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 from fakes import TableEngine, TruthTable
 from fakes_simulation import spec_of
+from outrider.telemetry.local_metrics import LocalMetrics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
@@ -26,7 +27,13 @@ class Loop:
     """Stands in for the event loop: collects batches, and lets the test wait until something is true of them."""
 
     def __init__(
-        self, engine: TableEngine, load_resident: Callable[[], ResidentDrafter] | None = None, *, max_sessions: int = 8, draft_len: int = 4
+        self,
+        engine: TableEngine,
+        load_resident: Callable[[], ResidentDrafter] | None = None,
+        *,
+        max_sessions: int = 8,
+        draft_len: int = 4,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self.changed = threading.Condition()
         self.messages: dict[int, list[object]] = {}
@@ -40,6 +47,7 @@ class Loop:
             max_sessions=max_sessions,
             draft_len=draft_len,
             load_resident=load_resident,
+            metrics=metrics,
         )
         self.scheduler.start()
         self.scheduler.engine_ready.result(WAIT_S)

@@ -141,7 +141,7 @@ class Scheduler:
         loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
-        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions)
+        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions, self._metrics)
         self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner, self._metrics)
 
     def _serve(self) -> None:
