@@ -6,6 +6,7 @@ pytest tests/unit/test_exposition.py
 from __future__ import annotations
 
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -13,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.errors import InvalidRequest
-from outrider.exposition.endpoint import MetricsEndpoint, serving_metrics
+from outrider.exposition.endpoint import MetricsEndpoint, _Handler, serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
@@ -92,12 +93,15 @@ def test_there_is_nothing_but_metrics_and_the_port_is_free_afterwards() -> None:
     again.stop()
 
 
-def test_an_endpoint_stops_though_a_client_says_nothing() -> None:
+def test_an_endpoint_stops_though_a_client_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 100.0)
+    begun_s = time.monotonic()
     endpoint = MetricsEndpoint(HOST, 0, LocalMetrics(), lambda: None)
     port = int(endpoint.url.split(":")[2].split("/")[0])
     with socket.create_connection((HOST, port), TIMEOUT_S) as silent:
         silent.sendall(b"GET /met")
         endpoint.stop()
+    assert time.monotonic() - begun_s < 50.0
 
 
 def test_a_port_in_use_is_refused_by_name() -> None:
