@@ -145,6 +145,31 @@ async def test_a_coordinator_is_healthy_from_its_start_and_takes_calls() -> None
         await server.stop(grace_s=0.0)
 
 
+async def test_placements_and_replicas_are_counted() -> None:
+    fleet = FakeFleet()
+    servicer = FleetServicer(Coordination(fleet, ANNOUNCE_EVERY_S))
+    server = await start_coordinator(["127.0.0.1:0"], Coordination(fleet, ANNOUNCE_EVERY_S), servicer)
+    try:
+        async with open_channel(server.address) as channel:
+            stub: Any = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Announce(pb.AnnounceRequest(replica=replica_to_proto(fake_replica("drafter-0", "127.0.0.1:7072", Role.DRAFTER))))
+            fleet.choose = lambda wish: Placement("127.0.0.1:7071", (), (), 1.0, "")
+            await stub.Place(wish_to_proto(WISH))
+            for error in (Overloaded("all are full"), Unavailable("no verifier fits")):
+                fleet.refuse = error
+                await refused(stub.Place(wish_to_proto(WISH)))
+    finally:
+        await server.stop(grace_s=0.0)
+    servicer.refresh_metrics()
+    assert {series.label_values: series.value for series in servicer.metrics.snapshot()} == {
+        ("coordinator", "placed"): 1,
+        ("coordinator", "full"): 1,
+        ("coordinator", "nobody_fits"): 1,
+        ("drafter",): 1,
+        ("verifier",): 0,
+    }
+
+
 async def test_a_placement_nobody_waits_for_is_not_made() -> None:
     class PassedDeadline:
         def time_remaining(self) -> float:
