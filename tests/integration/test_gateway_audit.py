@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes_failover import EOS, OTHER, REQUEST, SCRIPT, STOPPED, counted, stream, tokens_of
+from fakes_failover import EOS, OTHER, QUICK, REQUEST, SCRIPT, STOPPED, counted, stream, tokens_of
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over
 from outrider.errors import Overloaded
 from outrider.gateway.__main__ import parse_config
@@ -251,6 +251,20 @@ async def test_a_replay_that_fails_is_tried_again_a_few_times(error: Exception, 
         assert tokens_of(await stream(under_test)) == SCRIPT, "clients are served as ever"
     assert sum(map(is_replay, fake.starts)) >= 3
     assert f"ended early: {type(error).__name__}" in caplog.text
+
+
+async def test_a_verifier_that_falls_silent_holds_no_audit(caplog: pytest.LogCaptureFixture) -> None:
+    def script(start: verifier_pb2.DecodeStart) -> list[int]:
+        if is_replay(start) and sum(map(is_replay, fake.starts)) == 1:
+            fake.freeze()
+        return SCRIPT
+
+    fake = FakeVerifier(script)
+    async with gateway_over(fake, audit=ALL, liveness=QUICK) as under_test:
+        await stream(under_test)
+        await until(lambda: "ended early: VerifierLost" in caplog.text)
+        fake.thaw()
+        assert await outcomes(under_test, 1) == {"equal": 1}
 
 
 async def test_a_replay_under_way_ends_with_the_gateway() -> None:

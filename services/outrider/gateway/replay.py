@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outrider.gateway.decode_stream import check_fingerprint, open_stream
+from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
 from outrider.gateway.resolved import ResolvedRequest
 from outrider.gateway.sample_run import decode_start
 from outrider.gateway.sent_answer import SentSample
@@ -33,23 +33,28 @@ async def first_difference(verifier: Verifier, start: verifier_pb2.DecodeStart, 
     answer: there it must end again. Raises what the verifier's stream raises, and Unavailable for another fingerprint.
     """
     num_resumed = len(start.prefix) - start.num_prompt_tokens
-    num_sent = len(sent.token_ids)
-    was_ended = sent.finish_reason == generation_pb2.FINISH_REASON_LENGTH and num_resumed + num_sent < start.max_tokens
+    is_short = num_resumed + len(sent.token_ids) < start.max_tokens
+    was_ended = is_short and sent.finish_reason == generation_pb2.FINISH_REASON_LENGTH
     stream = await open_stream(verifier, start, None, ())
     try:
         check_fingerprint((stream,), fingerprint)
-        num_equal = 0
-        while num_equal < num_sent or was_ended:
-            message = await stream.read()
-            if isinstance(message, verifier_pb2.DecodeFinished):
-                return None if num_equal == num_sent else num_resumed + num_equal
-            num_common = _num_common(message.token_ids, sent.token_ids[num_equal : num_equal + len(message.token_ids)])
-            num_equal += num_common
-            if num_common < len(message.token_ids) and (num_equal < num_sent or was_ended):
-                return num_resumed + num_equal
-        return None
+        async with stream.listener:  # a verifier that falls silent is found as it is for a client's answer
+            return await _difference(stream, sent.token_ids, num_resumed, was_ended=was_ended)
     finally:
         stream.close()
+
+
+async def _difference(stream: DecodeStream, sent_ids: Sequence[int], num_resumed: int, *, was_ended: bool) -> int | None:
+    num_equal, num_sent = 0, len(sent_ids)
+    while num_equal < num_sent or was_ended:
+        message = await stream.read()
+        if isinstance(message, verifier_pb2.DecodeFinished):
+            return None if num_equal == num_sent else num_resumed + num_equal
+        num_common = _num_common(message.token_ids, sent_ids[num_equal : num_equal + len(message.token_ids)])
+        num_equal += num_common
+        if num_common < len(message.token_ids) and (num_equal < num_sent or was_ended):
+            return num_resumed + num_equal
+    return None
 
 
 def _num_common(ones: Sequence[int], others: Sequence[int]) -> int:
