@@ -6,7 +6,6 @@ pytest tests/unit/test_verifier_acceptance_floor.py
 from __future__ import annotations
 
 import itertools
-import logging
 
 import pytest
 
@@ -37,6 +36,7 @@ from verifier_service.resident import RESIDENT
 NUM_TOKENS = 80
 TRUTH = TABLE.answer(PROMPT, len(PROMPT) + NUM_TOKENS, frozenset({0}))
 SESSIONS_TO_DROP = MIN_JUDGED // MAX_JUDGED_OF_A_SESSION
+MAX_SESSIONS = 200  # on a machine so busy that drafts come late, a session may have few
 SESSIONS_ON_TRIAL = MIN_JUDGED_ON_TRIAL // MAX_JUDGED_OF_A_SESSION
 
 
@@ -181,36 +181,52 @@ def next_door(acceptance: float) -> DrafterNextDoor:
     return DrafterNextDoor(LoadedDrafter(engine, source, DrafterBounds(source.name, size, frozenset(), 4096, 4096)))
 
 
-def serve(acceptance: float, pacing: str, num_sessions: int) -> tuple[list[int], dict[names.Metric, float]]:
-    """How many guesses were verified for each of the sessions, which come one after the other, and what was counted. Every answer is the
-    truth."""
-    metrics = LocalMetrics()
-    loop = Loop(TableEngine(TABLE), lambda: next_door(acceptance), metrics=metrics)
-    num_drafted: list[int] = []
-    for _ in range(num_sessions):
-        answer = loop.open(NUM_TOKENS, pacing)
-        num_drafted.append(ended(loop, answer).statistics.num_drafted)
-        assert loop.tokens(answer) == TRUTH
-    loop.stop()
-    return num_drafted, {series.metric: series.value for series in metrics.snapshot() if RESIDENT in series.label_values}
+class Serving:
+    """Sessions one after the other, with a resident drafter; every answer is the truth."""
+
+    def __init__(self, acceptance: float, pacing: str) -> None:
+        self._metrics = LocalMetrics()
+        self._loop = Loop(TableEngine(TABLE), lambda: next_door(acceptance), metrics=self._metrics)
+        self._pacing = pacing
+
+    def session(self) -> int:
+        """How many guesses were verified for it."""
+        answer = self._loop.open(NUM_TOKENS, self._pacing)
+        num_drafted = ended(self._loop, answer).statistics.num_drafted
+        assert self._loop.tokens(answer) == TRUTH
+        return num_drafted
+
+    def counted(self, metric: names.Metric) -> float:
+        return sum(series.value for series in self._metrics.snapshot() if series.metric is metric and RESIDENT in series.label_values)
+
+    def stop(self) -> None:
+        self._loop.stop()
 
 
 @pytest.mark.parametrize("pacing", ["serial", "pearl"])
 def test_a_rubbish_drafter_is_dropped_with_a_reason(pacing: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        num_drafted, counted = serve(0.0, pacing, 8)
-    assert all(num_drafted[:SESSIONS_TO_DROP]), "no session alone decides"
-    assert not any(num_drafted[-2:])
-    assert counted[names.NUM_DRAFTER_DROPS] == 1
-    assert (counted[names.NUM_RIGHT_TOKENS], counted[names.NUM_JUDGED_TOKENS] >= MIN_JUDGED) == (0, True)
+    serving, num_before = Serving(0.0, pacing), 0
+    while not serving.counted(names.NUM_DRAFTER_DROPS):
+        serving.session()
+        num_before += 1
+        assert num_before < MAX_SESSIONS, "it was never dropped"
+    assert num_before >= SESSIONS_TO_DROP, "no session alone decides"
+    assert [serving.session() for _ in range(3)] == [0, 0, 0]
+    serving.stop()
+    assert serving.counted(names.NUM_DRAFTER_DROPS) == 1
+    assert (serving.counted(names.NUM_RIGHT_TOKENS), serving.counted(names.NUM_JUDGED_TOKENS) >= MIN_JUDGED) == (0, True)
     assert f"drafter {RESIDENT} is left out of new sessions for 60 s: only 0 of its last" in caplog.text
 
 
 def test_a_fair_drafter_stays() -> None:
-    num_drafted, counted = serve(0.4, "serial", 8)
-    assert all(num_drafted)
-    assert names.NUM_DRAFTER_DROPS not in counted
-    assert counted[names.NUM_RIGHT_TOKENS] > 0.2 * counted[names.NUM_JUDGED_TOKENS]
+    serving = Serving(0.4, "serial")
+    for _ in range(MAX_SESSIONS):
+        serving.session()
+        if serving.counted(names.NUM_JUDGED_TOKENS) > 2 * MIN_JUDGED:
+            break
+    serving.stop()
+    assert not serving.counted(names.NUM_DRAFTER_DROPS)
+    assert serving.counted(names.NUM_RIGHT_TOKENS) > 0.2 * serving.counted(names.NUM_JUDGED_TOKENS)
 
 
 def test_a_good_and_a_bad_drafter_of_one_session_are_told_apart() -> None:
