@@ -30,6 +30,7 @@ from verifier_service.acceptance_floor import (
     AcceptanceFloor,
     Verdict,
 )
+from verifier_service.answer import AnswerStream
 from verifier_service.drafter_counters import MAX_NAMES, OTHER, DrafterCounters
 from verifier_service.resident import RESIDENT
 
@@ -188,10 +189,12 @@ class Serving:
         self._metrics = LocalMetrics()
         self._loop = Loop(TableEngine(TABLE), lambda: next_door(acceptance), metrics=self._metrics)
         self._pacing = pacing
+        self._answers: list[AnswerStream] = []
 
     def session(self) -> int:
         """How many guesses were verified for it."""
         answer = self._loop.open(NUM_TOKENS, self._pacing)
+        self._answers.append(answer)  # the loop tells answers apart by identity, which one that is gone leaves to another
         num_drafted = ended(self._loop, answer).statistics.num_drafted
         assert self._loop.tokens(answer) == TRUTH
         return num_drafted
