@@ -20,6 +20,7 @@ from drafter_service.loading import load_drafter
 from drafter_service.servicer import DrafterServicer
 from drafter_service.settings import DrafterSettings, parse_settings
 from outrider.errors import InvalidRequest, OutriderError
+from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
 from outrider.types.fleet import Replica
@@ -47,7 +48,8 @@ async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) ->
         await server.start()
         async with _lanes(settings, server, servicer):
             await server.set_serving()
-            is_superseded = await _run_announced(settings, server, servicer, incarnation)
+            with serving_metrics(settings.metrics, servicer.metrics, servicer.refresh_metrics) as metrics_url:
+                is_superseded = await _run_announced(settings, server, servicer, incarnation, metrics_url)
     finally:
         await servicer.thread.stop()
     if servicer.thread.failure is not None:
@@ -56,7 +58,9 @@ async def serve(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) ->
         raise SystemExit(SUPERSEDED_EXIT_CODE)
 
 
-async def _run_announced(settings: DrafterSettings, server: RpcServer, servicer: DrafterServicer, incarnation: int) -> bool:
+async def _run_announced(
+    settings: DrafterSettings, server: RpcServer, servicer: DrafterServicer, incarnation: int, metrics_url: str
+) -> bool:
     """Until a signal, announcing this drafter meanwhile; returns whether a newer incarnation has taken its place."""
     membership = settings.membership
     endpoint = membership.endpoint(server.address) if membership.coordinators else ""
@@ -71,7 +75,7 @@ async def _run_announced(settings: DrafterSettings, server: RpcServer, servicer:
     announcer = Announcer(membership.coordinators, snapshot, drain_this_process, end_this_process)
     announcer.start()
     try:
-        await run_until_signal(server, "drafter", drain, settings.drain_grace_s)
+        await run_until_signal(server, "drafter", drain, settings.drain_grace_s, metrics_url)
     finally:
         await announcer.stop()
     return announcer.is_superseded

@@ -66,7 +66,9 @@ class Scheduler:
         self._next_key = 0
         self._draining = False
         self._stopped = False
-        self.token_us = 0.0  # of a drafted token, of late; 0 = unknown; may be read from any thread
+        self.token_us = 0.0  # of a drafted token, of late; 0 = unknown; may be read from any thread, as may these two
+        self.num_guessed = 0
+        self.guessing_us = 0
 
     @property
     def num_sessions(self) -> int:
@@ -239,6 +241,8 @@ class Scheduler:
 
     def _grow(self, proposals: list[Proposal], begin_ns: int, end_ns: int) -> None:
         draft_us = (end_ns - begin_ns) // 1000
+        self.num_guessed += sum(len(proposal.tokens) for proposal in proposals)
+        self.guessing_us += draft_us
         self._count_time(draft_us, max((len(proposal.tokens) for proposal in proposals), default=0))
         for proposal in proposals:
             hosted = self._hosted[proposal.session]

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from drafter_service.drafting_thread import DraftingThread, LoadedDrafter
 from drafter_service.inbox import FramesArrived, LaneOpened, StreamEnded
@@ -24,11 +25,15 @@ from outrider.rpc.convert.link import BadFrame, FromVerifier, Hello, Ping, Pong,
 from outrider.rpc.convert.verifier_frames import MAX_FRAMES_PER_MESSAGE, verifier_frames
 from outrider.rpc.lane import TOKEN_BYTES, Lane
 from outrider.rpc.membership import Membership
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.types.fleet import Replica, Role
 from outrider.types.frames import VerifierFrame
 from outrider.types.identity import ModelIdentity, incompatibility
 from outrider.v1 import drafter_pb2, drafter_pb2_grpc, identity_pb2
 
+US_PER_S = 1_000_000
 HELLO_DEADLINE_S = 10.0
 MAX_STREAMS = 64
 # Frames beside the one tail and the closing frames of each session.
@@ -65,6 +70,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         self._next_stream = 0
         self._room = asyncio.Event()
         self.thread = DraftingThread(limits, self._wake, self._room.set, self._on_thread_ended, self._on_lane_lost)
+        self.metrics = LocalMetrics()
         self._loaded: LoadedDrafter | None = None
         self._scheduler: Scheduler | None = None
 
@@ -137,6 +143,21 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
             block_len=limits.block_len,
             draft_us=self._scheduler.token_us,
         )
+
+    def refresh_metrics(self) -> None:
+        """Set what `metrics` holds of the present moment; only after `serve`, from any thread."""
+        assert self._loaded is not None
+        assert self._scheduler is not None
+        engine, scheduler, metrics = self._loaded.engine, self._scheduler, self.metrics
+        service, model = {Label.SERVICE: "drafter"}, {Label.MODEL: Path(self.identity.model).name}
+        num_free = engine.num_free_blocks
+        metrics.set(names.LIVE_SESSIONS, service, scheduler.num_sessions)
+        metrics.set(names.LIVE_STREAMS, service, len(self._streams))
+        metrics.set(names.KV_BLOCKS_FREE, service, num_free)
+        metrics.set(names.KV_BLOCKS_IN_USE, service, engine.limits.num_blocks - num_free)
+        metrics.set(names.GUESSED_TOKEN_SECONDS, model, scheduler.token_us / US_PER_S)
+        metrics.raise_to(names.NUM_GUESSED_TOKENS, model, scheduler.num_guessed)
+        metrics.raise_to(names.GUESSING_SECONDS, model, scheduler.guessing_us / US_PER_S)
 
     def lane_for(self, token: bytes) -> Callable[[Lane], None] | None:
         """What to do with the lane that this token opens; None when no stream waits for it. A token opens one lane."""

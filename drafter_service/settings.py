@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drafter_service.scheduler import SchedulerLimits
 from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
+from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.types.identity import Numerics
 
@@ -49,6 +50,7 @@ class DrafterSettings:
     drain_grace_s: float
     replay: ReplaySettings
     membership: Membership = NO_FLEET
+    metrics: MetricsAddress = NOWHERE
 
 
 def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettings:
@@ -63,6 +65,9 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     membership = membership_from(given)
     if membership.coordinators and not serves:
         raise InvalidRequest("--coordinator", "a drafter in the verifier's process is announced by the verifier; leave it out")
+    metrics = metrics_address_from(given)
+    if metrics.port is not None and not serves:
+        raise InvalidRequest("--metrics-port", "a drafter in the verifier's process has the verifier's metrics; leave it out")
     engine = EngineConfig(
         model=given.model,
         kind=EngineKind(given.engine),
@@ -103,6 +108,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
             given.replay_texts, given.replay_acceptance, given.replay_seed, given.replay_step_us, given.replay_hedge_acceptance
         ),
         membership=membership,
+        metrics=metrics,
     )
 
 
@@ -141,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     service.add_argument("--no-lanes", action="store_true", help="send every frame over gRPC, to verifiers on this machine too")
     service.add_argument("--drain-grace-s", type=float, default=5.0, help="how long a shutdown may take")
     add_membership_options(service)
+    add_metrics_options(service)
     service.add_argument("--source", default="model", help="registered draft source: model, replay")
     replay = parser.add_argument_group("replayed drafts (--source replay)")
     replay.add_argument("--replay-texts", default="", help='JSON file {"texts": [[token, ...], ...]}: prompt and answer of each request')

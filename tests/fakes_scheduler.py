@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 from fakes import TableEngine, TruthTable
 from fakes_simulation import spec_of
+from outrider.telemetry.local_metrics import LocalMetrics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
@@ -33,6 +34,7 @@ class Loop:
         max_sessions: int = 8,
         draft_len: int = 4,
         max_queue_us: float = 0.0,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self.changed = threading.Condition()
         self.messages: dict[int, list[object]] = {}
@@ -47,6 +49,7 @@ class Loop:
             draft_len=draft_len,
             max_queue_us=max_queue_us,
             load_resident=load_resident,
+            metrics=metrics,
         )
         self.scheduler.start()
         self.scheduler.engine_ready.result(WAIT_S)

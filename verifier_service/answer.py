@@ -19,6 +19,7 @@ from outrider.session.opening import VerifierSpec
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import TokenLogprobs
 from outrider.types.tree import TokenOrigin
+from verifier_service.clock import monotonic_us
 
 MAX_UNDELIVERED_TOKENS = 256
 # Commits that follow one another faster travel together: a message costs three processes about half a millisecond, as much as a fast step.
@@ -75,6 +76,8 @@ class AnswerStream:
     def __init__(self, request: SessionRequest, on_room: Callable[[], None]) -> None:
         self.request = request
         self.handle = 0  # set by the scheduler on admission
+        self.asked_us = monotonic_us()
+        self.has_begun = False  # set by the engine thread with the first step
         self.ended = asyncio.Event()
         self._on_room = on_room
         self._waiting: list[AnswerMessage] = []

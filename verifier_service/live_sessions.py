@@ -31,10 +31,13 @@ from outrider.session.events import (
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.statistics import FIRST_PRIORS
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
+from verifier_service.acceptance_floor import AcceptanceFloor
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
 from verifier_service.clock import monotonic_us
+from verifier_service.drafter_counters import DrafterCounters
 from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
@@ -48,15 +51,24 @@ MAX_HANDLE = (1 << 32) - 1
 
 class LiveSessions:
     """By handle. draft_priors: from the sessions that ended lately, where the next one's estimates begin; lookup_priors: the same of
-    guesses from the text itself. record: how often each drafter was right. outgoing: what waits to be said. cost: of steps, as now
-    measured. queue: how long a new session waits."""
+    guesses from the text itself. record: how often each drafter was right; one that hardly ever is gets no new sessions (floor).
+    outgoing: what waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is
+    counted into."""
 
     def __init__(
-        self, engine: Engine, planner: StepPlanner, max_sessions: int, cost: Callable[[], CostCurve], queue: QueueTime | None = None
+        self,
+        engine: Engine,
+        planner: StepPlanner,
+        max_sessions: int,
+        cost: Callable[[], CostCurve],
+        queue: QueueTime | None = None,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self.draft_priors = FIRST_PRIORS
         self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
         self.record = DrafterRecord()
+        self._floor = AcceptanceFloor()
+        self._counters = DrafterCounters(metrics or LocalMetrics())
         self.outgoing = Outgoing()
         self.queue = queue or QueueTime(engine.limits.max_rows)
         self._cost = cost
@@ -116,8 +128,14 @@ class LiveSessions:
 
     def _tell_all(self, event: DrafterJoined | DrafterLost, drafter: str) -> None:
         for hosted in list(self._sessions.values()):
-            if hosted.may_use(drafter):
+            if hosted.may_use(drafter) if isinstance(event, DrafterLost) else self._may_join(drafter, hosted):
                 self.apply(hosted, event)
+
+    def _may_join(self, drafter: str, hosted: HostedSession) -> bool:
+        """Whether a session is told of a drafter: it wants it, and the drafter is not left out."""
+        if not hosted.may_use(drafter) or not hosted.session.may_draft:
+            return False
+        return self._floor.admits(drafter, hosted.handle, monotonic_us())
 
     # --- the beginning of a session ---------------------------------------------------------------------------------------
 
@@ -130,7 +148,7 @@ class LiveSessions:
             return
         self.outgoing.answer(answer, SessionStarted(self._engine.identity.fingerprint))
         for drafter in self._connections:
-            if hosted.may_use(drafter):
+            if self._may_join(drafter, hosted):
                 self.apply(hosted, DrafterJoined(drafter, monotonic_us()))
 
     def _admit(self, answer: AnswerStream, stopping: bool) -> HostedSession:
@@ -217,11 +235,26 @@ class LiveSessions:
         self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
         self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
         self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
+        self._judge_drafters(hosted)
         error = hosted.error
         if error is None and finish.reason is FinishReason.FAILED:
             error = RemoteFailure(finish.detail)
         self.outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
         self._engine.close(hosted.handle)  # last: whatever it raises, the client has its end
+
+    def _judge_drafters(self, hosted: HostedSession) -> None:
+        tallies = hosted.session.drafter_tallies()
+        for drafter, tally in tallies.items():
+            self._counters.ended(drafter, tally)
+        for verdict in self._floor.end(hosted.handle, tallies, monotonic_us()):
+            numbers = verdict.num_right, verdict.num_judged
+            if not verdict.pause_us:
+                _LOG.info("drafter %s is used again: %d of its last %d judged guesses were right", verdict.drafter, *numbers)
+                continue
+            self._counters.dropped(verdict.drafter)
+            pause_s = verdict.pause_us / 1e6
+            reason = "drafter %s is left out of new sessions for %g s: only %d of its last %d judged guesses were right"
+            _LOG.warning(reason, verdict.drafter, pause_s, *numbers)
 
 
 def _is_close(effect: VerifierEffect) -> bool:

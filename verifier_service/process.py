@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
+from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.server import run_service, run_until_signal
 from verifier_service.fleet_entry import FleetEntry
@@ -62,15 +63,21 @@ async def _serve(
     server = VerifierServer(settings, load, on_death, load_resident)
     try:
         await server.start()
-        async with _announced(server, incarnation, on_superseded) as announcer:
-
-            async def drain(grace_s: float) -> None:
-                announcer.announce_now()  # that it drains
-                await server.drain(grace_s)
-
-            await run_until_signal(server.rpc, "verifier", drain, settings.grace_s)
+        with serving_metrics(settings.metrics, server.metrics, server.refresh_metrics) as metrics_url:
+            await _run_announced(server, incarnation, on_superseded, metrics_url)
     finally:
         await server.stop()
+
+
+async def _run_announced(server: VerifierServer, incarnation: int, on_superseded: Callable[[], None], metrics_url: str) -> None:
+    """Until a signal, announcing this verifier meanwhile."""
+    async with _announced(server, incarnation, on_superseded) as announcer:
+
+        async def drain(grace_s: float) -> None:
+            announcer.announce_now()  # that it drains
+            await server.drain(grace_s)
+
+        await run_until_signal(server.rpc, "verifier", drain, server.settings.grace_s, metrics_url)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
 from verifier_service.clock import monotonic_us
 from verifier_service.core_loan import measure_loan
@@ -36,7 +37,7 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
-    queue_us: what a session admitted now waits for its first step. acceptance, late_share: how often each
+    step_us: what all steps took. queue_us: what a session admitted now waits for its first step. acceptance, late_share: how often each
     drafter was right, and late, by endpoint.
     """
 
@@ -46,6 +47,7 @@ class SchedulerSnapshot:
     cost: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
     num_lent_steps: int = 0
+    step_us: int = 0
     queue_us: float = 0.0
     acceptance: Mapping[str, float] = field(default_factory=dict)
     late_share: Mapping[str, float] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Scheduler:
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
     cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
-    refused; 0 = none. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
+    refused; 0 = none. metrics: counted into. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -73,6 +75,7 @@ class Scheduler:
         draft_len: int | None,
         max_queue_us: float = 0.0,
         load_resident: Callable[[], ResidentDrafter] | None = None,
+        metrics: LocalMetrics | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
         self.snapshot = SchedulerSnapshot()
@@ -85,6 +88,7 @@ class Scheduler:
         self._max_sessions = max_sessions
         self._max_queue_us = max_queue_us
         self._planner = StepPlanner(draft_len)
+        self._metrics = metrics or LocalMetrics()
         self._lanes = DrafterLanes()
         self._stopping = False
         self._publish_at_us = 0
@@ -142,8 +146,8 @@ class Scheduler:
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us)
-        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue)
-        self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner)
+        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue, self._metrics)
+        self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner, self._metrics)
 
     def _serve(self) -> None:
         timeout_s: float | None = None
@@ -227,6 +231,7 @@ class Scheduler:
             cost=self.steps.cost.points,
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,
+            step_us=self.steps.step_us,
             queue_us=self.sessions.queue_us(),
             acceptance=self.sessions.record.rates(),
             late_share=self.sessions.record.late_shares(),

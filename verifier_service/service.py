@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 from outrider.engine.contract import Engine
 from outrider.rpc.server import RpcServer
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.fleet import Replica
 from outrider.v1 import verifier_pb2
 from outrider.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from verifier_service.answer import SessionEnded
 from verifier_service.fleet_entry import FleetEntry
 from verifier_service.inbox import StopAsked
+from verifier_service.metrics import VerifierMetrics
 from verifier_service.outgoing import Outgoing
 from verifier_service.pairs import Pairs
 from verifier_service.resident import ResidentDrafter
@@ -45,6 +47,7 @@ class VerifierServer:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self.rpc = RpcServer([settings.listen])
+        self.metrics = LocalMetrics()
         self.scheduler = Scheduler(
             load,
             self._send,
@@ -54,10 +57,12 @@ class VerifierServer:
             draft_len=settings.draft.draft_len,
             max_queue_us=1000.0 * settings.max_queue_ms,
             load_resident=load_resident,
+            metrics=self.metrics,
         )
         self.pairs: Pairs | None = None
         self.servicer: VerifierServicer | None = None
         self._engine: Engine | None = None
+        self._reported: VerifierMetrics | None = None
 
     async def start(self) -> None:
         """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
@@ -67,6 +72,7 @@ class VerifierServer:
         identity, limits = engine.identity, engine.limits
         self.pairs = Pairs(self.settings.drafters, identity, self.settings.verifier_id, self.scheduler.inbox)
         self.servicer = VerifierServicer(self.settings, identity, limits, self.scheduler, self.pairs)
+        self._reported = VerifierMetrics(self.metrics, engine, self.scheduler, self.servicer)
         self.rpc.add(SERVICE, add_VerifierServiceServicer_to_server, self.servicer)
         self.pairs.start()
         await self.pairs.wait_decided(self.settings.wait_drafters_s)
@@ -83,6 +89,11 @@ class VerifierServer:
         assert self._engine is not None
         assert self.pairs is not None
         return entry.now(self._engine.identity, self._engine.limits, self.scheduler, self.pairs, draining=self.rpc.draining)
+
+    def refresh_metrics(self) -> None:
+        """Set what `metrics` holds of the present moment; only after `start`, from any thread."""
+        assert self._reported is not None
+        self._reported.refresh()
 
     async def stop(self) -> None:
         """End the engine thread and the pairs; everything held is freed."""
@@ -103,11 +114,13 @@ class VerifierServer:
         """Event loop: drafters first, they are on the critical path."""
         assert self.pairs is not None
         assert self.servicer is not None
+        assert self._reported is not None
         self.pairs.push(outgoing.frames)
         self.pairs.lose_lanes(outgoing.lost)
         for answer, message in outgoing.answers:
             if isinstance(message, SessionEnded):
                 self.servicer.forget(answer)
+                self._reported.ended(message)
             answer.push(message)
 
     def _on_room(self) -> None:

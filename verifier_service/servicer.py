@@ -52,6 +52,16 @@ class VerifierServicer(VerifierServiceServicer):
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def num_streams(self) -> int:
+        """Decode streams open now; may be read from any thread."""
+        return self._num_streams
+
+    @property
+    def num_waiting(self) -> int:
+        """Samples that wait for their first step; may be read from any thread."""
+        return sum(not answer.has_begun for answer in tuple(self._live.values()))
+
     async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
         """See the proto: Start first, then commits until DecodeFinished."""
         self._num_streams += 1

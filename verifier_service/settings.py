@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
+from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
@@ -69,6 +70,7 @@ class VerifierSettings:
     verifier_id: str = "verifier"
     wait_drafters_s: float = 15.0
     membership: Membership = NO_FLEET
+    metrics: MetricsAddress = NOWHERE
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -126,6 +128,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         verifier_id=given.verifier_id,
         wait_drafters_s=given.wait_drafters_s,
         membership=membership_from(given),
+        metrics=metrics_address_from(given),
     )
     settings.check()
     return settings
@@ -175,4 +178,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
     add_membership_options(parser)
+    add_metrics_options(parser)
     return parser

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.session.events import RoundPlanned, RoundVerified
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan
 from outrider.session.verifier import VerifierSession
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan
+from verifier_service.answer import AnswerStream
 from verifier_service.clock import monotonic_us
 from verifier_service.core_loan import CoreLoan
 from verifier_service.hosted import HostedSession
@@ -25,10 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class TargetSteps:
-    """`plan`, then `take` what it says. num_steps: that the engine made. loan: what steps cost, and on whose cores."""
+    """`plan`, then `take` what it says. num_steps: that the engine made; step_us: what they took in all. loan: what steps cost, and on
+    whose cores. metrics: how long samples waited for their first step."""
 
-    def __init__(self, engine: Engine, loan: CoreLoan, sessions: LiveSessions, planner: StepPlanner) -> None:
+    def __init__(self, engine: Engine, loan: CoreLoan, sessions: LiveSessions, planner: StepPlanner, metrics: LocalMetrics) -> None:
         self.num_steps = 0
+        self.step_us = 0
+        self._metrics = metrics
+        self._model = {Label.MODEL: Path(engine.identity.model).name}
         self.loan = loan
         self._engine = engine
         self._sessions = sessions
@@ -91,10 +100,17 @@ class TargetSteps:
         hosted = [self._sessions[entry.session] for entry in plans]
         rows: list[SequenceRows] = []
         for one, entry in zip(hosted, plans, strict=True):
+            if not one.answer.has_begun:
+                self._begin(one.answer, now_us)
             for effect in self._sessions.apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup)):
                 rows.append(one.rows(effect))
         if rows:
             self._verify(rows)
+
+    def _begin(self, answer: AnswerStream, now_us: int) -> None:
+        """A sample's first step: its time in the queue is over."""
+        answer.has_begun = True
+        self._metrics.observe(names.QUEUE_SECONDS, self._model, max(0, now_us - answer.asked_us) / 1e6)
 
     def _verify(self, rows: list[SequenceRows]) -> None:
         """One step of the engine and what follows from it.
@@ -115,6 +131,7 @@ class TargetSteps:
                 self._verify([row])
             return
         self.num_steps += 1
+        self.step_us += result.step_us
         self.loan.count(lent)
         if reads:
             self._sessions.queue.observe(result.num_rows, result.step_us, self.cost)

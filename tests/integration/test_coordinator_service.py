@@ -6,6 +6,7 @@ pytest tests/integration/test_coordinator_service.py
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -16,9 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fakes_coordinator import ANNOUNCE_EVERY_S, WAIT_S, FakeFleet, Finished, coordinator_over, fake_replica
 from outrider.coordinator.fleet import Fleet
-from outrider.coordinator.server import start_coordinator
+from outrider.coordinator.server import serve_fleet, start_coordinator
 from outrider.coordinator.servicer import SERVICE_NAME, FleetServicer
-from outrider.coordinator.waking_clock import MAX_GAP_S
+from outrider.coordinator.waking_clock import MAX_GAP_S, WakingClock
 from outrider.errors import InvalidRequest, Overloaded, Superseded, Unavailable, UnknownSession
 from outrider.rpc.channel import open_channel
 from outrider.rpc.context import Context
@@ -172,6 +173,32 @@ async def test_a_coordinator_is_healthy_from_its_start_and_takes_calls() -> None
             assert (await stub.GetTopology(pb.GetTopologyRequest())).epoch == 6
     finally:
         await server.stop(grace_s=0.0)
+
+
+async def test_placements_and_replicas_are_counted() -> None:
+    fleet = FakeFleet()
+    clock = WakingClock(time.monotonic)
+    servicer = FleetServicer(fleet, clock)
+    server = await serve_fleet(["127.0.0.1:0"], servicer, clock)
+    try:
+        async with open_channel(server.address) as channel:
+            stub: Any = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Announce(pb.AnnounceRequest(replica=replica_to_proto(fake_replica("drafter-0", "127.0.0.1:7072", Role.DRAFTER))))
+            fleet.choose = lambda wish: Placement("127.0.0.1:7071", (), (), 1.0, "")
+            await stub.Place(wish_to_proto(WISH))
+            for error in (Overloaded("all are full"), Unavailable("no verifier fits")):
+                fleet.refuse = error
+                await refused(stub.Place(wish_to_proto(WISH)))
+    finally:
+        await server.stop(grace_s=0.0)
+    servicer.refresh_metrics()
+    assert {series.label_values: series.value for series in servicer.metrics.snapshot()} == {
+        ("coordinator", "placed"): 1,
+        ("coordinator", "full"): 1,
+        ("coordinator", "nobody_fits"): 1,
+        ("drafter",): 1,
+        ("verifier",): 0,
+    }
 
 
 async def test_a_placement_nobody_waits_for_is_not_made() -> None:

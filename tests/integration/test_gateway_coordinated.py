@@ -24,6 +24,7 @@ from outrider.gateway.placing import WORD_BYTES
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
 from outrider.rpc.status import RemoteFailure
+from outrider.telemetry import names
 from outrider.types.fleet import PairMeasurement, Placement, PlacementWish, Role
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest
 
@@ -234,6 +235,24 @@ async def test_a_coordinator_that_knows_nobody_costs_no_request() -> None:
     async with coordinated(FakeFleet(refuse=Unavailable("no verifier fits"))) as fleet:
         assert await fleet.answer() == tuple(TOKENS)
         assert fleet.fleet.finished == []
+
+
+async def test_placements_are_counted_by_what_came_of_them() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 1)
+        await fleet.answer()
+        fleet.fleet.refuse = Overloaded("all are full")
+        with pytest.raises(Overloaded):
+            await fleet.answer()
+        fleet.fleet.refuse = Unavailable("nobody is known")
+        await fleet.answer()
+        series = [one for one in fleet.under_test.gateway.servicer.metrics.snapshot() if one.metric is names.NUM_PLACEMENTS]
+        assert {one.label_values: one.value for one in series} == {
+            ("gateway", "placed"): 1,
+            ("gateway", "full"): 1,
+            ("gateway", "no_answer"): 1,
+        }
+        await fleet.until_finished(1)
 
 
 async def test_a_lost_coordinator_costs_no_request_and_is_used_again_when_it_is_back() -> None:

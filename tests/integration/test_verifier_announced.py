@@ -16,7 +16,9 @@ import pytest
 from fakes_coordinator import FakeFleet, coordinator_over, fake_replica
 from fakes_models import make_model
 from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.telemetry import names
 from outrider.types.fleet import Replica, Role
+from scrape import ANY_PORT, Scrape
 
 START_S = 120.0
 
@@ -38,7 +40,8 @@ def folder() -> Iterator[Path]:
 def service(name: str, model: Path, folder: Path, coordinator: str, *extra: str) -> ServiceProcess:
     common = ("--model", str(model), "--listen", f"unix:{folder}/{name}.sock", "--threads", "1", "--kv-mib", "16")
     membership = ("--coordinator", coordinator, "--replica-id", f"{name}-0")
-    return ServiceProcess(ServiceCommand(name, ("-m", f"{name}_service", *common, *membership, *extra)), folder / f"{name}.log")
+    arguments = ("-m", f"{name}_service", *common, *membership, *ANY_PORT, *extra)
+    return ServiceProcess(ServiceCommand(name, arguments), folder / f"{name}.log")
 
 
 async def ended(process: ServiceProcess) -> int:
@@ -58,8 +61,7 @@ async def test_a_verifier_says_what_it_is_knows_and_holds_and_ends_with_3_when_i
         processes = [service("drafter", model, folder, coordinator)]
         processes.append(service("verifier", model, folder, coordinator, "--drafter", drafter_address, "--max-sessions", "5"))
         try:
-            for process in processes:
-                await asyncio.to_thread(process.wait_ready, time.monotonic() + START_S)
+            ready = [await asyncio.to_thread(process.wait_ready, time.monotonic() + START_S) for process in processes]
             await fleet.until(lambda: has_measured(fleet.known.get("verifier-0")))
             replica = fleet.known["verifier-0"]
             assert (replica.role, replica.endpoint) == (Role.VERIFIER, f"unix:{folder}/verifier.sock")
@@ -68,6 +70,11 @@ async def test_a_verifier_says_what_it_is_knows_and_holds_and_ends_with_3_when_i
             assert replica.cost[0][0] == 1
             assert all(us > 0 for _, us in replica.cost)
             assert replica.pairs[drafter_address].acceptance_rate is None, "nothing was drafted yet"
+            drafter, verifier = [await asyncio.to_thread(Scrape, line["metrics"]) for line in ready]
+            assert verifier.value(names.KV_BLOCKS_FREE, "verifier") == replica.kv_blocks_total
+            assert verifier.value(names.REQUESTS_WAITING, "verifier") == 0
+            assert drafter.value(names.LIVE_STREAMS, "drafter") == 1
+            assert drafter.total(names.GUESSED_TOKEN_SECONDS) > 0
             fleet.known["verifier-0"] = fake_replica("verifier-0", incarnation=2**63)
             assert await ended(processes[1]) == 3
             assert "this process ends" in processes[1].log_tail()

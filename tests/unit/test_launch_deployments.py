@@ -51,6 +51,16 @@ def test_each_service_is_told_its_model_threads_and_peers() -> None:
     assert "--model-dir" not in lines["gateway"], "a hub name is no folder: the gateway asks the verifier where its tokenizer is"
 
 
+def test_each_process_is_scraped_at_a_port_of_its_own() -> None:
+    lines = arguments(replace(SPEC, metrics_port=9100))
+    assert {name: line.split("--metrics-port ")[1].split()[0] for name, line in lines.items()} == {
+        "gateway": "9100",
+        "verifier": "9101",
+        "drafter": "9102",
+    }
+    assert "--metrics-port" not in "".join(arguments(SPEC).values())
+
+
 def test_a_pair_in_one_process_has_both_command_lines() -> None:
     class TwoServices(FakeServices):
         codes = (SERVES, SERVES)

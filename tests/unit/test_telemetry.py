@@ -114,3 +114,24 @@ def test_no_count_is_lost_between_threads() -> None:
     for thread in threads:
         thread.join()
     assert value_of(metrics, names.NUM_ROUNDS, "ref-large", "pearl") == 4000
+
+
+def test_a_counter_that_is_kept_elsewhere_never_goes_back() -> None:
+    metrics = LocalMetrics()
+    for total in (3.0, 7.0, 5.0):
+        metrics.raise_to(names.NUM_STEPS, {Label.MODEL: "m"}, total)
+    assert value_of(metrics, names.NUM_STEPS, "m") == 7.0
+    with pytest.raises(AssertionError, match="not a counter"):
+        metrics.raise_to(names.LIVE_SESSIONS, {Label.SERVICE: "verifier"}, 1.0)
+
+
+def test_a_histogram_keeps_its_sum_and_a_count_for_each_bucket() -> None:
+    metrics = LocalMetrics()
+    for seconds in (0.0, 0.001, 0.0011, 1e9):
+        metrics.observe(names.QUEUE_SECONDS, {Label.MODEL: "m"}, seconds)
+    (series,) = metrics.snapshot()
+    assert len(series.counts) == len(names.QUEUE_SECONDS.buckets) + 1
+    assert (series.counts[:2], series.counts[-1], sum(series.counts)) == ((2, 1), 1, 4)
+    assert series.value == pytest.approx(1e9)
+    with pytest.raises(AssertionError, match="not a histogram"):
+        metrics.observe(names.NUM_STEPS, {Label.MODEL: "m"}, 1.0)

@@ -77,6 +77,19 @@ def test_mismatches_find_a_branch_as_often_as_the_second_choice_is_right() -> No
     assert 0.45 < hits / tests < 0.8
 
 
+def test_a_guess_whose_side_branch_was_right_was_wrong() -> None:
+    """A drafter that is right six times out of ten is tallied so, whatever its second choices are."""
+    num_right = num_judged = 0
+    for seed in range(6):
+        simulation, _, _ = hedged(seed, Weather(max_delay_us=300), "pearl", hedge_acceptance=1.0, budgets=(32,))
+        simulation.run()
+        tallies = [request.session.drafter_tallies()["d"] for request in simulation.requests.values()]
+        num_right += sum(tally.num_right for tally in tallies)
+        num_judged += sum(tally.num_judged for tally in tallies)
+    assert num_judged > 400
+    assert 0.5 < num_right / num_judged < 0.7
+
+
 def test_a_far_drafter_is_worth_more_with_side_branches() -> None:
     """Steps of ten milliseconds, ten away: what a mismatch finds waiting is not waited for."""
     took: dict[bool, int] = {}

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.errors import InvalidRequest
-from outrider.launch.deployment import DeploymentSpec
+from outrider.exposition.options import MAX_PORT
+from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
 from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
 from outrider_kernels.native_library import find_compiler
 from outrider_models.paths import MODEL_NAMES, model_dir
@@ -67,6 +68,12 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         default=AUTO,
         help="together: verifier and drafter in one process, in turns, each with every core; apart: a process each "
         f"(auto: together with up to {FEW_CORES} cores, unless the pacing overlaps them or threads are given)",
+    )
+    group.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="BASE",
+        help="let Prometheus scrape the gateway at 127.0.0.1:BASE, the verifier at the next port, the drafter at the one after (off)",
     )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
     for service in ("verifier", "drafter", "gateway"):
@@ -131,6 +138,12 @@ def _lends(args: argparse.Namespace) -> bool:
     return args.numerics != "invariant" or (args.dtype == "float32" and find_compiler() is not None)
 
 
+def _metrics_port(base: int | None) -> int | None:
+    if base is not None and not 1 <= base <= MAX_PORT + 1 - len(METRICS_PLACES):
+        raise InvalidRequest("--metrics-port", f"must be in [1, {MAX_PORT + 1 - len(METRICS_PLACES)}], got {base}")
+    return base
+
+
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
     if args.draft == NO_DRAFT and args.draft_weights != "full":
@@ -149,4 +162,5 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         drafter_extra=tuple(args.drafter_arg),
         verifier_extra=tuple(args.verifier_arg),
         gateway_extra=tuple(args.gateway_arg),
+        metrics_port=_metrics_port(args.metrics_port),
     )

@@ -51,7 +51,7 @@ def await_pair(deployment: Deployment, deadline_s: float = PAIR_DEADLINE_S) -> v
 
 
 def endpoint_table(deployment: Deployment) -> Table:
-    """Who listens where, with which model and threads."""
+    """Who listens where, with which model and threads, and where it is scraped."""
     spec = deployment.spec
     table = Table("service", "address", "model", "threads", "pid", title=f"up in {deployment.start_s:.1f} s, logs in {deployment.folder}")
     target, draft = (_kept(spec.dtype, weights) for weights in (spec.target_weights, spec.draft_weights))
@@ -65,8 +65,10 @@ def endpoint_table(deployment: Deployment) -> Table:
     if spec.together:
         rows["drafter"] = ("inside the verifier", *rows["drafter"][1:])
         pids["drafter"] = pids["verifier"]
+    if any("metrics" in line for line in deployment.ready.values()):
+        table.add_column("metrics")
     for name, pid in pids.items():
-        table.add_row(name, *rows[name], pid)
+        table.add_row(name, *rows[name], pid, str(deployment.ready.get(name, {}).get("metrics", "")))
     return table
 
 

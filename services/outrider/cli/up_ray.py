@@ -79,6 +79,8 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
     """The deployment the options describe. Raises InvalidRequest naming an option that is wrong with --ray."""
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
+    if args.metrics_port is not None:
+        raise InvalidRequest("--metrics-port", "is not for --ray, whose replicas may be anywhere; give --gateway-arg=--metrics-port=PORT")
     for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
         if not 0 <= count <= MAX_REPLICAS:
             raise InvalidRequest(flag, f"must be in [0, {MAX_REPLICAS}], got {count}")

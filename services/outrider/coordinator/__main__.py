@@ -7,16 +7,23 @@ it knew, replicas tell the next one within a heartbeat: nothing is kept on disk.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import sys
+import time
 from collections.abc import Sequence
 
-from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, start_coordinator
+from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, serve_fleet
+from outrider.coordinator.servicer import FleetServicer
 from outrider.coordinator.state import FleetState, new_epoch, new_fleet
+from outrider.coordinator.waking_clock import WakingClock
 from outrider.errors import OutriderError
+from outrider.exposition.endpoint import serving_metrics
+from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.server import run_service, run_until_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7069"
+REFRESH_TIMEOUT_S = 2.0  # the event loop owns what a scrape reads; one that is stuck must not hold the scraper
 _EPILOG = """example:
 
   python -m outrider.coordinator --listen 127.0.0.1:7069
@@ -25,22 +32,40 @@ _EPILOG = """example:
   python -m outrider.gateway --coordinator 127.0.0.1:7069 --listen 127.0.0.1:7070"""
 
 
-async def serve(listen: Sequence[str], state: FleetState) -> None:
+async def serve(listen: Sequence[str], state: FleetState, metrics: MetricsAddress = NOWHERE) -> None:
     """Until a signal."""
-    server = await start_coordinator(listen, state)
-    await run_until_signal(server, READY_NAME, None, STOP_GRACE_S)
+    loop, clock = asyncio.get_running_loop(), WakingClock(time.monotonic)
+    servicer = FleetServicer(state, clock)
+
+    async def refresh() -> None:
+        servicer.refresh_metrics()
+
+    def refresh_there() -> None:
+        asyncio.run_coroutine_threadsafe(refresh(), loop).result(REFRESH_TIMEOUT_S)
+
+    with serving_metrics(metrics, servicer.metrics, refresh_there) as metrics_url:
+        server = await serve_fleet(listen, servicer, clock)
+        await run_until_signal(server, READY_NAME, None, STOP_GRACE_S, metrics_url)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 after a signal, 2 when it could not start."""
     options = _parser().parse_args(arguments)
+    try:
+        metrics = metrics_address_from(options)
+    except OutriderError as error:
+        return _refused(error)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_fleet(new_epoch())))
+        run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_fleet(new_epoch()), metrics))
     except OutriderError as error:
-        print(f"coordinator: {error}", file=sys.stderr)
-        return 2
+        return _refused(error)
     return 0
+
+
+def _refused(error: OutriderError) -> int:
+    print(f"coordinator: {error}", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--listen", action="append", metavar="ADDR", help=f"host:port or unix:/path; repeatable (default {DEFAULT_LISTEN})")
+    add_metrics_options(parser)
     return parser
 
 

@@ -22,8 +22,14 @@ STOP_GRACE_S = 1.0
 
 async def start_coordinator(listen: Sequence[str], state: FleetState, now_s: Callable[[], float] = time.monotonic) -> RpcServer:
     """Bind and serve; the caller stops it. now_s: a monotonic clock. Raises InvalidRequest naming an address."""
-    server, clock = RpcServer(listen), WakingClock(now_s)
-    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, FleetServicer(state, clock))
+    clock = WakingClock(now_s)
+    return await serve_fleet(listen, FleetServicer(state, clock), clock)
+
+
+async def serve_fleet(listen: Sequence[str], servicer: FleetServicer, clock: WakingClock) -> RpcServer:
+    """The same with a servicer of the caller's, which goes by this clock."""
+    server = RpcServer(listen)
+    server.add(SERVICE_NAME, add_FleetServiceServicer_to_server, servicer)
     await server.start()
     server.keep(asyncio.create_task(clock.tick(), name="waking clock"))
     await server.set_serving()

@@ -9,12 +9,16 @@ import time
 from collections.abc import Callable
 
 from outrider.coordinator.state import FleetState
-from outrider.errors import InvalidRequest, Overloaded
+from outrider.errors import InvalidRequest, Overloaded, Unavailable
 from outrider.rpc.address import check_address
 from outrider.rpc.context import Context, remaining_s
 from outrider.rpc.convert.bounds import bounded, finite, name, sentence
 from outrider.rpc.convert.fleet import MAX_US, replica_from_proto, replica_to_proto, wish_from_proto
 from outrider.rpc.status import DeadlinePassed
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
+from outrider.types.fleet import Role
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceServicer
 
@@ -22,11 +26,22 @@ SERVICE_NAME = "outrider.v1.FleetService"
 
 
 class FleetServicer(FleetServiceServicer):
-    """One state, one event loop: calls never overlap inside it. clock_s: monotonic, seconds."""
+    """One state, one event loop: calls never overlap inside it. clock_s: monotonic, seconds. metrics: placements, for who exports them."""
 
     def __init__(self, state: FleetState, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.metrics = LocalMetrics()
         self._state = state
         self._clock_s = clock_s
+
+    def refresh_metrics(self) -> None:
+        """Set what `metrics` holds of the present moment; on the event loop, which owns the state."""
+        replicas = self._state.replicas(self._clock_s())
+        for role in Role:
+            num_live = sum(replica.role is role for replica in replicas)
+            self.metrics.set(names.LIVE_REPLICAS, {Label.ROLE: role.value}, num_live)
+
+    def _count(self, outcome: str) -> None:
+        self.metrics.add(names.NUM_PLACEMENTS, {Label.SERVICE: "coordinator", Label.OUTCOME: outcome})
 
     async def Announce(self, request: pb.AnnounceRequest, context: Context) -> pb.AnnounceResponse:
         """See fleet.proto."""
@@ -43,10 +58,15 @@ class FleetServicer(FleetServiceServicer):
             raise DeadlinePassed("nobody waits for this placement any more, so none is made")
         try:
             placement_id, placement = self._state.place(wish, self._clock_s())
+        except Unavailable:
+            self._count("nobody_fits")
+            raise
         except Overloaded as error:
+            self._count("full")
             # Nothing is known better before the next heartbeats have come in.
             error.retry_after_s = error.retry_after_s or self._state.announce_every_s
             raise
+        self._count("placed")
         return pb.PlaceResponse(
             placement_id=placement_id,
             verifier=placement.verifier,

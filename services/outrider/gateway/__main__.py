@@ -9,10 +9,13 @@ import argparse
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from outrider.errors import OutriderError
+from outrider.exposition.options import add_metrics_options, metrics_address_from
+from outrider.gateway.auditor import AuditLimits
 from outrider.gateway.gateway import VERIFIER_TIMEOUT_S, GatewayConfig, start_gateway
 from outrider.gateway.limits import (
     DRAIN_GRACE_S,
@@ -28,6 +31,7 @@ from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 _MIB = 2**20
+_T = TypeVar("_T")
 
 _DESCRIPTION = """\
 The gateway speaks outrider.v1.GenerationService to clients (proto/outrider/v1/generation.proto): it checks requests, turns text into
@@ -69,8 +73,24 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         verifier_timeout_s=options.verifier_timeout_s,
         drain_grace_s=options.drain_grace_s,
         coordinators=tuple(options.coordinator),
+        metrics=_or_usage(parser, lambda: metrics_address_from(options)),
+        audit=_or_usage(parser, lambda: _audit_limits(options)),
     )
     return config, options.log_level
+
+
+def _audit_limits(options: argparse.Namespace) -> AuditLimits:
+    limits = AuditLimits(share=options.audit_share, max_live=options.audit_max_live)
+    limits.check()
+    return limits
+
+
+def _or_usage(parser: argparse.ArgumentParser, value: Callable[[], _T]) -> _T:
+    """An option's value, or the usage when it is a wrong one."""
+    try:
+        return value()
+    except OutriderError as error:
+        parser.error(str(error))
 
 
 async def serve(config: GatewayConfig) -> None:
@@ -111,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: last part of the verifier's name)")
     _add_limits(parser)
+    _add_audit(parser)
     _add_life_cycle(parser)
     return parser
 
@@ -126,6 +147,26 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-concurrent-rpcs", type=_positive, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
 
 
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    audit = parser.add_argument_group(
+        "audit (finished answers decoded once more, plainly, while nobody waits; `outrider_identity_mismatch_total` must stay at zero)"
+    )
+    audit.add_argument(
+        "--audit-share",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="of the requests whose tokens are promised (`invariant` numerics), chosen by request id; 0 to 1 (default: none)",
+    )
+    audit.add_argument(
+        "--audit-max-live",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replay while at most N requests are live here, and N sessions at the verifier (default %(default)s)",
+    )
+
+
 def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
     life = parser.add_argument_group("life cycle")
     life.add_argument(
@@ -139,6 +180,7 @@ def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
         help="an answer that lost its verifier waits this long for another, or for the same one started anew (default %(default)s)",
     )
     life.add_argument("--drain-grace-s", type=float, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
+    add_metrics_options(life)
     life.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="to stderr (default %(default)s)")
 
 

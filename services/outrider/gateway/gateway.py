@@ -9,6 +9,9 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outrider.exposition.endpoint import serving_metrics
+from outrider.exposition.options import NOWHERE, MetricsAddress
+from outrider.gateway.auditor import AuditLimits
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
 from outrider.gateway.limits import DRAIN_GRACE_S, FailoverLimits, GatewayLimits, LivenessLimits
 from outrider.gateway.model_folder import check_vocabulary, model_folder
@@ -18,7 +21,8 @@ from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
-from outrider.types.identity import ModelIdentity
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.types.identity import ModelIdentity, Numerics
 from outrider.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +36,8 @@ class GatewayConfig:
     for the folder or hub name it loaded. model_name: what clients call the model; empty means the last part of the verifier's name for it.
     verifier_timeout_s: for the first verifier to answer at start. verifier_refresh_s: how often they are asked again; health is NOT_SERVING
     while none answers. failover: how answers find another verifier; liveness: when the one they have counts as lost.
-    coordinators: addresses, asked where requests go; verifiers may be empty then, for coordinators know them too."""
+    coordinators: addresses, asked where requests go; verifiers may be empty then, for coordinators know them too. metrics: where it is
+    scraped while it runs until a signal. audit: which finished answers are decoded once more, and when."""
 
     listen: tuple[str, ...]
     verifiers: tuple[str, ...]
@@ -47,6 +52,8 @@ class GatewayConfig:
     drain_grace_s: float = DRAIN_GRACE_S
     coordinators: tuple[str, ...] = ()
     coordination: CoordinatorLimits = field(default_factory=CoordinatorLimits)
+    metrics: MetricsAddress = NOWHERE
+    audit: AuditLimits = field(default_factory=AuditLimits)
 
 
 class Gateway:
@@ -73,8 +80,11 @@ class Gateway:
 
     async def run_until_signal(self) -> None:
         """Print the ready line, serve until SIGTERM or SIGINT, drain, close."""
-        await run_until_signal(self._server, READY_NAME, self.servicer.drain, self._config.drain_grace_s)
-        await _close(self._pool, self._coordinators)
+        try:
+            with serving_metrics(self._config.metrics, self.servicer.metrics, self.servicer.refresh_metrics) as metrics_url:
+                await run_until_signal(self._server, READY_NAME, self.servicer.drain, self._config.drain_grace_s, metrics_url)
+        finally:
+            await _close(self._pool, self._coordinators)
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Drain and close."""
@@ -87,7 +97,8 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
     InvalidRequest (an address)."""
     pool = VerifierPool(config.verifiers, config.liveness)
     coordinators = Coordinators(config.coordinators, config.coordination) if config.coordinators else None
-    placing = Placing(coordinators, pool)
+    metrics = LocalMetrics()
+    placing = Placing(coordinators, pool, metrics)
 
     async def follow(topology: Topology) -> None:
         placing.observe(topology)
@@ -101,7 +112,10 @@ async def start_gateway(config: GatewayConfig) -> Gateway:
         await pool.connect(config.verifier_timeout_s)
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
-        servicer = GenerationServicer(pool, placing, tokenizer, config.limits, name, config.server.max_message_bytes, config.failover)
+        max_bytes = config.server.max_message_bytes
+        servicer = GenerationServicer(pool, placing, tokenizer, config.limits, name, max_bytes, config.failover, metrics, config.audit)
+        if config.audit.share and pool.identity.numerics is not Numerics.INVARIANT:
+            _LOG.warning("no answer will be audited: tokens are promised in `invariant` numerics only, the verifier serves in `fast`")
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
         await server.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from outrider.errors import AlreadyExists, Cancelled, OutriderError, Overloaded, UnknownSession
@@ -20,10 +20,11 @@ _MINTED_ID_BYTES = 12
 
 
 class LiveRequests:
-    """Bounded by GatewayLimits.max_live_requests and max_live_samples."""
+    """Bounded by GatewayLimits.max_live_requests and max_live_samples. on_change: told how many are live whenever that changes."""
 
-    def __init__(self, limits: GatewayLimits) -> None:
+    def __init__(self, limits: GatewayLimits, on_change: Callable[[int], None] = lambda num_live: None) -> None:
         self._limits = limits
+        self._on_change = on_change
         self._interruptions: dict[str, Interruption] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -53,6 +54,7 @@ class LiveRequests:
             begun_s = time.monotonic()
             self.num_samples += num_samples
             self._empty.clear()
+            self._on_change(len(self._interruptions))
             try:
                 yield request_id
             finally:
@@ -61,6 +63,7 @@ class LiveRequests:
                 del self._interruptions[request_id]
                 if not self._interruptions:
                     self._empty.set()
+                self._on_change(len(self._interruptions))
 
     def abort(self, request_id: str) -> None:
         """End a live request with CANCELLED; raises UnknownSession when none has this id."""

@@ -23,6 +23,9 @@ from outrider.gateway.route import ANYWHERE, Route
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import VerifierPool
 from outrider.rpc.status import RemoteFailure
+from outrider.telemetry import names
+from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, PlacementWish
 from outrider.v1 import generation_pb2 as pb
 
@@ -45,8 +48,8 @@ class PlacedRequest:
         self._place_rest = place_rest
         self._num_further = 0
         self.num_tokens = 0
+        self.first_s = 0.0  # time.monotonic() of the first tokens
         self._num_first = 0
-        self._first_s = 0.0
         self._last_s = 0.0
 
     def count(self, message: pb.GenerateResponse) -> None:
@@ -56,7 +59,7 @@ class PlacedRequest:
             return
         self._last_s = time.monotonic()
         if not self.num_tokens:
-            self._first_s, self._num_first = self._last_s, num_tokens
+            self.first_s, self._num_first = self._last_s, num_tokens
         self.num_tokens += num_tokens
 
     async def elsewhere(self, left: str, num_tokens: int) -> Route:
@@ -80,13 +83,14 @@ class PlacedRequest:
         num_more = self.num_tokens - self._num_first
         if not num_more:
             return 0.0
-        return (self._last_s - self._first_s) * 1e6 * self.request.checked.num_samples / num_more
+        return (self._last_s - self.first_s) * 1e6 * self.request.checked.num_samples / num_more
 
 
 class Placing:
-    """coordinators: None where there are none. Topologies are handed in by whoever asks for them."""
+    """coordinators: None where there are none. Topologies are handed in by whoever asks for them. metrics: placements are counted into."""
 
-    def __init__(self, coordinators: Coordinators | None, pool: VerifierPool) -> None:
+    def __init__(self, coordinators: Coordinators | None, pool: VerifierPool, metrics: LocalMetrics | None = None) -> None:
+        self._metrics = metrics or LocalMetrics()
         self._coordinators = coordinators
         self._pool = pool
         self._word = secrets.token_hex(WORD_BYTES)
@@ -105,12 +109,11 @@ class Placing:
             return
         wish = wish_of(request, self._pool.identity.fingerprint)
         wish = replace(wish, request_id=f"{self._word}/{wish.request_id}")  # other gateways may have the same
-        placed = await coordinators.place(wish, metadata)
-
+        placed = await self._ask(coordinators, wish, metadata)
         numbers = itertools.count(1)
 
         async def place_rest(left: str, num_tokens: int) -> Placed | None:
-            return await coordinators.place(rest_of(wish, next(numbers), left, num_tokens), metadata)
+            return await self._ask(coordinators, rest_of(wish, next(numbers), left, num_tokens), metadata)
 
         routed = PlacedRequest(request if placed is None else self._routed(request, placed), place_rest)
         try:
@@ -139,6 +142,18 @@ class Placing:
             assert self._coordinators is not None
             token_us = 0.0 if routed.further else routed.token_us  # else it is that of several verifiers
             self._coordinators.finish(placed, routed.num_tokens, token_us, failure)
+
+    async def _ask(self, coordinators: Coordinators, wish: PlacementWish, metadata: tuple[tuple[str, str], ...]) -> Placed | None:
+        try:
+            placed = await coordinators.place(wish, metadata)
+        except Overloaded:
+            self._count("full")
+            raise
+        self._count("no_answer" if placed is None else "placed")
+        return placed
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.add(names.NUM_PLACEMENTS, {Label.SERVICE: "gateway", Label.OUTCOME: outcome})
 
     def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
         answer = placed.answer

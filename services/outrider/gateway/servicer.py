@@ -14,13 +14,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from outrider.errors import OutriderError, Unavailable
+from outrider.gateway.auditor import AuditLimits, Auditor
 from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
 from outrider.gateway.failover import Metadata
 from outrider.gateway.failover_counters import FailoverCounters
+from outrider.gateway.idleness import Idleness
 from outrider.gateway.limits import FailoverLimits, GatewayLimits, ServedModel
 from outrider.gateway.live_requests import LiveRequests
 from outrider.gateway.placing import PlacedRequest, Placing
+from outrider.gateway.request_counters import RequestCounters
 from outrider.gateway.request_run import RequestRun
 from outrider.gateway.resolved import prompt_ids, resolve
 from outrider.gateway.sample_run import Emit
@@ -28,7 +31,9 @@ from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.gateway.whole_answer import WholeAnswer
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
+from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.telemetry.names import Label
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, verifier_pb2
 from outrider.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -52,6 +57,8 @@ class GenerationServicer(GenerationServiceServicer):
         model_name: str,
         max_message_bytes: int,
         failover: FailoverLimits | None = None,
+        metrics: LocalMetrics | None = None,
+        audit: AuditLimits | None = None,
     ) -> None:
         self._pool = pool
         self._placing = placing
@@ -60,9 +67,13 @@ class GenerationServicer(GenerationServiceServicer):
         self._model_name = model_name
         self._max_message_bytes = max_message_bytes
         self._failover = failover or FailoverLimits()
-        self.metrics = LocalMetrics()
+        self.metrics = metrics or LocalMetrics()
         self._counters = FailoverCounters(self.metrics, model_name)
-        self._live = LiveRequests(limits)
+        self._requests = RequestCounters(self.metrics, model_name)
+        audit = audit or AuditLimits()
+        idleness = Idleness(audit.max_live)
+        self._auditor = Auditor(audit, pool, idleness, self.metrics, model_name)
+        self._live = LiveRequests(limits, idleness.observe)
         self._runs: set[RequestRun] = set()
         self._gateway_id = f"gw-{secrets.token_hex(4)}"
         self._serials = itertools.count()
@@ -114,6 +125,13 @@ class GenerationServicer(GenerationServiceServicer):
 
         return await self._tokenised(request.ByteSize(), tokenise)
 
+    def refresh_metrics(self) -> None:
+        """Set what `metrics` holds of the present moment; from any thread."""
+        service = {Label.SERVICE: "gateway"}
+        self.metrics.set(names.LIVE_SESSIONS, service, len(self._live))
+        self.metrics.set(names.LIVE_STREAMS, service, self._pool.num_live)
+        self.metrics.set(names.IDENTITY_AUDITS_WAITING, service, self._auditor.num_waiting)
+
     def live_counts(self) -> identity_pb2.LiveCounts:
         """What the gateway holds now: requests, verifier streams, messages waiting for readers."""
         queued = sum(run.num_queued for run in self._runs)
@@ -124,7 +142,8 @@ class GenerationServicer(GenerationServiceServicer):
         await self._live.wait_empty()
 
     async def drain(self, grace_s: float) -> None:
-        """Let live requests finish; those that do not within the grace end with UNAVAILABLE."""
+        """Let live requests finish; those that do not within the grace end with UNAVAILABLE. Nothing is audited any more."""
+        await self._auditor.stop()
         try:
             async with asyncio.timeout(max(0.0, grace_s - DRAIN_RESERVE_S)):
                 await self._live.wait_empty()
@@ -134,19 +153,30 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def _serve(self, message: pb.GenerateRequest, context: Context, emit: Emit) -> None:
         arrived_s = time.monotonic()
+        with self._requests.ending(arrived_s):
+            await self._answer(message, arrived_s, context, emit)
+
+    async def _answer(self, message: pb.GenerateRequest, arrived_s: float, context: Context, emit: Emit) -> None:
         served = ServedModel(self._model_name, self._pool.identity)
         checked = check_request(message, served, self._limits)
         async with self._live.admit(message.request_id, checked.num_samples) as request_id:
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             metadata = propagated_metadata(context)
+            sent = self._auditor.begin(request_id)
             async with self._placing.placed(resolved, metadata) as placed:
 
                 async def counted(response: pb.GenerateResponse) -> None:
                     placed.count(response)
                     await emit(response)
+                    if sent is not None:
+                        sent.add(response)
 
                 await self._run(placed, arrived_s, remaining_s(context), metadata, counted)
+                if placed.num_tokens:
+                    self._requests.answered(placed.first_s - arrived_s, placed.token_us / 1e6)
+                if sent is not None:
+                    self._auditor.offer(placed.request, sent)
 
     async def _run(self, placed: PlacedRequest, arrived_s: float, timeout_s: float | None, metadata: Metadata, emit: Emit) -> None:
         # An id may be used again while a verifier still frees the cancelled session of the request before it.

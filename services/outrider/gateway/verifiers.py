@@ -176,6 +176,11 @@ class VerifierPool:
         may_serve = [one for one in self._verifiers if one.fingerprint == fingerprint and not one.draining and one not in avoid]
         return _preferred_first(self._by_load(may_serve), preferred)
 
+    def of_fingerprint(self, fingerprint: str) -> list[Verifier]:
+        """Those of it that answer and do not drain, fewest live samples first; nobody is asked."""
+        may_serve = [verifier for verifier in self._verifiers if verifier.fingerprint == fingerprint and not verifier.draining]
+        return sorted(may_serve, key=lambda verifier: verifier.num_live)
+
     def report_failure(self, verifier: Verifier, error: OutriderError) -> None:
         """A call to it failed as if it were gone: leave it out until it answers again."""
         if isinstance(error, Unavailable) and verifier.identity is not None:

@@ -20,6 +20,7 @@ from outrider.launch.threads import ThreadPlan
 START_DEADLINE_S = 300.0  # a bound against hanging, wide enough for a machine that is busy with other things
 DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
 GATEWAY_THREADS = 1
+METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metrics_port on
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen, verifier_listen: addresses of gateway and
     verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra,
     verifier_extra, gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called
-    `verifier`."""
+    `verifier`. metrics_port: of the gateway's metrics, the next ones are the verifier's and the drafter's; None: none."""
 
     target: str
     draft: str | None
@@ -44,6 +45,7 @@ class DeploymentSpec:
     verifier_extra: tuple[str, ...] = ()
     gateway_extra: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
 
 
 class Deployment:
@@ -92,22 +94,27 @@ class Deployment:
         else:
             paired: tuple[str, ...] = ()
             if spec.draft is not None:
-                options = ("--listen", self._socket("drafter"), *drafter_options(spec, spec.draft))
+                options = ("--listen", self._socket("drafter"), *metrics_options(spec, "drafter"), *drafter_options(spec, spec.draft))
                 commands.append(self._command("drafter", "drafter_service", options, threads.drafter, threads.drafter_cores))
                 paired = ("--drafter", self._socket("drafter"))
-            options = (*paired, "--listen", self.verifier, *verifier_options(spec))
+            options = (*paired, "--listen", self.verifier, *metrics_options(spec, "verifier"), *verifier_options(spec))
             commands.append(self._command("verifier", "verifier_service", options, threads.verifier, threads.verifier_cores))
         gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
         gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours
         if Path(spec.target).is_dir():
             gateway += ("--model-dir", spec.target)
-        commands.append(ServiceCommand("gateway", (*gateway, *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment))
+        commands.append(
+            ServiceCommand(
+                "gateway", (*gateway, *metrics_options(spec, "gateway"), *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment
+            )
+        )
         return commands
 
     def pair_options(self) -> tuple[str, ...]:
         """What verifier and drafter would be as one process: pair_service's command line. There must be a draft model."""
         assert self.spec.draft is not None, "there is a draft model"
-        return ("--listen", self.verifier, *verifier_options(self.spec), "--", *drafter_options(self.spec, self.spec.draft))
+        target = (*metrics_options(self.spec, "verifier"), *verifier_options(self.spec))
+        return ("--listen", self.verifier, *target, "--", *drafter_options(self.spec, self.spec.draft))
 
     def failures(self) -> dict[str, int]:
         """Services that have ended, with their exit codes."""
@@ -140,6 +147,11 @@ class Deployment:
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
+
+
+def metrics_options(spec: DeploymentSpec, service: str) -> tuple[str, ...]:
+    """Where a service is scraped; nothing without metrics."""
+    return () if spec.metrics_port is None else ("--metrics-port", str(spec.metrics_port + METRICS_PLACES.index(service)))
 
 
 def verifier_options(spec: DeploymentSpec) -> tuple[str, ...]:

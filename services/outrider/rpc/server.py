@@ -127,7 +127,9 @@ class RpcServer:
         return f"{address.rpartition(':')[0]}:{port}"
 
 
-async def run_until_signal(server: RpcServer, service: str, drain: Drain | None = None, grace_s: float = DRAIN_GRACE_S) -> None:
+async def run_until_signal(
+    server: RpcServer, service: str, drain: Drain | None = None, grace_s: float = DRAIN_GRACE_S, metrics_url: str = ""
+) -> None:
     """Print the ready line of a started, serving server, wait for SIGTERM or SIGINT, drain. A second signal cuts the drain short."""
     loop = asyncio.get_running_loop()
     first, second = asyncio.Event(), asyncio.Event()
@@ -138,7 +140,7 @@ async def run_until_signal(server: RpcServer, service: str, drain: Drain | None 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        print_ready(server, service)
+        print_ready(server, service, metrics_url)
         await first.wait()
         await _stop_unless(second, server.stop(drain, grace_s))
     finally:
@@ -146,9 +148,12 @@ async def run_until_signal(server: RpcServer, service: str, drain: Drain | None 
             loop.remove_signal_handler(number)
 
 
-def print_ready(server: RpcServer, service: str) -> None:
-    """The one line on stdout that supervisors wait for: {"ready": true, "address": ..., "service": ..., ...}."""
+def print_ready(server: RpcServer, service: str, metrics_url: str = "") -> None:
+    """The one line on stdout that supervisors wait for: {"ready": true, "address": ..., "service": ..., ...}. metrics_url: where the
+    process is scraped, left out when empty."""
     line = {"ready": True, "address": server.address, "service": service, "addresses": list(server.addresses), "pid": os.getpid()}
+    if metrics_url:
+        line["metrics"] = metrics_url
     print(json.dumps(line), file=sys.stdout, flush=True)
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 
 from outrider.errors import ProtocolViolation
 from outrider.session.asked_times import AskedTimes
+from outrider.session.drafter_tally import DrafterTally
 from outrider.session.guess_tree import GuessTree
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.tail_check import check_tail
@@ -53,7 +54,7 @@ class DrafterLink:
     told_len: committed tokens that were sent to it; asked: when it was given leave to guess on from them.
     hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
-    guesses beyond the truth, side branches left out.
+    guesses beyond the truth, side branches left out. tally: what it did, in all its incarnations.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
@@ -65,6 +66,7 @@ class DrafterLink:
         self.credit = 0
         self.num_reopens = 0
         self.max_hedge_nodes = self.hedge_nodes = 0
+        self.tally = DrafterTally()
         self._reset(0)
 
     def _reset(self, prefix_len: int) -> None:
@@ -89,6 +91,7 @@ class DrafterLink:
         self._outcomes: list[bool] = []
         self._num_mismatches = self._num_hedged = 0
         self._mismatched_len = prefix_len
+        self._tallied_len = prefix_len
 
     @property
     def is_open(self) -> bool:
@@ -247,6 +250,7 @@ class DrafterLink:
             if not tree.advance(token):
                 break
             took_side = not tree.is_chain and tree.is_side_of(tree.root, above)
+            self._count(position, right=not took_side)
             if position >= self._judged_len:
                 self._judge(position, right=not took_side)
             if took_side:
@@ -260,6 +264,7 @@ class DrafterLink:
             return
         if below:
             self._judge(position, right=False)
+            self._count(position, right=False)
             self._count_mismatch(position)
         self.num_live = self.depth = 0
         # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
@@ -287,11 +292,19 @@ class DrafterLink:
             self._outcomes.append(right)
             self._judged_len = position + 1
 
+    def _count(self, position: int, *, right: bool) -> None:
+        """The guess for a committed position, verified or overtaken, once."""
+        if position >= self._tallied_len:
+            self._tallied_len = position + 1
+            self.tally.num_right += right
+            self.tally.num_wrong += not right
+
     def miss_deadline(self, prefix: CommittedPrefix) -> bool:
         """A round starts after its deadline; True (and counted) when its drafter brought at most a trickle."""
         if self._has_delivered or not self.is_pending(prefix):
             return False
         self._num_late += 1
+        self.tally.num_missed_deadlines += 1
         self._num_missed += not self._heard
         return True
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 
 from outrider.errors import ProtocolViolation
 from outrider.session.drafter_link import MAX_UNTOLD_TOKENS, DrafterLink, LinkState, TailFate
+from outrider.session.drafter_tally import DrafterTally
 from outrider.session.events import (
     DrafterFrameArrived,
     DrafterFrameMalformed,
@@ -79,6 +80,10 @@ class SessionDrafters:
     def num_open(self) -> int:
         """Drafters that frames go to."""
         return len(self._open_links())
+
+    def tallies(self) -> dict[str, DrafterTally]:
+        """What each of them did so far."""
+        return {name: link.tally for name, link in self._links.items()}
 
     @property
     def any_worth_waiting(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from outrider.session.drafter_tally import DrafterTally
 from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
@@ -108,6 +109,15 @@ class VerifierSession:
     def num_open_drafters(self) -> int:
         """Drafter sessions that hold something for this session."""
         return self._drafters.num_open
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether its policy and its request have any use for drafters."""
+        return self._pacing.drafts and self.spec.max_draft_len > 0
+
+    def drafter_tallies(self) -> dict[str, DrafterTally]:
+        """What each of its drafters did so far."""
+        return self._drafters.tallies()
 
     def is_drafted_for_by(self, drafters: Collection[str]) -> bool:
         """Whether one of these may be at work for it now, but for reading the prompt while the target does."""

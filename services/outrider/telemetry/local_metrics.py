@@ -1,4 +1,4 @@
-"""Counters and gauges of one process, from any thread, as plain numbers that any exporter can read.
+"""Counters, gauges and histograms of one process, from any thread, as plain numbers that any exporter can read.
 
 Knows the metrics of `names`. Must not know an exporter. The number of series is bounded, because a label that carries a client's word
 would otherwise grow without end.
@@ -6,6 +6,7 @@ would otherwise grow without end.
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +14,18 @@ from dataclasses import dataclass
 from outrider.telemetry.names import Label, Metric, MetricKind
 
 MAX_SERIES = 4096
+_Key = tuple[Metric, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of an exposition: a metric, its label values in the metric's order, and the number."""
+    """A metric with its label values in the metric's order. value: the number, of a histogram the sum of what was observed. counts: of a
+    histogram, observations by bucket, those above every bound last."""
 
     metric: Metric
     label_values: tuple[str, ...]
     value: float
+    counts: tuple[int, ...] = ()
 
 
 class LocalMetrics:
@@ -30,7 +34,8 @@ class LocalMetrics:
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._lock = threading.Lock()
         self._max_series = max_series
-        self._values: dict[tuple[Metric, tuple[str, ...]], float] = {}
+        self._values: dict[_Key, float] = {}
+        self._counts: dict[_Key, list[int]] = {}
         self.num_dropped = 0
 
     def add(self, metric: Metric, labels: Mapping[Label, str], amount: float = 1.0) -> None:
@@ -38,6 +43,24 @@ class LocalMetrics:
         assert metric.kind is MetricKind.COUNTER, f"{metric.name} is not a counter"
         assert amount >= 0, f"{metric.name} cannot shrink by {amount}"
         self._update(metric, labels, amount, keep=True)
+
+    def raise_to(self, metric: Metric, labels: Mapping[Label, str], total: float) -> None:
+        """A counter that is kept elsewhere now stands at this total; it never goes back."""
+        assert metric.kind is MetricKind.COUNTER, f"{metric.name} is not a counter"
+        key = _key(metric, labels)
+        with self._lock:
+            if self._has_room(key):
+                self._values[key] = max(total, self._values.get(key, 0.0))
+
+    def observe(self, metric: Metric, labels: Mapping[Label, str], value: float) -> None:
+        """One more observation of a histogram."""
+        assert metric.kind is MetricKind.HISTOGRAM, f"{metric.name} is not a histogram"
+        key = _key(metric, labels)
+        with self._lock:
+            if self._has_room(key):
+                counts = self._counts.setdefault(key, [0] * (len(metric.buckets) + 1))
+                counts[bisect.bisect_left(metric.buckets, value)] += 1
+                self._values[key] = value + self._values.get(key, 0.0)
 
     def set(self, metric: Metric, labels: Mapping[Label, str], value: float) -> None:
         """Set a gauge."""
@@ -47,15 +70,23 @@ class LocalMetrics:
     def snapshot(self) -> tuple[Series, ...]:
         """Every series, ordered by metric name and label values."""
         with self._lock:
-            items = list(self._values.items())
-        ordered = sorted(items, key=lambda item: (item[0][0].name, item[0][1]))
-        return tuple(Series(metric, label_values, value) for (metric, label_values), value in ordered)
+            found = [Series(*key, value, tuple(self._counts.get(key, ()))) for key, value in self._values.items()]
+        return tuple(sorted(found, key=lambda series: (series.metric.name, series.label_values)))
 
     def _update(self, metric: Metric, labels: Mapping[Label, str], value: float, *, keep: bool) -> None:
-        assert set(labels) == set(metric.labels), f"{metric.name} has the labels {metric.labels}, got {tuple(labels)}"
-        key = (metric, tuple(labels[label] for label in metric.labels))
+        key = _key(metric, labels)
         with self._lock:
-            if key not in self._values and len(self._values) >= self._max_series:
-                self.num_dropped += 1
-                return
-            self._values[key] = value + (self._values.get(key, 0.0) if keep else 0.0)
+            if self._has_room(key):
+                self._values[key] = value + (self._values.get(key, 0.0) if keep else 0.0)
+
+    def _has_room(self, key: _Key) -> bool:
+        """Whether this series is there, or may be."""
+        if key in self._values or len(self._values) < self._max_series:
+            return True
+        self.num_dropped += 1
+        return False
+
+
+def _key(metric: Metric, labels: Mapping[Label, str]) -> _Key:
+    assert set(labels) == set(metric.labels), f"{metric.name} has the labels {metric.labels}, got {tuple(labels)}"
+    return metric, tuple(labels[label] for label in metric.labels)

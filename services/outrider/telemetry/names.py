@@ -76,9 +76,12 @@ class Label(StrEnum):
     """Names of metric labels; the values of each are few."""
 
     CAUSE = "cause"
+    DRAFTER = "drafter"
     MODEL = "model"
+    OUTCOME = "outcome"
     PACING = "pacing"
     POSITION = "position"
+    ROLE = "role"
     SERVICE = "service"
     STATUS = "status"
 
@@ -107,6 +110,7 @@ class Metric:
 _TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _FIRST_TOKEN_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _REQUEST_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_QUEUE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SPECULATION = (Label.MODEL, Label.PACING)
 
 REQUEST_SECONDS = Metric(
@@ -185,6 +189,63 @@ NUM_STEPS = Metric("outrider_num_steps_total", MetricKind.COUNTER, "Steps of the
 NUM_LENT_STEPS = Metric(
     "outrider_num_lent_steps_total", MetricKind.COUNTER, "Of the steps, those that used an idle drafter's cores too.", (Label.MODEL,)
 )
+STEP_SECONDS = Metric(
+    "outrider_step_seconds_total",
+    MetricKind.COUNTER,
+    "Time in steps of the target; its rate is the share of time in which the verifier computes.",
+    (Label.MODEL,),
+    "seconds",
+)
+QUEUE_SECONDS = Metric(
+    "outrider_request_queue_time_seconds",
+    MetricKind.HISTOGRAM,
+    "Time from a sample's arrival at the verifier to its first step.",
+    (Label.MODEL,),
+    "seconds",
+    _QUEUE_SECONDS,
+)
+NUM_REFUSED_REQUESTS = Metric(
+    "outrider_num_refused_requests_total",
+    MetricKind.COUNTER,
+    "Samples that a verifier did not take, by the status they were refused with.",
+    (Label.MODEL, Label.STATUS),
+)
+NUM_DRAFT_DEADLINE_MISSES = Metric(
+    "outrider_num_draft_deadline_misses_total",
+    MetricKind.COUNTER,
+    "Rounds that began past their deadline without what this drafter owed, counted when their sample ends.",
+    (Label.DRAFTER,),
+)
+NUM_JUDGED_TOKENS = Metric(
+    "outrider_num_judged_tokens_total",
+    MetricKind.COUNTER,
+    "Guesses of this drafter that the truth proved right or wrong, verified or overtaken, counted when their sample ends.",
+    (Label.DRAFTER,),
+)
+NUM_RIGHT_TOKENS = Metric("outrider_num_right_tokens_total", MetricKind.COUNTER, "Of the judged guesses, the right ones.", (Label.DRAFTER,))
+NUM_DRAFTER_DROPS = Metric(
+    "outrider_num_drafter_drops_total",
+    MetricKind.COUNTER,
+    "Times a drafter was left out of new samples for a while.",
+    (Label.DRAFTER, Label.CAUSE),
+)
+NUM_GUESSED_TOKENS = Metric("outrider_num_guessed_tokens_total", MetricKind.COUNTER, "Tokens a drafter has guessed.", (Label.MODEL,))
+GUESSING_SECONDS = Metric(
+    "outrider_guessing_seconds_total", MetricKind.COUNTER, "Time a drafter spent guessing, of all its samples.", (Label.MODEL,), "seconds"
+)
+GUESSED_TOKEN_SECONDS = Metric(
+    "outrider_guessed_token_seconds",
+    MetricKind.GAUGE,
+    "Time of a guessed token of late, as a sample sees it; 0 while it is not measured.",
+    (Label.MODEL,),
+    "seconds",
+)
+NUM_PLACEMENTS = Metric(
+    "outrider_num_placements_total",
+    MetricKind.COUNTER,
+    "Requests for which a place was asked, by what came of it.",
+    (Label.SERVICE, Label.OUTCOME),
+)
 NUM_FAILOVERS = Metric(
     "outrider_num_failovers_total",
     MetricKind.COUNTER,
@@ -204,8 +265,31 @@ FAILOVER_SECONDS = Metric(
     (Label.MODEL, Label.CAUSE),
     "seconds",
 )
+NUM_IDENTITY_MISMATCHES = Metric(
+    "outrider_identity_mismatch_total",
+    MetricKind.COUNTER,
+    "Audited answers that differ from their plain replay. Anything but zero is a fault of the service.",
+    (Label.MODEL,),
+)
+NUM_IDENTITY_AUDITS = Metric(
+    "outrider_identity_audits_total",
+    MetricKind.COUNTER,
+    "Finished requests that were chosen for an audit, by what became of it.",
+    (Label.MODEL, Label.OUTCOME),
+)
 LIVE_SESSIONS = Metric("outrider_live_sessions", MetricKind.GAUGE, "Sessions held now.", (Label.SERVICE,))
 LIVE_STREAMS = Metric("outrider_live_streams", MetricKind.GAUGE, "Streams open now.", (Label.SERVICE,))
+IDENTITY_AUDITS_WAITING = Metric(
+    "outrider_identity_audits_waiting", MetricKind.GAUGE, "Finished requests that wait for their replay now.", (Label.SERVICE,)
+)
+REQUESTS_WAITING = Metric(
+    "outrider_requests_waiting", MetricKind.GAUGE, "Samples that have arrived and wait for their first step now.", (Label.SERVICE,)
+)
 KV_BLOCKS_IN_USE = Metric("outrider_kv_blocks_in_use", MetricKind.GAUGE, "KV blocks held now.", (Label.SERVICE,))
+KV_BLOCKS_FREE = Metric("outrider_kv_blocks_free", MetricKind.GAUGE, "KV blocks that are free now.", (Label.SERVICE,))
+LIVE_REPLICAS = Metric("outrider_live_replicas", MetricKind.GAUGE, "Replicas in lease now.", (Label.ROLE,))
+NUM_DROPPED_SERIES = Metric(
+    "outrider_num_dropped_series_total", MetricKind.COUNTER, "Counts that were lost because the process has as many series as it may have."
+)
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,1 @@
+"""How Prometheus reads a process: `GET /metrics` over HTTP, off unless a port is given."""
