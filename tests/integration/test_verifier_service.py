@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
-from fakes import TableEngine, TruthTable
+from fakes import TableEngine
 from fakes_drafter_service import FakeDrafterService, serving_drafter, table_identity
-from outrider.engine.config import EngineConfig
+from fakes_verifier_service import CALL_TIMEOUT_S, PROMPT, TABLE, decode, decode_until, refusal, serving, start, truth
 from outrider.errors import Overloaded
 from outrider.rpc.status import MAX_RETRY_AFTER_S, error_from_rpc
 from outrider.types.step import StepPlan, StepResult
 from outrider.v1 import drafter_pb2, generation_pb2, sampling_pb2
 from outrider.v1 import verifier_pb2 as pb
-from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
 from verifier_service import servicer
-from verifier_service.service import VerifierServer
-from verifier_service.settings import DraftDefaults, VerifierSettings
-
-TABLE = TruthTable(vocab_size=40, seed=3)
-PROMPT = [5, 6, 7, 8]
-CALL_TIMEOUT_S = 60.0
+from verifier_service.settings import DraftDefaults
 
 
 @pytest.fixture
@@ -37,112 +28,6 @@ def folder() -> Iterator[Path]:
     """A short path: unix socket names have 108 bytes."""
     with tempfile.TemporaryDirectory(prefix="ov-") as name:
         yield Path(name)
-
-
-@dataclass
-class Serving:
-    """A running verifier and a client of it."""
-
-    server: VerifierServer
-    engine: TableEngine
-    stub: VerifierServiceStub
-
-    async def info(self) -> pb.VerifierServiceGetInfoResponse:
-        response: pb.VerifierServiceGetInfoResponse = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest())
-        return response
-
-    async def until_idle(self) -> None:
-        """Return once nothing is held any more."""
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while True:
-                live = (await self.info()).live
-                num_drafter_sessions = self.server.scheduler.snapshot.num_drafter_sessions
-                if (live.sessions, live.streams, live.kv_blocks_used, num_drafter_sessions) == (0, 0, 0, 0):
-                    return
-
-    async def until_asked(self, num_starts: int) -> None:
-        """Return once so many starts wait for the engine thread."""
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while len(self.server.scheduler.inbox) < num_starts:
-                await asyncio.sleep(0)
-
-    async def until_connected(self, endpoint: str) -> None:
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while not any(pair.endpoint == endpoint and pair.connected for pair in (await self.info()).pairs):
-                await asyncio.sleep(0)
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, *drafters: str, engine: TableEngine | None = None, **changes: object) -> AsyncIterator[Serving]:
-    engine = engine or TableEngine(TABLE)
-    defaults = VerifierSettings(
-        engine=EngineConfig("table"),
-        listen=f"unix:{folder}/v.sock",
-        drafters=drafters,
-        draft=DraftDefaults(pacing="serial", draft_len=4),
-        wait_drafters_s=5.0,
-    )
-    server = VerifierServer(replace(defaults, **changes), lambda: engine, lambda: None)  # type: ignore[arg-type]
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(server.rpc.address) as channel:
-            yield Serving(server, engine, VerifierServiceStub(channel))  # type: ignore[no-untyped-call]
-    finally:
-        await server.rpc.stop(server.drain, 0.5)
-        await server.stop()
-
-
-def start(session_id: str = "s", max_tokens: int = 60, **fields: object) -> pb.DecodeStart:
-    base = pb.DecodeStart(session_id=session_id, incarnation=1, prefix=PROMPT, num_prompt_tokens=len(PROMPT), max_tokens=max_tokens)
-    base.sampling.CopyFrom(sampling_pb2.SamplingParams(temperature=0.0))
-    base.MergeFrom(pb.DecodeStart(**fields))  # type: ignore[arg-type]
-    return base
-
-
-@dataclass
-class Answer:
-    tokens: list[int]
-    origins: list[int]
-    num_logprobs: int
-    finished: pb.DecodeFinished
-
-
-async def decode(serving: Serving, message: pb.DecodeStart) -> Answer:
-    """One whole stream."""
-    call = serving.stub.Decode(timeout=CALL_TIMEOUT_S)
-    await call.write(pb.DecodeRequest(start=message))
-    answer = Answer([], [], 0, pb.DecodeFinished())
-    async for response in call:
-        kind = response.WhichOneof("message")
-        if kind == "committed":
-            assert response.committed.begin == len(message.prefix) + len(answer.tokens)
-            answer.tokens += response.committed.token_ids
-            answer.origins += response.committed.origins
-            answer.num_logprobs += len(response.committed.logprobs)
-        elif kind == "finished":
-            answer.finished = response.finished
-    return answer
-
-
-async def decode_until(serving: Serving, message: pb.DecodeStart, has_happened: Callable[[generation_pb2.DraftStatistics], bool]) -> None:
-    """Decode the same request until its statistics show it (a busy machine may finish before a drafter has opened); each must be exact."""
-    async with asyncio.timeout(CALL_TIMEOUT_S):
-        for attempt in itertools.count():
-            message.session_id = f"{message.session_id.partition('#')[0]}#{attempt}"
-            answer = await decode(serving, message)
-            assert answer.tokens == truth(message.max_tokens)
-            if has_happened(answer.finished.statistics):
-                return
-
-
-def truth(max_tokens: int = 60, prompt: list[int] = PROMPT) -> list[int]:
-    return TABLE.answer(prompt, len(prompt) + max_tokens, frozenset())
-
-
-async def refusal(serving: Serving, message: pb.DecodeStart) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await decode(serving, message)
-    return failure.value.code(), failure.value.details() or ""
 
 
 async def test_a_start_behind_too_long_a_prompt_is_refused_with_the_time_to_come_again(folder: Path) -> None:
@@ -417,43 +302,3 @@ async def test_a_failing_step_costs_its_own_sessions(folder: Path) -> None:
         assert code is grpc.StatusCode.INTERNAL
         assert (await decode(verifier, start("next"))).tokens == truth()
         await verifier.until_idle()
-
-
-async def test_a_drain_lets_short_answers_finish_and_ends_long_ones(folder: Path) -> None:
-    engine = SlowEngine(TABLE)
-    async with serving(folder, engine=engine) as verifier:
-        short = asyncio.ensure_future(decode(verifier, start("short", 20)))
-        long = asyncio.ensure_future(decode(verifier, start("long", 3000)))
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while verifier.server.scheduler.snapshot.num_sessions < 2:
-                await asyncio.sleep(0)
-        await verifier.server.drain(1.5)
-        assert (await short).tokens == truth(20)
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await long
-        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
-        await verifier.until_idle()
-
-
-async def test_a_verifier_that_drains_says_so_with_its_commits_and_is_done_when_it_is_left(folder: Path) -> None:
-    async with serving(folder, engine=SlowEngine(TABLE)) as verifier:
-        call = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
-        await call.write(pb.DecodeRequest(start=start("long", 3000)))
-        assert (await call.read()).HasField("started")
-        assert not (await call.read()).committed.draining
-        draining = asyncio.ensure_future(verifier.server.drain(3600.0))
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while not (await call.read()).committed.draining:
-                assert not draining.done()
-            assert (await call.read()).committed.token_ids, "it decodes on"
-            call.cancel()
-            await draining
-        await verifier.until_idle()
-
-
-class SlowEngine(TableEngine):
-    """A step takes a millisecond of the engine thread."""
-
-    def step(self, plan: StepPlan) -> StepResult:
-        threading.Event().wait(0.001)
-        return super().step(plan)
