@@ -27,9 +27,6 @@ TARGET_US, DRAFT_US, DELAY_US = 10_000, 500, 200
 OUTPUT_LEN = 128
 TOKENS_A_SESSION, LEAST_TOKENS = 160, 1_000  # few sessions learn from little
 LEAST_OF_PLAIN = 0.95
-# `measured` has its price per row from the second row on. With 16 and 32 sessions every step waits about a millisecond for guesses that the
-# row budget then leaves out, for they would not pay: 0.93 to 0.96 of plain. The goal is LEAST_OF_PLAIN.
-LEAST_ON_TWO_CORES = 0.92
 MAX_PACE_CHANGES = 6  # in one answer of 128 tokens
 MAX_MEAN_PACE_CHANGES = 3.0
 RISE = 1.15  # of the budget from one load to the next, which estimates alone may cause
@@ -88,7 +85,13 @@ def test_an_accelerators_budget_falls_as_it_saturates_and_costs_nothing(acceptan
 @pytest.mark.slow
 @pytest.mark.parametrize("acceptance", [0.6, 0.85])
 def test_two_cores_budget_falls_as_they_saturate(acceptance: float) -> None:
-    check([loaded("measured", acceptance, num) for num in (2, 4, 8, 16, 32, 64)], LEAST_ON_TWO_CORES)
+    check([loaded("measured", acceptance, num) for num in (2, 4, 8, 16, 32, 64)], LEAST_OF_PLAIN)
+
+
+def test_steps_that_leave_guesses_out_earn_the_course_no_trust() -> None:
+    """Every row costs something, so that guesses hardly pay with 16 sessions. Steps without them are quick, and were once taken for a
+    course that keeps more than it promises: sessions waited for guesses in every round, and left them out of it (0.95 of plain)."""
+    assert loaded("measured", 0.6, 16).of_plain > 0.98
 
 
 def check(by_load: list[Loaded], least: float) -> None:

@@ -91,6 +91,7 @@ class AdaptivePacing:
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
         self._note_excess(plan, cost)
+        self._note_left_out(plan, view)
         going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
         return marked(plan, going.__contains__) if going else plan
 
@@ -235,6 +236,13 @@ class AdaptivePacing:
         usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
         self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
 
+    def _note_left_out(self, plan: PacingPlan, view: StepView) -> None:
+        """Parts without guesses where the course promises some, or that leave guesses out, for their rows would cost too much."""
+        guessed = {session.session: session.num_nodes for session in view.sessions}
+        for part in plan.take:
+            own = self._sessions.known(part.session)
+            own.falls_short = part.max_nodes < min(max(guessed[part.session], 1), own.course.miss_len)
+
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
     def _count(self, view: StepView) -> None:
@@ -248,7 +256,7 @@ class AdaptivePacing:
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
-            if comparable and took_us > 0:
+            if comparable and took_us > (own.course.round_us if own.falls_short else 0.0):
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
