@@ -107,6 +107,13 @@ def test_what_comes_may_be_in_vain_and_is_then_not_worth_waiting_for() -> None:
         assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits
 
 
+def test_half_of_a_wait_in_vain_is_not_lost() -> None:
+    """Two tokens must have been foreseen, which is in vain in three cases of four; meanwhile the drafter hears of it and guesses anew."""
+    for next_in_us, waits in ((0.09 * STEP_US, True), (0.2 * STEP_US, False)):
+        hopes = {1: replace(outlook(8, next_in_us, 100.0, right=0.5), goes_on=True, burst=4, num_behind=2)}
+        assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits, next_in_us
+
+
 def test_guesses_of_a_tail_come_together() -> None:
     hopes = replace(outlook(8, 1_000.0, 100.0), burst=4, num_behind=1)
     assert [hopes.num_come(NOW_US + at) for at in (0, 999, 1_000, 1_399, 1_400, 1_800)] == [0, 0, 3, 3, 7, 11]
