@@ -3,8 +3,8 @@
 A chain of guesses goes on with probability continue_prob and each is right with probability acceptance, so g = continue_prob * acceptance
 is the chance of one more accepted token: a round of length L emits sum over i <= L of g^i (ALGORITHMS 0, with pauses). Overlapped
 rounds are a chain of two states, after the fashion of ALGORITHMS A.1: MISS (the drafter starts over; the verifier waits for `miss_len`
-guesses, or, PEARL's 0, decodes on without until it is heard of) and HIT (it had guessed on while its guesses were verified; the verifier
-waits until `hit_len` are there).
+guesses, or, PEARL's 0, decodes on without until it is heard of, or nearly, and waits for the rest) and HIT (it had guessed on while its
+guesses were verified; the verifier waits until `hit_len` are there).
 Must not know sessions, views or how a pace is carried out.
 """
 
@@ -134,7 +134,7 @@ def _ahead_course(
     steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
     round_us = waits_us + steps_us
     speeds = tokens / round_us
-    useful_len = max(1, min(MAX_UNHEARD, math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))))
+    useful_len = math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     speeds[:, useful_len + 1 :] = 0.0
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
