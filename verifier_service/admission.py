@@ -67,7 +67,7 @@ class Admission:
             tenant=name("tenant", start.tenant),
             lookup=self._defaults.lookup and not start.draft.no_lookup and acceptance != REJECTION,
         )
-        return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters)
+        return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters, start.takes_end)
 
     def _prefix(self, start: pb.DecodeStart) -> IntArray:
         if not start.prefix:

@@ -29,7 +29,8 @@ MAX_UNDELIVERED_TOKENS = 256
 class SessionRequest:
     """What an admitted stream asks for. spec.session is assigned by the scheduler. drafters: endpoints, None = all the service has.
 
-    acceptance: name of the rule. top_logprobs: as in SequenceRows. pacing: name of the policy.
+    acceptance: name of the rule. top_logprobs: as in SequenceRows. pacing: name of the policy. takes_end: its end may come with its last
+    tokens, in one message.
     """
 
     spec: VerifierSpec
@@ -37,6 +38,7 @@ class SessionRequest:
     acceptance: str
     top_logprobs: int | None
     drafters: frozenset[str] | None
+    takes_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,14 @@ class AnswerStream:
             await self._pause()
             self._next_write_s = asyncio.get_running_loop().time() + self._interval_s
         return self._waiting.pop(0)
+
+    def end_behind(self) -> SessionEnded | None:
+        """Event loop: the end, if it is the next message and may travel with the commit that `next` gave last. It is taken, then."""
+        following = self._waiting[0] if self._waiting and self.request.takes_end else None
+        if not isinstance(following, SessionEnded) or following.error is not None:
+            return None
+        self._waiting.clear()
+        return following
 
     async def _pause(self) -> None:
         """Until commits may be written again, or nothing more can come. One timer a message at most, and none where steps take longer."""

@@ -174,10 +174,11 @@ class VerifierServicer(VerifierServiceServicer):
             message = await answer.next()
             if isinstance(message, SessionEnded) and message.error is not None:
                 raise message.error
-            await context.write(answer_to_proto(message, answer.request.pacing, draining=self._draining))
+            end = answer.end_behind() if isinstance(message, TokensCommitted) else None
+            await context.write(answer_to_proto(message, answer.request.pacing, draining=self._draining, end=end))
             if isinstance(message, TokensCommitted):
                 answer.delivered(len(message.tokens))
-            if isinstance(message, SessionEnded):
+            if end is not None or isinstance(message, SessionEnded):
                 return
 
     def _pair_infos(self) -> list[pb.PairInfo]:
