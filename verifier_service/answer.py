@@ -1,7 +1,7 @@
 """One Decode stream's way back: what the engine thread commits, until the stream's coroutine has written it.
 
 Knows how much is undelivered, so that the scheduler can leave out a session whose reader is slow, and when the next message is due: commits
-that come faster are held for it, without the event loop being woken for each. `push` and reading happen on the event loop; the engine thread
+that come faster are held for it, and the event loop is not woken for each. `push` and reading happen on that loop; the engine thread
 counts what it emits and leaves commits here (`hold`) while somebody comes for them. Must not know grpc or protobuf.
 """
 

@@ -7,9 +7,7 @@ from outrider.v1 import verifier_pb2 as pb
 from verifier_service.answer import AnswerMessage, SessionEnded, SessionStarted, TokensCommitted
 
 
-def answer_to_proto(
-    message: AnswerMessage, pacing: str, *, draining: bool = False, end: SessionEnded | None = None
-) -> pb.DecodeResponse:
+def answer_to_proto(message: AnswerMessage, pacing: str, *, draining: bool = False, end: SessionEnded | None = None) -> pb.DecodeResponse:
     """One message of a Decode stream. pacing: name of the session's policy. draining: the rest had better be decoded elsewhere. end: what
     follows a commit, to travel with it."""
     match message:

@@ -1,6 +1,6 @@
 """Commits that travel together, over real grpc: fewer messages, the same tokens, and nothing but time is lost with those not yet sent.
 
-    pytest tests/integration/test_verifier_stream_interval.py
+pytest tests/integration/test_verifier_stream_interval.py
 """
 
 from __future__ import annotations
@@ -94,6 +94,21 @@ async def test_what_follows_fast_comes_in_one_message_with_the_end(folder: Path)
         messages = await rest(call)
     assert len(messages) == 1, "one for all that came within the interval"
     assert tokens + messages[0] == truth()
+
+
+@pytest.mark.parametrize("takes_end", [False, True])
+async def test_the_end_comes_with_the_last_tokens_to_whom_knows_it(folder: Path, takes_end: bool) -> None:
+    async with serving(folder, engine=TableEngine(TABLE)) as verifier:
+        call = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
+        await call.write(pb.DecodeRequest(start=start(draft=PLAIN, takes_end=takes_end)))
+        messages = [message async for message in call]
+    last = messages[-1]
+    assert last.WhichOneof("message") == ("committed" if takes_end else "finished")
+    end = last.committed.end if takes_end else last.finished
+    assert end.finish_reason == generation_pb2.FINISH_REASON_LENGTH
+    assert end.statistics.num_rounds == len(truth())
+    assert [message.committed.HasField("end") for message in messages[1:-1]] == [False] * (len(messages) - 2)
+    assert [token for message in messages for token in message.committed.token_ids] == truth()
 
 
 async def test_what_was_committed_and_not_sent_is_decoded_again_elsewhere(folder: Path) -> None:

@@ -136,7 +136,11 @@ class SampleRun:
                 statistics = await self._stream.settle(stop=grown.end is End.STOP_STRING)
                 await self._emit_end(emit, Grown("", 0, grown.end, grown.stop_string), statistics)
                 return None
-            if message.draining and not message.HasField("end") and (successor := await self._failover.hand_over(self._stream, self._token_ids)) is not None:
+            if (
+                message.draining
+                and not message.HasField("end")
+                and (successor := await self._failover.hand_over(self._stream, self._token_ids)) is not None
+            ):
                 return successor
 
     async def _emit_end(self, emit: Emit, grown: Grown, statistics: pb.DraftStatistics) -> None:
