@@ -11,7 +11,7 @@ import pytest
 
 from fakes_failover import EOS, REQUEST, SCRIPT, STOPPED, finished, stream
 from fakes_verifier import FakeVerifier, Hurt, gateway_over
-from outrider.types.generation import AnswerEvent, GenerationRequest, Started
+from outrider.types.generation import AnswerEvent, Finished, GenerationRequest, Started
 
 SHORT = replace(REQUEST, max_tokens=6)
 ONGOING = [token for token in SCRIPT if token != EOS] * 8
@@ -20,7 +20,7 @@ ONGOING = [token for token in SCRIPT if token != EOS] * 8
 def told(events: list[AnswerEvent]) -> list[AnswerEvent]:
     """Without what differs from request to request."""
     return [
-        replace(event, total_us=0, time_to_first_token_us=0) if hasattr(event, "total_us") else event
+        replace(event, total_us=0, time_to_first_token_us=0) if isinstance(event, Finished) else event
         for event in events
         if not isinstance(event, Started)
     ]
