@@ -83,7 +83,7 @@ async def test_the_loop_comes_for_what_is_held_and_stays_while_commits_are_fast(
 
 
 async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
-    answer = stream(0.001)
+    answer = stream(0.05)
     await begun(answer)
     await asyncio.wait_for(await gathering(answer), BOUND_S)
     waiting = asyncio.ensure_future(answer.next())
@@ -92,6 +92,10 @@ async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
     assert not answer.hold(committed(4, 9))
     answer.push(committed(4, 9))
     assert await asyncio.wait_for(waiting, BOUND_S) == committed(4, 9)
+    waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert not answer.hold(committed(5, 1)), "no timer runs after a commit that did not come fast"
+    waiting.cancel()
 
 
 def answer_rests(answer: AnswerStream) -> bool:
