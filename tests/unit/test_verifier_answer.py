@@ -87,6 +87,8 @@ async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
     await begun(answer)
     await asyncio.wait_for(await gathering(answer), BOUND_S)
     waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert not answer_rests(answer)
     while not answer_rests(answer):
         await asyncio.sleep(0.001)
     assert not answer.hold(committed(4, 9))
