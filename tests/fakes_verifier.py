@@ -88,7 +88,7 @@ class FakeVerifier(VerifierServiceServicer):
 
     refuse: raised instead of starting. fail: raised after the first commit. hurt, hurt_after: see Hurt; it happens once. starts: every
     DecodeStart seen. num_live: streams held. reached: a hold was reached. hurting: it was hurt. stalled: a commit could not be written for
-    STALL_S. num_asked: GetInfo calls. draining: commits say so.
+    STALL_S. num_asked: GetInfo calls. draining: commits say so. end_with_tokens: the end comes with the last commit.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -107,6 +107,7 @@ class FakeVerifier(VerifierServiceServicer):
     num_commits: int = 0
     num_asked: int = 0
     draining: bool = False
+    end_with_tokens: bool = False
 
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
@@ -221,13 +222,19 @@ class FakeVerifier(VerifierServiceServicer):
         await context.write(pb.DecodeResponse(started=pb.DecodeStarted(fingerprint=self.identity.fingerprint, pacing="plain")))
         await self._held(Hold.AFTER_STARTED)
         begin = len(start.prefix)
-        for run in self._runs(start):
+        runs = self._runs(start)
+        for number, run in enumerate(runs, 1):
             await self._hurt(begin - start.num_prompt_tokens)
             if stopped.is_set():
                 break
-            await self._write(context, pb.DecodeResponse(committed=self._committed(start, begin, run)))
-            self.num_commits += 1
+            committed = self._committed(start, begin, run)
             begin += len(run)
+            self.num_commits += 1
+            if self.end_with_tokens and start.takes_end and number == len(runs):
+                committed.end.CopyFrom(self._finished(start, begin, stopped))
+                await self._write(context, pb.DecodeResponse(committed=committed))
+                return
+            await self._write(context, pb.DecodeResponse(committed=committed))
             if self.fail is not None:
                 raise self.fail
             await self._held(Hold.AFTER_FIRST_COMMIT)

@@ -6,8 +6,6 @@ is refused when the engine opens the sequence.
 
 from __future__ import annotations
 
-import numpy as np
-
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.rpc.convert.bounds import bounded, name, token_ids
 from outrider.rpc.convert.sampling import REJECTION, acceptance_name, noise_from_proto, sampling_from_proto
@@ -69,7 +67,7 @@ class Admission:
             tenant=name("tenant", start.tenant),
             lookup=self._defaults.lookup and not start.draft.no_lookup and acceptance != REJECTION,
         )
-        return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters)
+        return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters, start.takes_end)
 
     def _prefix(self, start: pb.DecodeStart) -> IntArray:
         if not start.prefix:
@@ -89,7 +87,7 @@ class Admission:
     def _stop_ids(self, start: pb.DecodeStart, prefix: IntArray) -> frozenset[int]:
         bounded("stop_token_ids", len(start.stop_token_ids), 0, MAX_STOP_TOKENS)
         stop_ids = frozenset(token_ids("stop_token_ids", start.stop_token_ids).tolist())
-        if stop_ids and np.isin(prefix[start.num_prompt_tokens :], list(stop_ids)).any():
+        if stop_ids and not stop_ids.isdisjoint(prefix[start.num_prompt_tokens :].tolist()):
             raise InvalidRequest("prefix", "the answer in it has ended already: it holds a stop token")
         return stop_ids
 

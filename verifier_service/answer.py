@@ -1,14 +1,15 @@
 """One Decode stream's way back: what the engine thread commits, until the stream's coroutine has written it.
 
-Knows how much is undelivered, so that the scheduler can leave out a session whose reader is slow. `push` and reading happen on the event
-loop; the engine thread only counts what it emits. Must not know grpc or protobuf.
+Knows how much is undelivered, so that the scheduler can leave out a session whose reader is slow, and when the next message is due: commits
+that come faster are held for it, and the event loop is not woken for each. `push` and reading happen on that loop; the engine thread
+counts what it emits and leaves commits here (`hold`) while somebody comes for them. Must not know grpc or protobuf.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +23,14 @@ from outrider.types.tree import TokenOrigin
 from verifier_service.clock import monotonic_us
 
 MAX_UNDELIVERED_TOKENS = 256
-# Commits that follow one another faster travel together: a message costs three processes about half a millisecond, as much as a fast step.
-MIN_WRITE_INTERVAL_S = 0.004
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
     """What an admitted stream asks for. spec.session is assigned by the scheduler. drafters: endpoints, None = all the service has.
 
-    acceptance: name of the rule. top_logprobs: as in SequenceRows. pacing: name of the policy.
+    acceptance: name of the rule. top_logprobs: as in SequenceRows. pacing: name of the policy. takes_end: its end may come with its last
+    tokens, in one message.
     """
 
     spec: VerifierSpec
@@ -38,6 +38,7 @@ class SessionRequest:
     acceptance: str
     top_logprobs: int | None
     drafters: frozenset[str] | None
+    takes_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +71,31 @@ AnswerMessage = SessionStarted | TokensCommitted | SessionEnded
 
 
 class AnswerStream:
-    """Messages of one session, in order; adjacent commits merge while they wait, which they do for MIN_WRITE_INTERVAL_S after the last
-    ones; the first and the last never wait. on_room: called when a slow reader has caught up."""
+    """Messages of one session, in order; adjacent commits merge while they wait, which they do until interval_s after the last ones were
+    written; the first and the last never wait. on_room: called when a slow reader has caught up.
 
-    def __init__(self, request: SessionRequest, on_room: Callable[[], None]) -> None:
+    What is held here dies with the process: a gateway has not seen it, so another verifier decodes it again, the same tokens. It is
+    bounded as all that is undelivered: a session with more than MAX_UNDELIVERED_TOKENS takes no further round.
+    """
+
+    def __init__(self, request: SessionRequest, on_room: Callable[[], None], interval_s: float = 0.0) -> None:
         self.request = request
         self.handle = 0  # set by the scheduler on admission
         self.asked_us = monotonic_us()
         self.has_begun = False  # set by the engine thread with the first step
         self.ended = asyncio.Event()
         self._on_room = on_room
+        self._interval_s = interval_s
         self._waiting: list[AnswerMessage] = []
         self._arrived = asyncio.Event()
         self._num_emitted = 0
         self._num_delivered = 0
         self._next_write_s = 0.0  # on the event loop's clock
+        self._due = asyncio.Event()  # ends a pause between two messages
+        self._is_fast = False  # whether a commit came before it could be written: then the next one is likely to, too
+        self._lock = threading.Lock()  # of the two that follow, the only ones that both threads change
+        self._held: list[TokensCommitted] = []
+        self._comes = False  # whether the event loop comes for what is held by itself
 
     @property
     def is_slow(self) -> bool:
@@ -95,34 +106,78 @@ class AnswerStream:
         """Engine thread: so many tokens are on their way."""
         self._num_emitted += num_tokens
 
+    def hold(self, message: TokensCommitted) -> bool:
+        """Engine thread: leave a commit here, for the event loop that will come for it when the next message is due. False: it will not,
+        and is to be told (`push`)."""
+        with self._lock:
+            if self._comes:
+                self._held.append(message)
+            return self._comes
+
     def push(self, message: AnswerMessage) -> None:
-        """Event loop: queue a message."""
+        """Event loop: queue a message. A commit is older than those held, for none is held before the loop was told of it."""
+        if isinstance(message, SessionEnded):
+            self._collect()
+            self.ended.set()
+            self._due.set()
+        self._queue(message)
+        self._arrived.set()
+
+    def hurry(self) -> None:
+        """Event loop: what is held is written now, for there is something to say with it."""
+        self._next_write_s = 0.0
+        self._due.set()
+
+    async def next(self) -> AnswerMessage:
+        """Event loop: the next message; call `delivered` once it is written."""
+        if self._is_fast:
+            await self._pause()
+            self._is_fast = bool(self._waiting)
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if isinstance(self._waiting[0], TokensCommitted):
+            await self._pause()
+            self._next_write_s = asyncio.get_running_loop().time() + self._interval_s
+        return self._waiting.pop(0)
+
+    def end_behind(self) -> SessionEnded | None:
+        """Event loop: the end, if it is the next message and may travel with the commit that `next` gave last. It is taken, then."""
+        following = self._waiting[0] if self._waiting and self.request.takes_end else None
+        if not isinstance(following, SessionEnded) or following.error is not None:
+            return None
+        self._waiting.clear()
+        return following
+
+    async def _pause(self) -> None:
+        """Until commits may be written again, or nothing more can come. One timer a message at most, and none where steps take longer."""
+        loop = asyncio.get_running_loop()
+        if self.ended.is_set() or loop.time() >= self._next_write_s:
+            return
+        self._is_fast = True
+        self._due.clear()
+        timer = loop.call_at(self._next_write_s, self._due.set)
+        with self._lock:
+            self._comes = True
+        try:
+            await self._due.wait()
+        finally:
+            timer.cancel()
+            self._collect()
+
+    def _collect(self) -> None:
+        """What was held waits to be written now; the engine thread is to tell of what follows."""
+        with self._lock:
+            held, self._held, self._comes = self._held, [], False
+        for message in held:
+            self._queue(message)
+
+    def _queue(self, message: AnswerMessage) -> None:
         last = self._waiting[-1] if self._waiting else None
         if isinstance(message, TokensCommitted) and isinstance(last, TokensCommitted):
             self._waiting[-1] = _joined(last, message)
         else:
             self._waiting.append(message)
-        if isinstance(message, SessionEnded):
-            self.ended.set()
-        self._arrived.set()
-
-    async def next(self) -> AnswerMessage:
-        """Event loop: the next message; call `delivered` once it is written."""
-        while not self._waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
-        if isinstance(self._waiting[0], TokensCommitted):
-            await self._gather()
-        return self._waiting.pop(0)
-
-    async def _gather(self) -> None:
-        """Until commits may be written again, or nothing more can come."""
-        clock = asyncio.get_running_loop().time
-        if clock() < self._next_write_s and not self.ended.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next_write_s):
-                    await self.ended.wait()
-        self._next_write_s = clock() + MIN_WRITE_INTERVAL_S
 
     def delivered(self, num_tokens: int) -> None:
         """Event loop: so many tokens were written."""

@@ -116,8 +116,10 @@ class HostedSession:
             case Emit(tokens, origins):
                 self.answer.count_emitted(len(tokens))
                 logprobs = None if self.logprobs is None else first_rows(self.logprobs, len(tokens))
-                outgoing.answer(self.answer, TokensCommitted(self._num_announced, tokens, origins, logprobs))
+                committed = TokensCommitted(self._num_announced, tokens, origins, logprobs)
                 self._num_announced += len(tokens)
+                if not self.answer.hold(committed):
+                    outgoing.answer(self.answer, committed)
 
     def totals(self) -> DraftStatistics:
         """What speculation did so far."""

@@ -120,7 +120,7 @@ class VerifierServer:
         for answer, message in outgoing.answers:
             if isinstance(message, SessionEnded):
                 self.servicer.forget(answer)
-                self._reported.ended(message)
+                self._loop.call_soon(self._reported.ended, message)  # behind its way to the client, who waits for it
             answer.push(message)
 
     def _on_room(self) -> None:

@@ -103,6 +103,8 @@ class VerifierServicer(VerifierServiceServicer):
         """Tell live streams that they had better go on elsewhere, with their next commits, and let those finish that stay. What is left
         shortly before the grace ends is ended with UNAVAILABLE, so that gateways fail over."""
         self._draining = True
+        for answer in self._live.values():
+            answer.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s * 0.8):
                 await self._idle.wait()
@@ -145,7 +147,8 @@ class VerifierServicer(VerifierServiceServicer):
                     await older.ended.wait()
             except TimeoutError:
                 raise Unavailable(f"session {session_id!r} is still being freed") from None
-        answer = self._live[session_id] = AnswerStream(request, lambda: self._scheduler.inbox.put(Nudge()))
+        interval_s = self._settings.stream_interval_ms / 1000.0
+        answer = self._live[session_id] = AnswerStream(request, lambda: self._scheduler.inbox.put(Nudge()), interval_s)
         self._scheduler.inbox.put(OpenAsked(answer))
         return answer
 
@@ -171,10 +174,11 @@ class VerifierServicer(VerifierServiceServicer):
             message = await answer.next()
             if isinstance(message, SessionEnded) and message.error is not None:
                 raise message.error
-            await context.write(answer_to_proto(message, answer.request.pacing, draining=self._draining))
+            end = answer.end_behind() if isinstance(message, TokensCommitted) else None
+            await context.write(answer_to_proto(message, answer.request.pacing, draining=self._draining, end=end))
             if isinstance(message, TokensCommitted):
                 answer.delivered(len(message.tokens))
-            if isinstance(message, SessionEnded):
+            if end is not None or isinstance(message, SessionEnded):
                 return
 
     def _pair_infos(self) -> list[pb.PairInfo]:

@@ -21,6 +21,9 @@ DEFAULT_GRACE_S = 10.0
 MAX_SECONDS = 3600.0
 # Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
 DEFAULT_MAX_QUEUE_MS = 10_000.0
+# Tokens that come faster travel together: a message costs three processes about half a millisecond, as much as a quick model's step.
+DEFAULT_STREAM_INTERVAL_MS = 5.0
+MAX_STREAM_INTERVAL_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class DraftDefaults:
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
     """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context.
-    max_queue_ms: a request that would wait longer for its first step is refused; 0: none is."""
+    max_queue_ms: a request that would wait longer for its first step is refused; 0: none is. stream_interval_ms: of a sample's messages at
+    least, but for the first and the last; 0: a message each round."""
 
     engine: EngineConfig
     listen: str
@@ -66,6 +70,7 @@ class VerifierSettings:
     max_sessions: int = 32
     max_prompt_len: int = 0
     max_queue_ms: float = DEFAULT_MAX_QUEUE_MS
+    stream_interval_ms: float = DEFAULT_STREAM_INTERVAL_MS
     grace_s: float = DEFAULT_GRACE_S
     verifier_id: str = "verifier"
     wait_drafters_s: float = 15.0
@@ -82,6 +87,8 @@ class VerifierSettings:
             raise InvalidRequest("--max-prompt-len", f"must be 0 or positive, got {self.max_prompt_len}")
         if not 0.0 <= self.max_queue_ms <= 1000 * MAX_SECONDS:
             raise InvalidRequest("--max-queue-ms", f"must be in [0, {1000 * MAX_SECONDS:g}], got {self.max_queue_ms}")
+        if not 0.0 <= self.stream_interval_ms <= MAX_STREAM_INTERVAL_MS:
+            raise InvalidRequest("--stream-interval-ms", f"must be in [0, {MAX_STREAM_INTERVAL_MS:g}], got {self.stream_interval_ms}")
         for flag, seconds in (("--grace-s", self.grace_s), ("--wait-drafters-s", self.wait_drafters_s)):
             if not 0.0 <= seconds <= MAX_SECONDS:
                 raise InvalidRequest(flag, f"must be in [0, {MAX_SECONDS:g}], got {seconds}")
@@ -124,6 +131,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_sessions=given.max_sessions,
         max_prompt_len=given.max_prompt_len,
         max_queue_ms=given.max_queue_ms,
+        stream_interval_ms=given.stream_interval_ms,
         grace_s=given.grace_s,
         verifier_id=given.verifier_id,
         wait_drafters_s=given.wait_drafters_s,
@@ -174,6 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-prompt-len", type=int, default=0, help="tokens of a prefix at most; 0: as many as fit the context")
     queue = "a request that would wait longer for its first step is refused, and told when to come again; 0: none is"
     add("--max-queue-ms", type=float, default=DEFAULT_MAX_QUEUE_MS, metavar="MS", help=f"{queue} (%(default)s)")
+    interval = "tokens that a sample commits within so long of its last message travel together in the next; 0: a message each round"
+    add("--stream-interval-ms", type=float, default=DEFAULT_STREAM_INTERVAL_MS, metavar="MS", help=f"{interval} (%(default)s)")
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")

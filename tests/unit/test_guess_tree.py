@@ -116,3 +116,20 @@ def test_levels_of_new_nodes_are_counted_once_and_side_branches_not_at_all() -> 
     hedged = GuessTree(1, 10, width=1)
     hedged.append([7, 8, 1, 2], [ROOT, 0, ROOT, 2])
     assert (hedged.is_chain, hedged.num_levels(0), hedged.num_levels(2)) == (False, 2, 0)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("lens", [(5,), (2, 3), (1, 4), (4, 1), (3, 3, 3)])
+def test_a_chain_added_at_once_is_the_chain_added_node_by_node(lens: tuple[int, ...], width: int) -> None:
+    together, one_by_one = GuessTree(tree_id=1, base=10, width=width), GuessTree(tree_id=1, base=10, width=width)
+    for num in lens:
+        first = together.num_nodes
+        tokens, parents = [20 + first + at for at in range(num)], [first - 1 + at for at in range(num)]
+        together.append(tokens, parents)
+        for token, parent in zip(tokens, parents, strict=True):
+            one_by_one.append([token], [parent])
+        assert together.advance(tokens[0]) == one_by_one.advance(tokens[0])
+    for tree in (together, one_by_one):
+        tree.append([7, 8, 9], [ROOT, 1, 1])  # side branches, where the chain has first children
+    assert vars(together) == vars(one_by_one)
+    assert not together.is_chain

@@ -6,9 +6,9 @@ Run: pytest tests/unit/test_verifier_answer.py
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
-import pytest
 
 from outrider.session.events import FinishReason
 from outrider.session.opening import VerifierSpec
@@ -16,18 +16,18 @@ from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.statistics import DraftStatistics
 from outrider.types.tree import TokenOrigin
-from verifier_service import answer as module
-from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
+from verifier_service.answer import AnswerMessage, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 
 FOR_EVER_S = 3600.0
+BOUND_S = 30.0  # against hanging
 
 
-def stream() -> AnswerStream:
+def stream(interval_s: float = FOR_EVER_S) -> AnswerStream:
     spec = VerifierSpec(
         session=1, incarnation=1, request_id="r", prefix=np.array([1, 2], np.int32), num_prompt=2, max_len=50, stop_token_ids=frozenset(),
         vocab_size=10, sampling=SamplingParams(), noise=NoiseAddress(0), limits=DraftLimits(max_len=50), max_draft_len=0, max_nodes=0,
     )  # fmt: skip
-    return AnswerStream(SessionRequest(spec, "plain", "coupled", None, None), lambda: None)
+    return AnswerStream(SessionRequest(spec, "plain", "coupled", None, None), lambda: None, interval_s)
 
 
 def committed(begin: int, *tokens: int) -> TokensCommitted:
@@ -37,30 +37,144 @@ def committed(begin: int, *tokens: int) -> TokensCommitted:
 ENDED = SessionEnded(FinishReason.LENGTH, DraftStatistics())
 
 
-async def test_the_first_commit_leaves_at_once_and_later_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIN_WRITE_INTERVAL_S", FOR_EVER_S)
-    answer = stream()
+async def begun(answer: AnswerStream) -> None:
+    """Its first commit is written."""
     answer.push(SessionStarted("f"))
     answer.push(committed(2, 7))
     assert await answer.next() == SessionStarted("f")
     assert await answer.next() == committed(2, 7)
+
+
+async def gathering(answer: AnswerStream) -> asyncio.Future[AnswerMessage]:
+    """The next message, for which the loop waits until it is due. The engine thread has had to tell of one commit for it."""
+    assert not answer.hold(committed(3, 8))
     answer.push(committed(3, 8))
     waiting = asyncio.ensure_future(answer.next())
-    answer.push(committed(4, 9))
     await asyncio.sleep(0)
     assert not waiting.done()
-    answer.push(committed(5, 1))
+    return waiting
+
+
+async def test_the_first_commit_leaves_at_once_and_later_ones_together() -> None:
+    answer = stream()
+    await begun(answer)
+    waiting = await gathering(answer)
+    answer.push(committed(4, 9))  # the loop was told of it before it waited
+    assert answer.hold(committed(5, 1))
+    assert answer.hold(committed(6, 2))
     answer.push(ENDED)
-    assert await waiting == committed(3, 8, 9, 1)
+    assert await waiting == committed(3, 8, 9, 1, 2)
     assert await answer.next() == ENDED
 
 
-async def test_commits_wait_for_the_interval_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIN_WRITE_INTERVAL_S", 0.01)
-    answer = stream()
+async def test_the_loop_comes_for_what_is_held_and_stays_while_commits_are_fast() -> None:
+    answer = stream(0.02)
+    await begun(answer)
+    clock = asyncio.get_running_loop().time
+    written_s = clock()
+    waiting = await gathering(answer)
+    assert answer.hold(committed(4, 9))
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(3, 8, 9)
+    assert clock() - written_s > 0.019
+    waiting = asyncio.ensure_future(answer.next())  # nothing is there, but it will soon be
+    await asyncio.sleep(0)
+    assert answer.hold(committed(5, 1))
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(5, 1)
+
+
+async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
+    answer = stream(0.05)
+    await begun(answer)
+    await asyncio.wait_for(await gathering(answer), BOUND_S)
+    waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert not answer_rests(answer)
+    while not answer_rests(answer):
+        await asyncio.sleep(0.001)
+    assert not answer.hold(committed(4, 9))
+    answer.push(committed(4, 9))
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(4, 9)
+    waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert not answer.hold(committed(5, 1)), "no timer runs after a commit that did not come fast"
+    waiting.cancel()
+
+
+def answer_rests(answer: AnswerStream) -> bool:
+    """Whether its loop has to be told: no timer runs and nobody comes."""
+    probe = committed(99, 1)
+    if not answer.hold(probe):
+        return True
+    answer._held.remove(probe)
+    return False
+
+
+async def test_every_commit_leaves_by_itself_without_an_interval() -> None:
+    answer = stream(0.0)
+    await begun(answer)
+    for begin in range(3, 6):
+        assert not answer.hold(committed(begin, 7))
+        answer.push(committed(begin, 7))
+        assert await answer.next() == committed(begin, 7)
+
+
+async def test_commits_wait_for_the_interval_and_no_longer() -> None:
+    answer = stream(0.01)
     clock = asyncio.get_running_loop().time
     begin_s = clock()
     for begin in range(2, 6):
         answer.push(committed(begin, 7))
         assert await answer.next() == committed(begin, 7)
     assert clock() - begin_s > 0.029
+
+
+async def test_a_drain_hurries_what_is_held() -> None:
+    answer = stream()
+    await begun(answer)
+    waiting = await gathering(answer)
+    assert answer.hold(committed(4, 9))
+    answer.hurry()
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(3, 8, 9)
+
+
+async def test_a_reader_that_leaves_is_not_waited_for() -> None:
+    answer = stream()
+    await begun(answer)
+    waiting = await gathering(answer)
+    assert answer.hold(committed(4, 9))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert not answer.hold(committed(5, 1))
+
+
+async def test_no_commit_of_another_thread_is_lost_or_told_twice() -> None:
+    answer = stream(0.001)
+    loop = asyncio.get_running_loop()
+    num = 3000
+    num_told = 0
+    pushed = threading.Event()
+
+    def push(message: AnswerMessage) -> None:
+        answer.push(message)
+        pushed.set()
+
+    def engine() -> None:
+        nonlocal num_told
+        for begin in range(2, 2 + num):
+            message = committed(begin, begin % 7)
+            if not answer.hold(message):
+                num_told += 1
+                pushed.clear()
+                loop.call_soon_threadsafe(push, message)
+                assert pushed.wait(BOUND_S)  # so that the loop has its turns
+        loop.call_soon_threadsafe(answer.push, ENDED)
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    tokens: list[int] = []
+    while isinstance(message := await asyncio.wait_for(answer.next(), BOUND_S), TokensCommitted):
+        assert message.begin == 2 + len(tokens)
+        tokens += message.tokens
+    thread.join()
+    assert tokens == [begin % 7 for begin in range(2, 2 + num)]
+    assert num_told < num

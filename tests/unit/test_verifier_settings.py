@@ -58,6 +58,9 @@ def test_weights_are_kept_in_full_unless_told_otherwise() -> None:
         ("--grace-s", "-1"),
         ("--grace-s", "nan"),
         ("--wait-drafters-s", "inf"),
+        ("--stream-interval-ms", "-1"),
+        ("--stream-interval-ms", "1001"),
+        ("--stream-interval-ms", "nan"),
     ],
 )
 def test_a_wrong_value_names_its_flag(flag: str, value: str) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import cast
 
 import grpc
+from grpc.experimental import ChannelOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.errors import OutriderError, Unavailable
@@ -89,6 +90,7 @@ class Connection:
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
+            (ChannelOptions.SingleThreadedUnaryStream, 1),  # whoever reads an answer waits for it itself, and no thread is begun for it
         ]
         self._channel = grpc.insecure_channel(address, options=options)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)  # type: ignore[no-untyped-call]

@@ -42,12 +42,15 @@ class DecodeStream:
         self._committed_len = len(start.prefix)
         self._wants_logprobs = start.HasField("top_logprobs")
         self._closed = False
+        self._end: pb.DecodeFinished | None = None  # came with the newest tokens
         self.listener = Listener(verifier.liveness)
         self._clock = asyncio.get_running_loop().time
 
     async def read(self) -> pb.DecodeCommitted | pb.DecodeFinished:
         """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be. Inside `async with listener`, a
         verifier that is lost while this waits ends the block."""
+        if self._end is not None:
+            return self._end
         self.listener.since_s = self._clock()
         try:
             message = await _read(self._responses)
@@ -59,11 +62,15 @@ class DecodeStream:
         if kind != "committed":
             raise RemoteFailure(f"the verifier sent {kind} where committed tokens or the end were due")
         self._check(message.committed)
+        if message.committed.HasField("end"):
+            self._end = message.committed.end
         return message.committed
 
     async def settle(self, *, stop: bool) -> generation_pb2.DraftStatistics:
         """The session's statistics once it has ended; what it still commits is discarded. stop: tell it to end (a stop string was
         found, which only we know of). Empty ones when it does not end within SETTLE_TIMEOUT_S."""
+        if self._end is not None:
+            return self._end.statistics
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 return await self._settle(stop)
@@ -84,6 +91,8 @@ class DecodeStream:
             message = await _read(self._responses)
             if message.HasField("finished"):
                 return message.finished.statistics
+            if message.committed.HasField("end"):
+                return message.committed.end.statistics
             if not stop:
                 stop = True
                 await self._send_stop()

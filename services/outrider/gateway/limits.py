@@ -38,7 +38,7 @@ HANDOVER_TIMEOUT_S = 2.0
 class GatewayLimits:
     """max_live_requests, max_live_samples: more are RESOURCE_EXHAUSTED. max_prompt_tokens, max_completion_tokens: None means what the
     context leaves. max_prompt_bytes: text of a prompt or conversation before tokenisation. max_queued_events: messages of one answer
-    that may wait for a slow reader before its verifier streams are no longer read."""
+    of several samples that may wait for a slow reader before its verifier streams are no longer read; with one sample none waits."""
 
     max_live_requests: int = MAX_LIVE_REQUESTS
     max_live_samples: int = MAX_LIVE_SAMPLES

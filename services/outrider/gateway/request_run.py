@@ -78,7 +78,10 @@ class RequestRun:
         ]
         try:
             await emit(pb.GenerateResponse(started=self._started(identity)))
-            await self._merge(samples, emit)
+            if num_samples == 1:
+                await samples[0].run(emit)  # nothing to merge: what the reader does not take is not read either
+            else:
+                await self._merge(samples, emit)
         finally:
             for sample in samples:
                 sample.close()

@@ -52,6 +52,7 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
         acceptance=acceptance_to_proto(checked.acceptance),
         adapter=checked.adapter,
         tenant=checked.cache_salt,
+        takes_end=True,
     )
 
 
@@ -135,7 +136,11 @@ class SampleRun:
                 statistics = await self._stream.settle(stop=grown.end is End.STOP_STRING)
                 await self._emit_end(emit, Grown("", 0, grown.end, grown.stop_string), statistics)
                 return None
-            if message.draining and (successor := await self._failover.hand_over(self._stream, self._token_ids)) is not None:
+            if (
+                message.draining
+                and not message.HasField("end")
+                and (successor := await self._failover.hand_over(self._stream, self._token_ids)) is not None
+            ):
                 return successor
 
     async def _emit_end(self, emit: Emit, grown: Grown, statistics: pb.DraftStatistics) -> None:

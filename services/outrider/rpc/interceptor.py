@@ -36,18 +36,23 @@ class ErrorInterceptor(_ServerInterceptor):
 
     def __init__(self) -> None:
         self.draining = False
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # of the methods that are served, wrapped at their first call
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Wraps the handler of one call; unknown methods stay grpc's business."""
-        handler = await continuation(handler_call_details)
+        """Wraps the handler of a method; unknown methods stay grpc's business."""
         method = handler_call_details.method
+        wrapped = self._handlers.get(method)
+        if wrapped is not None:
+            return wrapped
+        handler = await continuation(handler_call_details)
         if handler is None or method.startswith(_ALWAYS_SERVED):
             return handler
-        return self._wrapped(handler, method)
+        wrapped = self._handlers[method] = self._wrapped(handler, method)
+        return wrapped
 
     def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
         serializers = {

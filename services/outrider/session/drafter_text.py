@@ -7,7 +7,7 @@ a whole before a token of it is kept, so that a refused one leaves no trace.
 from __future__ import annotations
 
 from outrider.errors import ProtocolViolation
-from outrider.types.tree import extend_hash
+from outrider.types.tree import running_hashes
 
 
 class CommittedText:
@@ -51,11 +51,7 @@ class CommittedText:
         return fresh
 
     def _hashes_after(self, fresh: list[int]) -> list[int]:
-        hashes: list[int] = []
-        running = self._hashes[-1]
-        for token in fresh:
-            if not 0 <= token < self._vocab_size:
-                raise ProtocolViolation(f"committed token {token} is outside the vocabulary of {self._vocab_size}")
-            running = extend_hash(running, [token])
-            hashes.append(running)
-        return hashes
+        if fresh and not (min(fresh) >= 0 and max(fresh) < self._vocab_size):
+            wrong = next(token for token in fresh if not 0 <= token < self._vocab_size)
+            raise ProtocolViolation(f"committed token {wrong} is outside the vocabulary of {self._vocab_size}")
+        return running_hashes(self._hashes[-1], fresh)

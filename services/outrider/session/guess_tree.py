@@ -61,12 +61,28 @@ class GuessTree:
         first = len(self.tokens)
         if first + len(tokens) > MAX_TREE_NODES:
             raise ProtocolViolation(f"tree would have {first + len(tokens)} nodes, at most {MAX_TREE_NODES}")
+        if self.is_chain and len(tokens) > 1 and list(parents) == list(range(first - 1, first + len(parents) - 1)):
+            self._extend_chain([int(token) for token in tokens])
+            return
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), first):
             if not ROOT <= parent < node:
                 raise ProtocolViolation(f"node {node} names parent {parent}, which does not exist")
             if (parent, token) in self._children:
                 raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
             self._append(node, int(token), int(parent))
+
+    def _extend_chain(self, tokens: list[int]) -> None:
+        """Add nodes to a chain, each the child of the one before: what most tails do, without a look at each."""
+        first = len(self.tokens)
+        nodes = range(first, first + len(tokens))
+        parents = range(first - 1, first + len(tokens) - 1)
+        self.tokens += tokens
+        self.parents += parents
+        self._depths += nodes
+        self._sides += [0] * len(tokens)
+        self._num_children.update(dict.fromkeys(parents, 1))
+        self._firsts.update(zip(parents, nodes, strict=True))
+        self._children.update(zip(zip(parents, tokens, strict=True), nodes, strict=True))
 
     def _append(self, node: int, token: int, parent: int) -> None:
         self.tokens.append(token)

@@ -85,6 +85,8 @@ class Label(StrEnum):
     SERVICE = "service"
     STATUS = "status"
 
+    __hash__ = str.__hash__  # an enum's own is a function of Python's, and labels are looked up for every number that is counted
+
 
 class MetricKind(Enum):
     """COUNTER only grows, GAUGE is the present value, HISTOGRAM counts observations by bucket."""
@@ -94,7 +96,7 @@ class MetricKind(Enum):
     HISTOGRAM = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each is one object: told apart by that, which costs nothing
 class Metric:
     """One metric. unit: as in the name, empty for plain counts. buckets: ascending upper bounds of a histogram, +inf not listed."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeStart(_message.Message):
-    __slots__ = ("session_id", "incarnation", "prefix", "num_prompt_tokens", "sampling", "noise", "max_tokens", "stop_token_ids", "top_logprobs", "draft", "acceptance", "drafters", "paused", "tenant", "adapter")
+    __slots__ = ("session_id", "incarnation", "prefix", "num_prompt_tokens", "sampling", "noise", "max_tokens", "stop_token_ids", "top_logprobs", "draft", "acceptance", "drafters", "paused", "tenant", "adapter", "takes_end")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class DecodeStart(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    TAKES_END_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     incarnation: int
     prefix: _containers.RepeatedScalarFieldContainer[int]
@@ -41,7 +42,8 @@ class DecodeStart(_message.Message):
     paused: bool
     tenant: str
     adapter: str
-    def __init__(self, session_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[_generation_pb2.DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
+    takes_end: bool
+    def __init__(self, session_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[_generation_pb2.DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., takes_end: _Optional[bool] = ...) -> None: ...
 
 class DecodeAppend(_message.Message):
     __slots__ = ("begin", "token_ids")
@@ -88,18 +90,20 @@ class DecodeStarted(_message.Message):
     def __init__(self, fingerprint: _Optional[str] = ..., pacing: _Optional[str] = ...) -> None: ...
 
 class DecodeCommitted(_message.Message):
-    __slots__ = ("begin", "token_ids", "origins", "logprobs", "draining")
+    __slots__ = ("begin", "token_ids", "origins", "logprobs", "draining", "end")
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     begin: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     origins: _containers.RepeatedScalarFieldContainer[_sampling_pb2.TokenOrigin]
     logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprob]
     draining: bool
-    def __init__(self, begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    end: DecodeFinished
+    def __init__(self, begin: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ..., draining: _Optional[bool] = ..., end: _Optional[_Union[DecodeFinished, _Mapping]] = ...) -> None: ...
 
 class DecodePaused(_message.Message):
     __slots__ = ("committed_len",)
