@@ -25,6 +25,7 @@ from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates
 from outrider.session.pacing.row_budget import Wanted, share_rows
+from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -59,6 +60,7 @@ class AdaptivePacing:
         self._memory = PaceMemory()
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
+        self._sides = SideNodes()
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
@@ -89,11 +91,15 @@ class AdaptivePacing:
             take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
             return PacingPlan(take, None, "verify", PLAIN_REPEATS)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
-        plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
+        tokens_per_us = self._tokens_per_us(view)
+        plan = plan_together(view, self._outlook, cost, tokens_per_us)
+        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
+        if going:
+            plan = marked(plan, going.__contains__)
+        plan = self._sides.beside(plan, view, cost, tokens_per_us)
         self._note_excess(plan, cost)
         self._note_left_out(plan, view)
-        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
-        return marked(plan, going.__contains__) if going else plan
+        return plan
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
@@ -232,7 +238,7 @@ class AdaptivePacing:
         taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
         if not taken:
             return
-        num_rows = sum(part.max_feed + part.max_nodes for part, _ in taken)
+        num_rows = sum(part.num_rows for part, _ in taken)
         usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
         self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
 
