@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outrider.session.guess_tree import GuessTree
-from outrider.types.tree import ROOT, DraftRow, DraftTree
+from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,15 @@ NO_GUESSES = MergedTree(DraftTree.empty(), {}, 0)
 
 
 def merge_trees(
-    trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop_ids: frozenset[int], max_side_nodes: int = 0
+    trees: Sequence[GuessTree],
+    max_nodes: int,
+    max_depth: int,
+    stop_ids: frozenset[int],
+    max_side_nodes: int = 0,
+    max_all: int = MAX_TREE_NODES,
 ) -> MergedTree:
-    """One trie of at most max_nodes nodes and max_depth levels, and beside it at most max_side_nodes live nodes of side branches.
+    """One trie of at most max_nodes nodes and max_depth levels, and beside it at most max_side_nodes live nodes of side branches, but no more
+    than max_all together.
 
     A branch is entered only beside a guess that is verified too, and once on any path; its nodes come behind all others, shallowest first.
     """
@@ -54,7 +60,7 @@ def merge_trees(
     merging.add([tree.main_nodes() for tree in trees], max_nodes)
     num_main = len(merging.tokens)
     if max_side_nodes > 0:
-        merging.add([_beside_verified(tree, merging.places[at]) for at, tree in enumerate(trees)], num_main + max_side_nodes)
+        merging.add([_beside_verified(tree, merging.places[at]) for at, tree in enumerate(trees)], min(max_all, num_main + max_side_nodes))
     tree = DraftTree(np.asarray(merging.tokens, np.int32), np.asarray(merging.parents, np.int32))
     return MergedTree(tree, merging.places[0], num_main)
 

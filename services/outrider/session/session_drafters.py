@@ -136,9 +136,8 @@ class SessionDrafters:
             return NO_GUESSES, ()
         max_depth = min(self._spec.max_draft_len, self._spec.max_len - len(self._prefix) - 1)
         trees = [link.tree for link in guessing if link.tree is not None]
-        most = min(max_nodes, self._spec.max_nodes)
-        max_sides = min(max_side_nodes, self._spec.max_nodes - most)
-        merged = merge_trees(trees, most, max_depth, self._spec.stop_token_ids, max_sides)
+        most = self._spec.max_nodes
+        merged = merge_trees(trees, min(max_nodes, most), max_depth, self._spec.stop_token_ids, max_side_nodes, most)
         rows = placed_rows(guessing[0].rows, merged.places, merged.tree) if self._spec.with_rows else ()
         return merged, rows
 
