@@ -18,7 +18,8 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPla
 from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
-from outrider.session.pacing.hedging import hedge_budget
+from outrider.session.pacing.hedge_worth import HedgeWorth
+from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -61,6 +62,7 @@ class AdaptivePacing:
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
+        self._hedge_worth = HedgeWorth()
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
@@ -125,10 +127,13 @@ class AdaptivePacing:
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
         own = self._sessions.of(session)
-        return self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+        budget = self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+        own.num_hedged = max(own.num_hedged, 0) + 1 if budget else min(own.num_hedged, 0) - 1
+        return budget
 
     def _hedge_budget(self, session: SessionView) -> int:
-        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
+        near = self._sessions.of(session).hedges_near
+        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention, pays_near=near)
 
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
@@ -283,6 +288,7 @@ class AdaptivePacing:
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
+            self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
             if key not in found:
@@ -297,6 +303,15 @@ class AdaptivePacing:
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
+
+    def _look_at_hedges(self, session: SessionView, rates: RoundRates) -> None:
+        """Whether a drafter close by should guess beside its chain."""
+        own = self._sessions.of(session)
+        if not is_near(self._rates.link_us, self._step_us):
+            own.hedges_near = False
+            return
+        right = session.acceptance, session.continue_prob
+        own.hedges_near = self._hedge_worth.pays(rates, right, session.hedge_hit_share, is_on=own.num_hedged > 0)
 
     def _is_surprised(self, view: StepView) -> bool:
         """A session is new, or its guesses turn out otherwise than its course was chosen for."""
@@ -318,6 +333,8 @@ class AdaptivePacing:
                 continue  # its only tail holds the reading of the prompt
             if session.draft_us_per_token not in (0.0, own.draft_us):
                 own.draft_us = session.draft_us_per_token
+                if own.course.pace is Pace.AHEAD:
+                    self._hedge_worth.observe(own.num_hedged, own.draft_us)
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
         self._rates.observe(fresh)
 
