@@ -81,7 +81,8 @@ def test_side_nodes_come_behind_the_chain_the_shallowest_first() -> None:
 
 
 def test_a_branch_is_entered_only_beside_a_guess_that_is_verified_and_above_a_depth_that_is_allowed() -> None:
-    assert paths_of(merge_trees([hedged_tree()], 1, 32, frozenset(), 8)) == [[7], [1], [1, 2]], "beside 8, which is not verified, is no place"
+    one = merge_trees([hedged_tree()], 1, 32, frozenset(), 8)
+    assert paths_of(one) == [[7], [1], [1, 2]], "beside 8, which is not verified, is no place"
     assert merge_trees([hedged_tree()], 0, 32, frozenset(), 8).tree.num_nodes == 0
     assert paths_of(merge_trees([hedged_tree()], 4, 1, frozenset(), 8)) == [[7], [1]]
 

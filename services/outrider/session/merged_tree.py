@@ -2,8 +2,8 @@
 
 Knows guess trees whose roots stand at the newest committed token. Must not know who is a better guesser. Duplicates from several sources
 merge ((parent, token) is unique); shallow nodes come first, so that a small budget is spent where a node is likeliest to be reached;
-nothing is verified below a node that ends the answer. Side branches wait for a mismatch to come their way, but for as many of their nodes as
-are asked for beside the chain (docs/architecture.md section 3, tree invariants and hedging).
+nothing is verified below a node that ends the answer. Side branches wait for a mismatch to come their way, but for as many of their nodes
+as are asked for beside the chain (docs/architecture.md section 3, tree invariants and hedging).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def merge_trees(
     max_side_nodes: int = 0,
     max_all: int = MAX_TREE_NODES,
 ) -> MergedTree:
-    """One trie of at most max_nodes nodes and max_depth levels, and beside it at most max_side_nodes live nodes of side branches, but no more
-    than max_all together.
+    """One trie of at most max_nodes nodes and max_depth levels, and beside it at most max_side_nodes live nodes of side branches, but no
+    more than max_all together.
 
     A branch is entered only beside a guess that is verified too, and once on any path; its nodes come behind all others, shallowest first.
     """

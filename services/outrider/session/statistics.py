@@ -226,8 +226,8 @@ class SessionStatistics:
         """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.
 
         corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there). looked_up: they came
-        from the text itself, and say nothing of how often a drafter is right. side_at: which of the accepted ones began a side branch: there
-        the drafter's guess was wrong, and another of its was right.
+        from the text itself, and say nothing of how often a drafter is right. side_at: which of the accepted ones began a side branch:
+        there the drafter's guess was wrong, and another of its was right.
         """
         self.num_rounds += 1
         self.num_drafted += num_nodes

@@ -128,6 +128,8 @@ class AdaptivePacing:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
         own = self._sessions.of(session)
         budget = self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+        if own.hedges_near and not self._hedge_worth.is_comparable:
+            budget = 0
         own.num_hedged = max(own.num_hedged, 0) + 1 if budget else min(own.num_hedged, 0) - 1
         return budget
 
@@ -307,11 +309,11 @@ class AdaptivePacing:
     def _look_at_hedges(self, session: SessionView, rates: RoundRates) -> None:
         """Whether a drafter close by should guess beside its chain."""
         own = self._sessions.of(session)
-        if not is_near(self._rates.link_us, self._step_us):
+        if own.course.pace is not Pace.AHEAD or not is_near(self._rates.link_us, self._step_us):
             own.hedges_near = False
             return
-        right = session.acceptance, session.continue_prob
-        own.hedges_near = self._hedge_worth.pays(rates, right, session.hedge_hit_share, is_on=own.num_hedged > 0)
+        self._hedge_worth.observe(own.num_hedged, session.draft_us_per_token)
+        own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _is_surprised(self, view: StepView) -> bool:
         """A session is new, or its guesses turn out otherwise than its course was chosen for."""
@@ -333,8 +335,6 @@ class AdaptivePacing:
                 continue  # its only tail holds the reading of the prompt
             if session.draft_us_per_token not in (0.0, own.draft_us):
                 own.draft_us = session.draft_us_per_token
-                if own.course.pace is Pace.AHEAD:
-                    self._hedge_worth.observe(own.num_hedged, own.draft_us)
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
         self._rates.observe(fresh)
 

@@ -123,9 +123,9 @@ class StepView:
 class SessionPlan:
     """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes.
 
-    from_lookup: guesses from the text itself instead of the drafters'. side_nodes: at most so many more rows for nodes of side branches, the
-    shallowest first, beside guesses that are verified: where the guess is wrong and a branch right, the round goes on along it. 0 = a chain
-    only, and a mismatch finds its branch when the round is over.
+    from_lookup: guesses from the text itself instead of the drafters'. side_nodes: at most so many more rows for nodes of side branches,
+    the shallowest first, beside guesses that are verified: where the guess is wrong and a branch right, the round goes on along it. 0 = a
+    chain only, and a mismatch finds its branch when the round is over.
     """
 
     session: int
@@ -144,7 +144,8 @@ class SessionPlan:
 class PacingPlan:
     """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
 
-    reason: one word per plan for traces (`tree`: somebody verifies side branches beside a chain). repeats: so many more steps may be planned alike without asking, while every session does nothing
+    reason: one word per plan for traces (`tree`: somebody verifies side branches beside a chain).
+    repeats: so many more steps may be planned alike without asking, while every session does nothing
     but grow by one token (no guess, leave, drafter or session comes or goes); 0 = ask each time.
     """
 

@@ -2,7 +2,8 @@
 
 A side branch pays when a mismatch finds it: the next round has guesses at once, where it would have waited for a commit to reach the
 drafter and its guesses to come back, or would have gone without. So it pays with the distance of the drafter, and not where drafting slows
-the target's own steps. Close by it pays by what it adds to the step itself, where rows are cheap (hedge_worth.py). Knows a session's measured numbers. Must not know rounds, or which branches are likely: that is the drafter's.
+the target's own steps. Close by it pays by what it adds to the step itself, where rows are cheap (hedge_worth.py). Knows a session's
+measured numbers. Must not know rounds, or which branches are likely: that is the drafter's.
 """
 
 from __future__ import annotations

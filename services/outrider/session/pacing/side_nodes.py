@@ -1,11 +1,11 @@
 """How many nodes of side branches a step verifies beside its chains, over all sessions: as many as are worth their rows.
 
-A drafter's second choice lies beside its guess. Verified in the same step, it makes a mismatch that goes there a token more, and each further
-node of its branch another, where otherwise the branch would be found when the round is over, and a step later. With acceptance a and a share
-h of mismatches that find a branch, a node with d guesses before it is reached and right in a^d (1 - a) h of the rounds: behind i guesses of
-the chain the guess is wrong, the branch right, and d - i more guesses along it. So shallow nodes come first, and how a node is weighed does
-not depend on where its branch began. Rows of all sessions share one price, the measured curve's. Knows session views, a step's plan and the
-cost of rows. Must not know courses, or which tokens are guessed.
+A drafter's second choice lies beside its guess. Verified in the same step, it makes a mismatch that goes there a token more, and each
+further node of its branch another, where otherwise the branch would be found when the round is over, and a step later. With acceptance a
+and a share h of mismatches that find a branch, a node with d guesses before it is reached and right in a^d (1 - a) h of the rounds: behind
+i guesses of the chain the guess is wrong, the branch right, and d - i more guesses along it. So shallow nodes come first, and how a node is
+weighed does not depend on where its branch began. Rows of all sessions share one price, the measured curve's. Knows session views, a step's
+plan and the cost of rows. Must not know courses, or which tokens are guessed.
 """
 
 from __future__ import annotations
