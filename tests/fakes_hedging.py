@@ -7,6 +7,7 @@ it drafts wait for the end of the step, as in the service.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from drafter_service.hosted import HostedSession
 from drafter_service.outbox import Outbox
@@ -20,19 +21,31 @@ BUDGETS = (16, 16, 5, 0)  # by committed length, so that it changes all the time
 
 
 class HedgingPacing:
-    """Any policy, with side branches."""
+    """Any policy, with side branches. side_nodes: of them that every round verifies beside its chain, at least; num_side_nodes: that were
+    there to be verified so."""
 
     hedges = True
 
-    def __init__(self, pacing: Pacing, budgets: tuple[int, ...] = BUDGETS) -> None:
+    def __init__(self, pacing: Pacing, budgets: tuple[int, ...] = BUDGETS, side_nodes: int = 0) -> None:
         self.name = pacing.name
         self.drafts = pacing.drafts
         self.looks_up = pacing.looks_up
         self._pacing = pacing
+        self.num_side_nodes = 0
         self._budgets = budgets
+        self._side_nodes = side_nodes
 
     def plan(self, view: StepView) -> PacingPlan:
-        return self._pacing.plan(view)
+        plan = self._pacing.plan(view)
+        num_rows = sum(part.num_rows for part in plan.take)
+        take = []
+        for part in plan.take:
+            most = min(self._side_nodes - part.side_nodes, view.max_rows - num_rows) if part.max_nodes else 0
+            num_rows += max(0, most)
+            take.append(replace(part, side_nodes=part.side_nodes + max(0, most)))
+        there = {session.session: len(session.side_depths) for session in view.sessions}
+        self.num_side_nodes += sum(min(part.side_nodes, there[part.session]) for part in take)
+        return replace(plan, take=tuple(take))
 
     def draft_ahead(self, session: SessionView) -> int:
         return self._pacing.draft_ahead(session)

@@ -304,7 +304,7 @@ class Simulation:
         rows: list[SequenceRows] = []
         for entry in take:
             request = self.requests[entry.session]
-            (verify,) = self.apply(request, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup))
+            (verify,) = self.apply(request, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes))
             assert isinstance(verify, Verify)
             tree = verify.tree
             judged = "coupled" if verify.wanted else ""

@@ -48,7 +48,7 @@ class StepPlanner:
         reasons: list[str] = []
         for at in range(len(names)):
             name = names[(at + self._turn) % len(names)]
-            left = max_rows - sum(_num_rows(entry) for entry in take)
+            left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
             plan = self._policies[name].plan(StepView(tuple(groups[name]), cost, left, now_us, cost_drafting))
@@ -57,7 +57,3 @@ class StepPlanner:
             if plan.wake_us is not None:
                 wakes.append(plan.wake_us)
         return PacingPlan(tuple(take), min(wakes, default=None), "+".join(reasons) or "idle")
-
-
-def _num_rows(entry: SessionPlan) -> int:
-    return entry.max_feed + entry.max_nodes

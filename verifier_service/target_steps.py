@@ -102,7 +102,8 @@ class TargetSteps:
         for one, entry in zip(hosted, plans, strict=True):
             if not one.answer.has_begun:
                 self._begin(one.answer, now_us)
-            for effect in self._sessions.apply(one, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup)):
+            planned = RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes)
+            for effect in self._sessions.apply(one, planned):
                 rows.append(one.rows(effect))
         if rows:
             self._verify(rows)

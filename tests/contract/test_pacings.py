@@ -41,6 +41,8 @@ def session_views(draw: st.DrawFn, session: int) -> SessionView:
         draft_us_per_token=draw(st.sampled_from((0.0, 300.0, 5_000.0))),
         acceptance=draw(st.floats(0.0, 1.0)),
         lookup_rights=(draw(st.floats(0.01, 1.0)),) * num_looked_up,
+        hedge_hit_share=draw(st.sampled_from((0.0, 0.5, 1.0))),
+        side_depths=tuple(sorted(draw(st.lists(st.integers(0, 12), max_size=12 if depth else 0)))),
     )
 
 
@@ -57,12 +59,13 @@ def test_a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: S
     plan = make_pacing(name).plan(view)
     sessions = {session.session: session for session in view.sessions}
     assert len({part.session for part in plan.take}) == len(plan.take)
-    assert sum(part.max_feed + part.max_nodes for part in plan.take) <= view.max_rows
+    assert sum(part.num_rows for part in plan.take) <= view.max_rows
     for part in plan.take:
         session = sessions[part.session]
         assert 1 <= part.max_feed <= session.num_uncached
         assert 0 <= part.max_nodes <= (len(session.lookup_rights) if part.from_lookup else session.num_nodes)
         assert part.max_nodes == 0 or part.max_feed == session.num_uncached
+        assert 0 <= part.side_nodes <= (len(session.side_depths) if part.max_nodes and not part.from_lookup else 0)
 
 
 @every_policy

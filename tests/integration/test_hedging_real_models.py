@@ -56,15 +56,19 @@ def plain(engine: Engine, prompt: list[int], sampling: SamplingParams, noise: No
     return tokens
 
 
+@pytest.mark.parametrize(("pacing", "side_nodes"), [("pearl", 0), ("pearl", 6), ("adaptive", 0)])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_the_answers_are_the_plain_ones_and_branches_were_taken(engines: tuple[Engine, Engine], sampling: str) -> None:
+def test_the_answers_are_the_plain_ones_and_branches_were_taken(
+    engines: tuple[Engine, Engine], sampling: str, pacing: str, side_nodes: int
+) -> None:
+    """side_nodes: of branches that every round verifies beside its chain; `adaptive` finds out by itself how many."""
     target, draft = engines
     prompts = {handle: [(handle * 7 + at * 3) % (VOCAB - 4) + 4 for at in range(5 + handle)] for handle in range(1, 4)}
     params = SAMPLINGS[sampling]
     expected = {handle: plain(target, prompt, params, NoiseAddress(handle)) for handle, prompt in prompts.items()}
     source = ModelSource(draft, max_depth=32)
     drafter = SourceDrafter("d", source, VOCAB, 1_000, frozenset())
-    policy = HedgingPacing(make_pacing("pearl", 4), (16,))
+    policy = HedgingPacing(make_pacing(pacing, 4), (16,), side_nodes)
     weather = Weather(max_delay_us=3_000)
     simulation = Simulation(target, policy, [drafter], weather=weather, step_cost=lambda rows: STEP_US)  # type: ignore[arg-type, list-item]
     for handle, prompt in prompts.items():
@@ -79,6 +83,7 @@ def test_the_answers_are_the_plain_ones_and_branches_were_taken(engines: tuple[E
     statistics = [request.session.statistics for request in simulation.requests.values()]
     assert sum(one.num_accepted for one in statistics) > 0
     assert sum(one.num_hedge_hits for one in statistics) > 0
+    assert (policy.num_side_nodes > 0) is (side_nodes > 0 or pacing == "adaptive")
     assert target.num_free_blocks == target.limits.num_blocks
     assert draft.num_free_blocks == draft.limits.num_blocks
     assert source.num_sessions == 0

@@ -6,7 +6,7 @@ import pytest
 
 from fakes_pacing import session_view
 from outrider.session.pacing.contract import MAX_HEDGE_NODES
-from outrider.session.pacing.hedging import MIN_HEDGE_TESTS, hedge_budget
+from outrider.session.pacing.hedging import MIN_HEDGE_TESTS, hedge_budget, is_near
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.statistics import SessionStatistics
 
@@ -25,6 +25,14 @@ from outrider.session.statistics import SessionStatistics
 def test_a_budget_where_a_mismatch_is_dear(link_us: float, contention: float, num_tests: int, hit_share: float, expected: int) -> None:
     session = session_view(1, num_hedge_tests=num_tests, hedge_hit_share=hit_share)
     assert hedge_budget(session, link_us, 10_000.0, contention) == expected
+
+
+def test_close_by_branches_are_for_the_step_itself_and_never_where_cores_are_shared() -> None:
+    session = session_view(1)
+    assert hedge_budget(session, 100.0, 10_000.0, 1.0, pays_near=True) == MAX_HEDGE_NODES
+    assert hedge_budget(session, 100.0, 10_000.0, 1.6, pays_near=True) == 0
+    assert is_near(100.0, 10_000.0)
+    assert not is_near(5_000.0, 10_000.0)
 
 
 def test_nothing_is_allowed_before_anything_is_measured() -> None:

@@ -7,13 +7,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from outrider.cli.bench import add_parser
 from outrider.errors import InvalidRequest
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.registry import make_pacing
+from outrider.types.tree import DraftTree
 from outrider_bench.simulate import run
 from outrider_bench.simulation.contestants import Contestant
 from outrider_bench.simulation.cores import Cores, Role
@@ -70,6 +73,44 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
     assert useless.tokens_per_s > 0.97 * without.tokens_per_s
     assert hedged == simulate(worlds[2], make_pacing("adaptive"), 1_500)
+
+
+@pytest.mark.parametrize(("acceptance", "gain"), [(0.5, 1.04), (0.7, 1.01)])
+def test_branches_verified_in_the_step_make_a_drafter_worth_more_where_rows_are_free(acceptance: float, gain: float) -> None:
+    """Rounds that verify a chain only, though branches are there, against rounds that verify branches too."""
+    verify, draft = FLAT.verify_curve(10_000), FLAT.draft_curve(500)
+    away = World(verify, draft, ((Phase(acceptance),),), delay_us=4_000, output_len=192, hedge_acceptance=0.35)
+    chains = simulate(away, ChainsOnly(), 1_500)
+    trees = simulate(away, make_pacing("adaptive"), 1_500)
+    assert trees.tokens_per_s > gain * chains.tokens_per_s
+    assert trees.rows_per_step > chains.rows_per_step
+
+
+def test_close_by_branches_are_asked_for_where_they_pay_and_left_where_they_make_the_chain_slow() -> None:
+    verify, draft = FLAT.verify_curve(5_000), FLAT.draft_curve(1_000)
+    near = World(verify, draft, ((Phase(0.5),),), delay_us=100, output_len=192)
+    worlds = [replace(near, hedge_acceptance=share, hedge_toll=toll) for share, toll in ((0.0, 1.0), (0.35, 1.0), (0.35, 3.0))]
+    without, hedged, dear = (simulate(world, make_pacing("adaptive"), 2_000) for world in worlds)
+    assert hedged.tokens_per_s > 1.04 * without.tokens_per_s
+    assert dear.tokens_per_s > 0.96 * without.tokens_per_s
+
+
+class ChainsOnly(AdaptivePacing):
+    """`adaptive` without side nodes in its steps."""
+
+    def plan(self, view: StepView) -> PacingPlan:
+        plan = super().plan(view)
+        return replace(plan, take=tuple(replace(part, side_nodes=0) for part in plan.take))
+
+
+def test_the_truth_goes_along_a_tree_as_an_engine_would() -> None:
+    text = text_of(replace(WORLD, hedge_acceptance=0.5), 0, 0)
+    begin = WORLD.prompt_len
+    first, second, third = (int(token) for token in text.truth[begin : begin + 3])
+    tree = DraftTree(np.array([1, first, 0, second, 1, third], np.int32), np.array([-1, -1, 1, 1, 3, 3], np.int32))
+    assert text.path_along(begin, tree) == (1, 3, 5)
+    assert text.path_along(begin + 1, tree) == ()
+    assert text.path_along(begin, DraftTree.empty()) == ()
 
 
 def test_luck_belongs_to_client_request_and_position_alone() -> None:
@@ -206,6 +247,7 @@ def test_sessions_of_different_acceptance_need_several_sessions() -> None:
         {"output_len": 0},
         {"phases": ((),)},
         {"hedge_acceptance": 1.5},
+        {"hedge_toll": 0.5},
         {"hedge_acceptance": 0.5, "unsure_when_wrong": 0.5},
     ],
 )

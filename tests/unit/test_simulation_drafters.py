@@ -64,6 +64,10 @@ class TwinDrafter:
         assert self.real.num_branches() == self.reduced.num_branches()
         return self.real.num_branches()
 
+    def may_hedge(self) -> bool:
+        assert self.real.may_hedge() == self.reduced.may_hedge()
+        return self.real.may_hedge()
+
     def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         return self._same(self.real.hedge(begin_us, end_us), self.reduced.hedge(begin_us, end_us))
 

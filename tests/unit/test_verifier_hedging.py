@@ -31,6 +31,7 @@ def hedged(
     hedge_acceptance: float = 0.6,
     num_sessions: int = 3,
     budgets: tuple[int, ...] = (16, 16, 5, 0),
+    side_nodes: int = 0,
 ) -> tuple[Simulation, dict[int, list[int]], SourceDrafter]:
     rng = random.Random(seed)
     table = TruthTable(vocab_size=VOCAB_SIZE, seed=seed)
@@ -39,20 +40,23 @@ def hedged(
     texts = tuple((*prompt, *expected[handle]) for handle, prompt in prompts.items())
     source = ReplaySource(ReplayOptions(texts, 0.6, VOCAB_SIZE, seed=seed, hedge_acceptance=hedge_acceptance))
     drafter = SourceDrafter("d", source, VOCAB_SIZE, 1_000)
-    policy = HedgingPacing(make_pacing(pacing), budgets)
+    policy = HedgingPacing(make_pacing(pacing), budgets, side_nodes)
     simulation = Simulation(TableEngine(table, step_us=STEP_US), policy, [drafter], weather=weather, seed=seed)  # type: ignore[list-item]
     for handle, prompt in prompts.items():
         simulation.add(spec_of(handle, prompt, 60, table))
     return simulation, expected, drafter
 
 
+@pytest.mark.parametrize("side_nodes", [0, 6])
 @pytest.mark.parametrize("pacing", sorted(PACINGS))
 @pytest.mark.parametrize("weather", WEATHERS)
-def test_the_text_is_that_of_plain_decoding(weather: str, pacing: str) -> None:
-    num_hedge_tails = num_hits = 0
+def test_the_text_is_that_of_plain_decoding(weather: str, pacing: str, side_nodes: int) -> None:
+    num_hedge_tails = num_hits = num_side_nodes = 0
     for seed in range(3):
-        simulation, expected, drafter = hedged(seed, WEATHERS[weather], pacing)
+        simulation, expected, drafter = hedged(seed, WEATHERS[weather], pacing, side_nodes=side_nodes)
         simulation.run()
+        assert isinstance(simulation.pacing, HedgingPacing)
+        num_side_nodes += simulation.pacing.num_side_nodes
         for handle, request in simulation.requests.items():
             assert request.tokens == expected[handle]
             assert request.session.statistics.num_violations == 0
@@ -61,14 +65,18 @@ def test_the_text_is_that_of_plain_decoding(weather: str, pacing: str) -> None:
             assert not drafter.sessions, "a session of the drafter outlived its request"
         num_hedge_tails += drafter.num_hedge_tails
         num_hits += sum(request.session.statistics.num_hedge_hits for request in simulation.requests.values())
+    if (weather, pacing) != ("slow", "adaptive"):  # it soon does without a drafter that far away
+        assert (num_side_nodes > 0) is (make_pacing(pacing).drafts and (side_nodes > 0 or pacing == "adaptive"))
     assert (num_hedge_tails > 0) is make_pacing(pacing).drafts
     assert (num_hits > 0) is make_pacing(pacing).drafts
 
 
-def test_mismatches_find_a_branch_as_often_as_the_second_choice_is_right() -> None:
+@pytest.mark.parametrize("side_nodes", [0, 8])
+def test_mismatches_find_a_branch_as_often_as_the_second_choice_is_right(side_nodes: int) -> None:
+    """In the round that finds the mismatch, or behind it."""
     tests = hits = 0
     for seed in range(6):
-        simulation, _, _ = hedged(seed, Weather(max_delay_us=300), "pearl", hedge_acceptance=0.7, budgets=(32,))
+        simulation, _, _ = hedged(seed, Weather(max_delay_us=300), "pearl", hedge_acceptance=0.7, budgets=(32,), side_nodes=side_nodes)
         simulation.run()
         statistics = [request.session.statistics for request in simulation.requests.values()]
         tests += sum(one.num_hedge_tests for one in statistics)
@@ -77,17 +85,34 @@ def test_mismatches_find_a_branch_as_often_as_the_second_choice_is_right() -> No
     assert 0.45 < hits / tests < 0.8
 
 
-def test_a_guess_whose_side_branch_was_right_was_wrong() -> None:
-    """A drafter that is right six times out of ten is tallied so, whatever its second choices are."""
+@pytest.mark.parametrize("side_nodes", [0, 8])
+def test_a_guess_whose_side_branch_was_right_was_wrong(side_nodes: int) -> None:
+    """A drafter that is right six times out of ten is tallied so, whatever its second choices are, and is estimated so."""
     num_right = num_judged = 0
+    estimates: list[float] = []
     for seed in range(6):
-        simulation, _, _ = hedged(seed, Weather(max_delay_us=300), "pearl", hedge_acceptance=1.0, budgets=(32,))
+        simulation, _, _ = hedged(seed, Weather(max_delay_us=300), "pearl", hedge_acceptance=1.0, budgets=(32,), side_nodes=side_nodes)
         simulation.run()
+        estimates += [request.session.statistics.acceptance for request in simulation.requests.values()]
         tallies = [request.session.drafter_tallies()["d"] for request in simulation.requests.values()]
         num_right += sum(tally.num_right for tally in tallies)
         num_judged += sum(tally.num_judged for tally in tallies)
     assert num_judged > 400
     assert 0.5 < num_right / num_judged < 0.7
+    assert 0.5 < sum(estimates) / len(estimates) < 0.7
+
+
+def test_a_branch_verified_beside_the_chain_saves_rounds() -> None:
+    """A mismatch that goes there costs no round of its own."""
+    num_rounds: dict[int, int] = {}
+    for side_nodes in (0, 8):
+        num_rounds[side_nodes] = 0
+        for seed in range(4):
+            simulation, expected, _ = hedged(seed, Weather(max_delay_us=300), "pearl", 0.7, 1, (32,), side_nodes)
+            simulation.run()
+            assert simulation.requests[1].tokens == expected[1]
+            num_rounds[side_nodes] += simulation.requests[1].session.statistics.num_rounds
+    assert num_rounds[8] < 0.95 * num_rounds[0]
 
 
 def test_a_far_drafter_is_worth_more_with_side_branches() -> None:

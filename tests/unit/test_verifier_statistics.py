@@ -258,3 +258,12 @@ def test_what_a_draft_takes_to_begin_is_no_part_of_its_tokens() -> None:
     assert stats.draft_start_us == pytest.approx(200.0)
     stats.count_drafting(DraftInterval(0, 300, 300), 1, verifying=False, first_us=300)
     assert stats.draft_us_per_token == pytest.approx(100.0), "one guess is a start and a token"
+
+
+def test_where_a_round_went_along_a_side_branch_the_guess_was_wrong() -> None:
+    """Three accepted, the second of them a second choice, then a correction: right, wrong, right, wrong."""
+    by_branch, by_chain = SessionStatistics(), SessionStatistics()
+    by_branch.count_round(6, 4, 3, 4, corrected=True, side_at=1)
+    by_chain.count_overtaken([True, False, True, False])
+    assert by_branch.acceptance == by_chain.acceptance
+    assert (by_branch.num_tested, by_branch.num_accepted, by_branch.num_drafted) == (4, 3, 6)

@@ -133,6 +133,7 @@ class Lab:
         view = self.session.view(self.now_us)
         flags = [name for name in ("has_drafter", "following", "tail_ended") if getattr(view, name)]
         flags += [f"looked_up={len(view.lookup_rights)}"] if view.lookup_rights else []
+        flags += [f"sides={shown(view.side_depths)}"] if view.side_depths else []
         return f"len={view.committed_len} uncached={view.num_uncached} nodes={view.num_nodes} depth={view.depth} {' '.join(flags)}".rstrip()
 
     def event(self, command: str, who: str, given: dict[str, str]) -> VerifierEvent:
@@ -154,7 +155,8 @@ class Lab:
             case "tail":
                 return DrafterFrameArrived(who, self.tail(inc, given), now)
             case "plan":
-                return RoundPlanned(int(given.get("feed", "64")), int(given.get("nodes", "16")), now, given.get("lookup") == "yes")
+                bounds = int(given.get("feed", "64")), int(given.get("nodes", "16"))
+                return RoundPlanned(*bounds, now, given.get("lookup") == "yes", int(given.get("sides", "0")))
             case "verified":
                 verdict = Verdict(tuple(numbers(given.get("path", ""))), int(given["pick"]), given.get("bonus") == "yes")
                 return RoundVerified(verdict, 100, now)

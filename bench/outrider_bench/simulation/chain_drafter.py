@@ -45,6 +45,10 @@ class ChainDrafter:
         """See DrafterSide: there are none."""
         return 0
 
+    def may_hedge(self) -> bool:
+        """See DrafterSide."""
+        return False
+
     def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         """See DrafterSide."""
         return self.grow(begin_us, end_us)

@@ -51,6 +51,11 @@ class DrafterProcess:
         self._hedging = num_rows == 0
         return num_rows or sum(session.num_branches() for session in self._taking_part)
 
+    @property
+    def pays_toll(self) -> bool:
+        """Whether the draft step is of chains, of somebody who may draft side branches too."""
+        return not self._hedging and any(session.may_hedge() for session in self._taking_part)
+
     def finish(self, now_us: int) -> None:
         """The draft step is over."""
         for session in self._taking_part:

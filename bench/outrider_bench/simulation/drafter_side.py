@@ -40,6 +40,10 @@ class DrafterSide(Protocol):
         """Rows of the next draft step if no chain is due."""
         ...
 
+    def may_hedge(self) -> bool:
+        """Whether it was given leave for side branches."""
+        ...
+
     def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         """Such a step is over; returns what is to be sent."""
         ...
@@ -76,6 +80,10 @@ class SessionDrafter:
     def num_branches(self) -> int:
         """See DrafterSide: there are none."""
         return 0
+
+    def may_hedge(self) -> bool:
+        """See DrafterSide."""
+        return False
 
     def hedge(self, begin_us: int, end_us: int) -> list[DrafterFrame]:
         """See DrafterSide."""

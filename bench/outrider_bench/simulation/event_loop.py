@@ -147,7 +147,8 @@ class Simulation:
         num_growing = self._drafter.start(self._now_us)
         if num_growing:
             self._draft_began_us = self._now_us
-            self._cores.start(Role.DRAFTER, self._world.draft.verify_us(num_growing), self._now_us)
+            toll = self._world.hedge_toll if self._drafter.pays_toll else 1.0
+            self._cores.start(Role.DRAFTER, toll * self._world.draft.verify_us(num_growing), self._now_us)
             return
         if num_growing == 0:  # they only learn that they must pause, which takes no time
             self._drafter.finish(self._now_us)

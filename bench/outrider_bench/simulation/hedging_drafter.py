@@ -42,6 +42,10 @@ class HedgingDrafter:
         """See DrafterSide."""
         return len(self._branches()) or int(self._pause() is TailEnd.MORE)
 
+    def may_hedge(self) -> bool:
+        """See DrafterSide."""
+        return self._session.hedge_nodes > 0
+
     def receive(self, frame: VerifierFrame) -> list[DrafterFrame]:
         """See DrafterSide."""
         return self._step(VerifierFrameArrived(frame))

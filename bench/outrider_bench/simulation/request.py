@@ -27,7 +27,7 @@ from outrider.session.statistics import DraftPriors, SessionStatistics
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import DrafterFrame, DraftLimits, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
-from outrider.types.tree import Verdict
+from outrider.types.tree import ROOT, Verdict
 from outrider_bench.simulation.drafter_side import SOURCE
 from outrider_bench.simulation.text import VOCAB_SIZE, Text
 from outrider_bench.simulation.world import World
@@ -87,7 +87,7 @@ class Request:
 
     def plan(self, plan: SessionPlan, now_us: int) -> int:
         """Take part in a step; returns the rows it adds."""
-        self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us))
+        self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us, side_nodes=plan.side_nodes))
         assert self._pending is not None
         return len(self._pending.committed) + self._pending.tree.num_nodes
 
@@ -117,9 +117,9 @@ class Request:
 
     def _judge(self, verify: Verify) -> Verdict:
         begin = self._session.committed_len
-        num_right = self._text.num_right(begin, verify.tree.tokens)
-        emitted = int(self._text.truth[begin + num_right])
-        return Verdict(tuple(range(num_right)), emitted, bonus=num_right == verify.tree.num_nodes)
+        path = self._text.path_along(begin, verify.tree)
+        emitted = int(self._text.truth[begin + len(path)])
+        return Verdict(path, emitted, bonus=(path[-1] if path else ROOT) not in verify.tree.parents)
 
     def _apply(self, event: VerifierEvent) -> None:
         for effect in self._session.step(event):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.noise.field import bits, uniform_of
-from outrider.types.tree import IntArray, extend_hash
+from outrider.types.tree import ROOT, DraftTree, IntArray, extend_hash
 from outrider_bench.simulation.world import Phases, World
 
 SECOND_WRONG_TOKEN, WRONG_TOKEN = 0, 1
@@ -51,6 +51,16 @@ class Text:
         """How many leading tokens of a chain that begins at `position` are the truth."""
         wrong = np.flatnonzero(tokens != self.truth[position : position + len(tokens)])
         return int(wrong[0]) if len(wrong) else len(tokens)
+
+    def path_along(self, position: int, tree: DraftTree) -> tuple[int, ...]:
+        """The nodes of a tree that begins at `position` along which the truth goes."""
+        path: list[int] = []
+        above = ROOT
+        for node, (token, parent) in enumerate(zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True)):
+            if parent == above and token == self.truth[position + len(path)]:
+                path.append(node)
+                above = node
+        return tuple(path)
 
     def strays(self, begin: int, position: int) -> bool:
         """Whether a chain of guesses from `begin` to before `position` has gone wrong and pauses here for it."""

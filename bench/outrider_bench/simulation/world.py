@@ -34,6 +34,7 @@ class World:
     it, beside that; session_us: on each session but the first. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
     hedge_acceptance: how often the drafter's second choice is right where its first is wrong; 0 = it has no side branches.
+    hedge_toll: how much longer a guess of the chain takes while they are asked for.
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
     replayed drafts. prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
@@ -60,6 +61,7 @@ class World:
     hedge_acceptance: float = 0.0
     guess_us: int = 0
     session_us: int = 0
+    hedge_toll: float = 1.0
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -73,6 +75,8 @@ class World:
             raise InvalidRequest("world.unsure_when_wrong", "is a share in [0, 1]")
         if not 0.0 <= self.hedge_acceptance <= 1.0:
             raise InvalidRequest("world.hedge_acceptance", "is a share in [0, 1]")
+        if self.hedge_toll < 1.0:
+            raise InvalidRequest("world.hedge_toll", "side branches never make a chain faster: must be at least 1")
         if self.hedge_acceptance and (self.unsure_when_wrong or self.unsure_when_right):
             raise InvalidRequest("world.hedge_acceptance", "a drafter with side branches is never unsure here")
         if min(self.prompt_len, self.output_len, self.max_rows) < 1:

@@ -54,7 +54,8 @@ class DrafterLink:
     told_len: committed tokens that were sent to it; asked: when it was given leave to guess on from them.
     hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
-    guesses beyond the truth, side branches left out. tally: what it did, in all its incarnations.
+    guesses beyond the truth, side branches left out; side_depths: of those on side branches (GuessTree.side_depths). tally: what it did, in
+    all its incarnations.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
@@ -77,6 +78,7 @@ class DrafterLink:
         self.rows: dict[int, DraftRow] = {}
         self.depth = 0
         self.num_live = 0
+        self.side_depths: tuple[int, ...] = ()
         self.newest_levels = 0
         self._newest_tree = -1
         self._tree_hash = 0
@@ -142,6 +144,7 @@ class DrafterLink:
         self.tree = None
         self.rows = {}
         self.depth = self.num_live = 0
+        self.side_depths = ()
 
     def take(self, tail: Tail, prefix: CommittedPrefix, vocab_size: int) -> TailFate:
         """Judge a tail of the present incarnation; raises ProtocolViolation on what no honest drafter sends."""
@@ -160,6 +163,7 @@ class DrafterLink:
         self.tree = None
         self.rows = {}
         self.depth = self.num_live = 0
+        self.side_depths = ()
         if tail.first_node != 0:
             self._discarding = True
             return TailFate.GAP
@@ -181,6 +185,7 @@ class DrafterLink:
         if tail.first_node > tree.num_nodes:
             self.tree = None
             self.depth = self.num_live = 0
+            self.side_depths = ()
             self._discarding = True
             return TailFate.GAP
         if tail.first_node + len(tail.tokens) > tree.num_nodes:
@@ -261,12 +266,14 @@ class DrafterLink:
             start = position - tree.base
             self.num_live = len(below)
             self.depth = max(map(tree.depth, below), default=start - 1) - start + 1
+            self.side_depths = tree.side_depths()
             return
         if below:
             self._judge(position, right=False)
             self._count(position, right=False)
             self._count_mismatch(position)
         self.num_live = self.depth = 0
+        self.side_depths = ()
         # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
         left = bool(below) or self._end is not TailEnd.MORE
         if left and position >= prefix.newest_begin:
@@ -313,4 +320,5 @@ class DrafterLink:
         self.tree = None
         self.rows = {}
         self.depth = self.num_live = 0
+        self.side_depths = ()
         self._discarding = True

@@ -62,12 +62,13 @@ class DrafterFrameMalformed:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
-    """Pacing took this session into the step: answer with a Verify effect. from_lookup: of guesses from the text, not the drafters'."""
+    """Pacing took this session into the step: answer with a Verify effect. The fields are those of a SessionPlan."""
 
     max_feed: int
     max_nodes: int
     now_us: int
     from_lookup: bool = False
+    side_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

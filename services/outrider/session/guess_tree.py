@@ -140,6 +140,22 @@ class GuessTree:
             node = self._firsts.get(node)
         return nodes
 
+    def first_child(self, parent: int) -> int | None:
+        """The guess below a node (or ROOT), None where nothing is guessed; its siblings may begin side branches."""
+        return self._firsts.get(parent)
+
+    def side_nodes(self) -> list[int]:
+        """Live nodes on side branches that begin beside a guess of the main nodes, in index order; not on branches of branches."""
+        if self.is_chain:
+            return []
+        entered = 1 + (0 if self.root == ROOT else self._sides[self.root])
+        return [node for node in self.live_nodes() if self._sides[node] == entered]
+
+    def side_depths(self) -> tuple[int, ...]:
+        """For each of side_nodes the levels of guesses before it, ascending: 0 directly below the truth."""
+        start = self.root_len - self.base
+        return tuple(sorted(self._depths[node] - start for node in self.side_nodes()))
+
     def num_levels(self, first: int) -> int:
         """Levels that nodes from index `first` on lie on, side branches left out."""
         if self.is_chain:

@@ -2,60 +2,123 @@
 
 Knows guess trees whose roots stand at the newest committed token. Must not know who is a better guesser. Duplicates from several sources
 merge ((parent, token) is unique); shallow nodes come first, so that a small budget is spent where a node is likeliest to be reached;
-nothing is verified below a node that ends the answer, nor on side branches, which wait for a mismatch to come their way
-(docs/architecture.md section 3, tree invariants and hedging).
+nothing is verified below a node that ends the answer. Side branches wait for a mismatch to come their way, but for as many of their nodes
+as are asked for beside the chain (docs/architecture.md section 3, tree invariants and hedging).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from outrider.session.guess_tree import GuessTree
-from outrider.types.tree import ROOT, DraftRow, DraftTree
+from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, DraftTree
 
 
-def merge_trees(trees: Sequence[GuessTree], max_nodes: int, max_depth: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
-    """One trie of at most max_nodes nodes and max_depth levels, and the place in it of each verified node of the first tree."""
+@dataclass(frozen=True, slots=True)
+class MergedTree:
+    """What a round verifies. places: in it, of each verified node of the first tree. num_main: its first nodes, outside side branches."""
+
+    tree: DraftTree
+    places: dict[int, int]
+    num_main: int
+
+    @staticmethod
+    def of_chain(chain: DraftTree, places: dict[int, int]) -> MergedTree:
+        """One guess after another."""
+        return MergedTree(chain, places, chain.num_nodes)
+
+    def side_at(self, path: Sequence[int]) -> int | None:
+        """Where in a path of accepted nodes it enters a side branch; None where it does not."""
+        return next((at for at, node in enumerate(path) if node >= self.num_main), None)
+
+
+NO_GUESSES = MergedTree(DraftTree.empty(), {}, 0)
+
+
+def merge_trees(
+    trees: Sequence[GuessTree],
+    max_nodes: int,
+    max_depth: int,
+    stop_ids: frozenset[int],
+    max_side_nodes: int = 0,
+    max_all: int = MAX_TREE_NODES,
+) -> MergedTree:
+    """One trie of at most max_nodes nodes and max_depth levels, and beside it at most max_side_nodes live nodes of side branches, but no
+    more than max_all together.
+
+    A branch is entered only beside a guess that is verified too, and once on any path; its nodes come behind all others, shallowest first.
+    """
     if not trees:
-        return DraftTree.empty(), {}
+        return NO_GUESSES
     if len(trees) == 1 and trees[0].is_chain:
         return _clipped_chain(trees[0], min(max_nodes, max_depth), stop_ids)
-    starts = [tree.root_len - tree.base for tree in trees]
-    candidates = sorted([(tree.depth(node) - starts[at], at, node) for at, tree in enumerate(trees) for node in tree.main_nodes()])
-    places: list[dict[int, int]] = [{tree.root: ROOT} for tree in trees]
-    known: dict[tuple[int, int], int] = {}
-    tokens: list[int] = []
-    parents: list[int] = []
-    for depth, at, node in candidates:
-        if depth >= max_depth:
-            break
-        tree = trees[at]
-        parent = places[at].get(tree.parents[node])
-        if parent is None or (parent != ROOT and tokens[parent] in stop_ids):
-            continue
+    merging = _Merging(trees, max_depth, stop_ids)
+    merging.add([tree.main_nodes() for tree in trees], max_nodes)
+    num_main = len(merging.tokens)
+    if max_side_nodes > 0:
+        merging.add([_beside_verified(tree, merging.places[at]) for at, tree in enumerate(trees)], min(max_all, num_main + max_side_nodes))
+    tree = DraftTree(np.asarray(merging.tokens, np.int32), np.asarray(merging.parents, np.int32))
+    return MergedTree(tree, merging.places[0], num_main)
+
+
+def _beside_verified(tree: GuessTree, places: dict[int, int]) -> list[int]:
+    """Live side nodes, without those that begin a branch where the guess itself is not verified: more of the chain would be better."""
+    nodes: list[int] = []
+    for node in tree.side_nodes():
+        parent = tree.parents[node]
+        if not tree.is_side_of(node, parent) or tree.first_child(parent) in places:
+            nodes.append(node)
+    return nodes
+
+
+class _Merging:
+    """The trie as it grows. places: of each tree's nodes in it."""
+
+    def __init__(self, trees: Sequence[GuessTree], max_depth: int, stop_ids: frozenset[int]) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.places: list[dict[int, int]] = [{tree.root: ROOT} for tree in trees]
+        self._trees = trees
+        self._starts = [tree.root_len - tree.base for tree in trees]
+        self._max_depth = max_depth
+        self._stop_ids = stop_ids
+        self._known: dict[tuple[int, int], int] = {}
+
+    def add(self, nodes_of: Sequence[Sequence[int]], most: int) -> None:
+        """These nodes of each tree, shallowest first, until the trie has `most`; without those whose parents are not in it."""
+        found = [(self._trees[at].depth(node) - self._starts[at], at, node) for at, nodes in enumerate(nodes_of) for node in nodes]
+        for depth, at, node in sorted(found):
+            if depth >= self._max_depth:
+                break
+            self._add(at, node, most)
+
+    def _add(self, at: int, node: int, most: int) -> None:
+        tree = self._trees[at]
+        parent = self.places[at].get(tree.parents[node])
+        if parent is None or (parent != ROOT and self.tokens[parent] in self._stop_ids):
+            return
         token = tree.tokens[node]
-        place = known.get((parent, token))
+        place = self._known.get((parent, token))
         if place is None:
-            if len(tokens) == max_nodes:
-                continue
-            place = len(tokens)
-            known[parent, token] = place
-            tokens.append(token)
-            parents.append(parent)
-        places[at][node] = place
-    return DraftTree(np.asarray(tokens, np.int32), np.asarray(parents, np.int32)), places[0]
+            if len(self.tokens) >= most:
+                return
+            place = self._known[parent, token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+        self.places[at][node] = place
 
 
-def _clipped_chain(tree: GuessTree, most: int, stop_ids: frozenset[int]) -> tuple[DraftTree, dict[int, int]]:
+def _clipped_chain(tree: GuessTree, most: int, stop_ids: frozenset[int]) -> MergedTree:
     """merge_trees of what most trees are: at most so many guesses behind the truth, one after another."""
     first = tree.root + 1
     tokens = tree.tokens[first : first + max(0, most)]
     end = next((at for at, token in enumerate(tokens, 1) if token in stop_ids), len(tokens))
     places = {first + place: place for place in range(end)}
-    return DraftTree.chain(tokens[:end]), {tree.root: ROOT, **places}
+    return MergedTree.of_chain(DraftTree.chain(tokens[:end]), {tree.root: ROOT, **places})
 
 
 def tree_depth(tree: DraftTree) -> int:

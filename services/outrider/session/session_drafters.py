@@ -20,13 +20,13 @@ from outrider.session.events import (
     SendToDrafter,
     VerifierEffect,
 )
-from outrider.session.merged_tree import merge_trees, placed_rows
+from outrider.session.merged_tree import NO_GUESSES, MergedTree, merge_trees, placed_rows
 from outrider.session.opening import VerifierSpec, opening_frames
 from outrider.session.pacing.contract import MAX_HEDGE_NODES, Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.statistics import DraftInterval, SessionStatistics
 from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
-from outrider.types.tree import MAX_TREE_NODES, DraftRow, DraftTree
+from outrider.types.tree import MAX_TREE_NODES, DraftRow
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
@@ -51,6 +51,7 @@ class DraftersView:
     has_drafter: bool
     following: bool
     is_drafting: bool
+    side_depths: tuple[int, ...] = ()
 
 
 NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=False, is_drafting=False)
@@ -101,9 +102,12 @@ class SessionDrafters:
         if not self._links:
             return NO_DRAFTERS
         num_nodes = depth = 0
+        side_depths: tuple[int, ...] = ()
         for link in self._guessing():
             num_nodes += link.num_live
             depth = max(depth, link.depth)
+            if link.side_depths:
+                side_depths = tuple(sorted((*side_depths, *link.side_depths)))
         is_pending = has_drafter = is_following = is_drafting = False
         for link in self._links.values():
             is_drafting = is_drafting or link.may_be_at_work(self._prefix)
@@ -111,7 +115,7 @@ class SessionDrafters:
                 has_drafter = True
                 is_pending = is_pending or link.is_pending(self._prefix)
                 is_following = is_following or link.is_following(self._prefix)
-        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting)
+        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths)
 
     def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
@@ -125,16 +129,17 @@ class SessionDrafters:
         guessing = [link for link in self._links.values() if link.num_live]
         return guessing[:1] if self._spec.with_rows else guessing
 
-    def tree_to_verify(self, max_nodes: int) -> tuple[DraftTree, tuple[DraftRow, ...]]:
-        """All guesses as one trie, clipped to the session's bounds, and the draft rows of its nodes."""
+    def tree_to_verify(self, max_nodes: int, max_side_nodes: int) -> tuple[MergedTree, tuple[DraftRow, ...]]:
+        """All guesses as one trie and side nodes beside it, clipped to the session's bounds, and the draft rows of its nodes."""
         guessing = self._guessing()
         if not guessing:
-            return DraftTree.empty(), ()
+            return NO_GUESSES, ()
         max_depth = min(self._spec.max_draft_len, self._spec.max_len - len(self._prefix) - 1)
         trees = [link.tree for link in guessing if link.tree is not None]
-        tree, places = merge_trees(trees, min(max_nodes, self._spec.max_nodes), max_depth, self._spec.stop_token_ids)
-        rows = placed_rows(guessing[0].rows, places, tree) if self._spec.with_rows else ()
-        return tree, rows
+        most = self._spec.max_nodes
+        merged = merge_trees(trees, min(max_nodes, most), max_depth, self._spec.stop_token_ids, max_side_nodes, most)
+        rows = placed_rows(guessing[0].rows, merged.places, merged.tree) if self._spec.with_rows else ()
+        return merged, rows
 
     def miss_deadline(self) -> None:
         """A round starts after its deadline: count drafters that brought at most a trickle since the commit, and those given up for it."""

@@ -213,12 +213,21 @@ class SessionStatistics:
         self._draft_us_before_round = self.draft_us
 
     def count_round(
-        self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool, looked_up: bool = False
+        self,
+        num_nodes: int,
+        depth: int,
+        num_accepted: int,
+        num_emitted: int,
+        *,
+        corrected: bool,
+        looked_up: bool = False,
+        side_at: int | None = None,
     ) -> None:
         """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.
 
         corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there). looked_up: they came
-        from the text itself, and say nothing of how often a drafter is right.
+        from the text itself, and say nothing of how often a drafter is right. side_at: which of the accepted ones began a side branch:
+        there the drafter's guess was wrong, and another of its was right.
         """
         self.num_rounds += 1
         self.num_drafted += num_nodes
@@ -230,7 +239,10 @@ class SessionStatistics:
             self.num_looked_up += num_nodes
             self.num_looked_up_accepted += num_accepted
             return
-        self._count_tests([1.0] * num_accepted + [0.0] * corrected)
+        outcomes = [1.0] * num_accepted + [0.0] * corrected
+        if side_at is not None:
+            outcomes[side_at] = 0.0
+        self._count_tests(outcomes)
 
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""

@@ -29,7 +29,7 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.lookup_guesses import LookupGuesses
-from outrider.session.merged_tree import tree_depth
+from outrider.session.merged_tree import NO_GUESSES, MergedTree, tree_depth
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
@@ -51,19 +51,24 @@ REST_AFTER, LEAVE_EVERY = 8, 4
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began.
+    """The round in flight: committed tokens fed, the guesses, whether it picks, how long it waited for drafts and when it began.
 
     overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else. looked_up: its guesses are from
     the text itself, so that it tells nothing of drafters.
     """
 
     num_fed: int
-    tree: DraftTree
+    guesses: MergedTree
     wanted: bool
     wait_us: int
     begin_us: int
     overdue: bool
     looked_up: bool
+
+    @property
+    def tree(self) -> DraftTree:
+        """What is verified."""
+        return self.guesses.tree
 
 
 class VerifierSession:
@@ -157,6 +162,7 @@ class VerifierSession:
             link_us=stats.link_us,
             step_overhead_us=stats.step_overhead_us,
             is_drafting=drafters.is_drafting,
+            side_depths=drafters.side_depths,
             lookup_rights=self.lookup_rights,
             num_hedge_tests=stats.num_hedge_tests,
             hedge_hit_share=stats.hedge_hit_share,
@@ -210,17 +216,17 @@ class VerifierSession:
         num_fed = min(max(1, event.max_feed), num_uncached)
         wanted = num_fed == num_uncached
         looked_up = event.from_lookup and wanted
-        tree, rows = self._guesses(event.max_nodes, looked_up=looked_up) if wanted else (DraftTree.empty(), ())
+        guesses, rows = self._guesses(event, looked_up=looked_up) if wanted else (NO_GUESSES, ())
         if wanted and not looked_up:
             self._count_wait(event.now_us)
         wait_us, overdue = max(0, event.now_us - self._ready_since_us), event.now_us >= self._deadline_us
-        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up)
-        return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
+        self._round = _Round(num_fed, guesses, wanted, wait_us, event.now_us, overdue, looked_up)
+        return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), guesses.tree, wanted, rows)]
 
-    def _guesses(self, max_nodes: int, *, looked_up: bool) -> tuple[DraftTree, tuple[DraftRow, ...]]:
+    def _guesses(self, planned: RoundPlanned, *, looked_up: bool) -> tuple[MergedTree, tuple[DraftRow, ...]]:
         if not looked_up:
-            return self._drafters.tree_to_verify(max_nodes)
-        return self._lookup.chain(max_nodes) if self._lookup is not None else DraftTree.empty(), ()
+            return self._drafters.tree_to_verify(planned.max_nodes, planned.side_nodes)
+        return MergedTree.of_chain(self._lookup.chain(planned.max_nodes) if self._lookup is not None else DraftTree.empty(), {}), ()
 
     def _count_wait(self, now_us: int) -> None:
         if self._drafters.any_worth_waiting:  # else it waited for its turn
@@ -253,7 +259,8 @@ class VerifierSession:
         if verified.tree.num_nodes and not verified.overdue and not verified.looked_up:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         counts = verified.tree.num_nodes, depth, num_accepted, num_kept
-        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up)
+        side_at = verified.guesses.side_at(verdict.path[:num_accepted])
+        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up, side_at=side_at)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
         num_judged = 0 if verified.looked_up else num_accepted + corrected

@@ -18,13 +18,15 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPla
 from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
-from outrider.session.pacing.hedging import hedge_budget
+from outrider.session.pacing.hedge_worth import HedgeWorth
+from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates
 from outrider.session.pacing.row_budget import Wanted, share_rows
+from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -59,6 +61,8 @@ class AdaptivePacing:
         self._memory = PaceMemory()
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
+        self._sides = SideNodes()
+        self._hedge_worth = HedgeWorth()
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
@@ -89,11 +93,15 @@ class AdaptivePacing:
             take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
             return PacingPlan(take, None, "verify", PLAIN_REPEATS)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
-        plan = plan_together(view, self._outlook, cost, self._tokens_per_us(view))
+        tokens_per_us = self._tokens_per_us(view)
+        plan = plan_together(view, self._outlook, cost, tokens_per_us)
+        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
+        if going:
+            plan = marked(plan, going.__contains__)
+        plan = self._sides.beside(plan, view, cost, tokens_per_us)
         self._note_excess(plan, cost)
         self._note_left_out(plan, view)
-        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
-        return marked(plan, going.__contains__) if going else plan
+        return plan
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
@@ -119,10 +127,15 @@ class AdaptivePacing:
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
         own = self._sessions.of(session)
-        return self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+        budget = self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
+        if own.hedges_near and not self._hedge_worth.is_comparable:
+            budget = 0
+        own.num_hedged = max(own.num_hedged, 0) + 1 if budget else min(own.num_hedged, 0) - 1
+        return budget
 
     def _hedge_budget(self, session: SessionView) -> int:
-        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention)
+        near = self._sessions.of(session).hedges_near
+        return hedge_budget(session, self._rates.link_us, self._step_us, self._contention, pays_near=near)
 
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
@@ -232,7 +245,7 @@ class AdaptivePacing:
         taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
         if not taken:
             return
-        num_rows = sum(part.max_feed + part.max_nodes for part, _ in taken)
+        num_rows = sum(part.num_rows for part, _ in taken)
         usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
         self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
 
@@ -277,6 +290,7 @@ class AdaptivePacing:
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         for session in view.sessions:
+            self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
             if key not in found:
@@ -291,6 +305,15 @@ class AdaptivePacing:
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
+
+    def _look_at_hedges(self, session: SessionView, rates: RoundRates) -> None:
+        """Whether a drafter close by should guess beside its chain."""
+        own = self._sessions.of(session)
+        if own.course.pace is not Pace.AHEAD or not is_near(self._rates.link_us, self._step_us):
+            own.hedges_near = False
+            return
+        self._hedge_worth.observe(own.num_hedged, session.draft_us_per_token)
+        own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _is_surprised(self, view: StepView) -> bool:
         """A session is new, or its guesses turn out otherwise than its course was chosen for."""

@@ -64,6 +64,8 @@ class SessionView:
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
     lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
     num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
+    side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
+    among num_nodes.
     """
 
     session: int
@@ -90,6 +92,7 @@ class SessionView:
     num_hedge_tests: int = 0
     hedge_hit_share: float = 0.0
     draft_start_us: float = 0.0
+    side_depths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +123,29 @@ class StepView:
 class SessionPlan:
     """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes.
 
-    from_lookup: guesses from the text itself instead of the drafters'.
+    from_lookup: guesses from the text itself instead of the drafters'. side_nodes: at most so many more rows for nodes of side branches,
+    the shallowest first, beside guesses that are verified: where the guess is wrong and a branch right, the round goes on along it. 0 = a
+    chain only, and a mismatch finds its branch when the round is over.
     """
 
     session: int
     max_feed: int
     max_nodes: int
     from_lookup: bool = False
+    side_nodes: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Of the step, at most."""
+        return self.max_feed + self.max_nodes + self.side_nodes
 
 
 @dataclass(frozen=True, slots=True)
 class PacingPlan:
     """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
 
-    reason: one word per plan for traces. repeats: so many more steps may be planned alike without asking, while every session does nothing
+    reason: one word per plan for traces (`tree`: somebody verifies side branches beside a chain).
+    repeats: so many more steps may be planned alike without asking, while every session does nothing
     but grow by one token (no guess, leave, drafter or session comes or goes); 0 = ask each time.
     """
 

@@ -32,6 +32,8 @@ class RememberedSession:
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
     looked_at: float = -1.0
+    num_hedged: int = 0  # commits in a row with leave for side branches; negative: without
+    hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay
 
 

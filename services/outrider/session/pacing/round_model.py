@@ -23,6 +23,8 @@ MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
+MAX_SIDE_ROWS = 8  # of side branches in a step
+SIDE_WORTH = 0.75  # of what side nodes beside every guess would bring to a step: not all of them are there in time
 HARDLY_EVER = 0.002  # chance that the truth comes so far along a chain: beyond it guesses only cost messages
 LOST_TOKENS = 1.0  # of what is drafted while a step runs: the one that its last pick tests
 _ALMOST_ONE = 0.999
@@ -96,23 +98,26 @@ def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -
     return [Course(Pace.SERIAL, at, at, at, float(emitted[at] / round_us[at]), float(round_us[at])) for at in lengths]
 
 
-def best_ahead_course(rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float = 0.0) -> Course:
-    """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch."""
+def best_ahead_course(
+    rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float = 0.0, *, sides_count: bool = False
+) -> Course:
+    """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch;
+    sides_count: branches are expected to add to the step itself too."""
     heard_us = 2.0 * rates.link_us + rates.start_us + rates.draft_us
     plain_us = float(rates.round_us(np.ones(1))[0])
     num_before = int(heard_us / plain_us)
-    courses = [_ahead_course(rates, acceptance, continue_prob, hedge_share, _num_unheard(heard_us, plain_us - rates.draft_us), 0.0)]
+    shares = acceptance, continue_prob, hedge_share, hedge_share if sides_count else 0.0
+    courses = [_ahead_course(rates, shares, _num_unheard(heard_us, plain_us - rates.draft_us), 0.0)]
     if 0 < num_before < MAX_UNHEARD:  # or the rounds that end before it is heard of, and a wait for the rest
         rest_us = heard_us - num_before * plain_us
-        courses.append(_ahead_course(rates, acceptance, continue_prob, hedge_share, num_before, rest_us / num_before))
+        courses.append(_ahead_course(rates, shares, num_before, rest_us / num_before))
     return max(courses, key=lambda course: course.tokens_per_us)
 
 
-def _ahead_course(
-    rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float, num_unheard: int, unheard_wait_us: float
-) -> Course:
-    """The best pair of lengths. num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what
-    each of them waits on average."""
+def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], num_unheard: int, unheard_wait_us: float) -> Course:
+    """The best pair of lengths. shares: acceptance, continue_prob, hedge_share, and the same of branches verified in the step.
+    num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what each waits on average."""
+    acceptance, continue_prob, hedge_share, side_share = shares
     emitted, sent = _chains(acceptance, continue_prob, MAX_WAIT_LEN)
     lengths = np.arange(MAX_WAIT_LEN + 1)
     right = min(_ALMOST_ONE, acceptance * continue_prob)
@@ -127,6 +132,8 @@ def _ahead_course(
     branch_share = HEDGE_WORTH * hedge_share  # a mismatch that finds a branch goes on, if not as far
     goes_on[0] = _heard_share(right + (1.0 - right) * branch_share, num_unheard)
     goes_on[1:] += (1.0 - goes_on[1:]) * branch_share
+    if side_share > 0.0:
+        emitted = emitted + _side_tokens(rates, right, sent, side_share)
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
     tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
@@ -141,6 +148,18 @@ def _ahead_course(
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
+
+
+def _side_tokens(rates: RoundRates, right: float, sent: _FloatArray, side_share: float) -> _FloatArray:
+    """For each length 0..MAX_WAIT_LEN: what second choices beside the first guesses add to a round, less what plain decoding would do in
+    the time of their rows. As many of them as are worth it."""
+    num_sides = np.arange(MAX_SIDE_ROWS + 1)
+    tokens = SIDE_WORTH * side_share * (1.0 - right**num_sides)
+    without_us = rates.round_us(1.0 + sent)[:, None]
+    with_us = rates.round_us((1.0 + sent)[:, None] + num_sides[None, :])
+    net = tokens[None, :] - (with_us - without_us) / float(rates.round_us(np.ones(1))[0])
+    net[num_sides[None, :] > np.arange(len(sent))[:, None]] = 0.0  # beside a guess only
+    return np.asarray(net.max(axis=1), np.float64)
 
 
 def _num_unheard(heard_us: float, gained_us: float) -> int:
