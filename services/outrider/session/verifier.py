@@ -28,12 +28,13 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.lookup_guesses import LookupGuesses
+from outrider.session.lookup_guesses import NO_TEXTS, LookupGuesses
 from outrider.session.merged_tree import tree_depth
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
+from outrider.session.shared_lookup import SharedTexts
 from outrider.session.statistics import SessionStatistics
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
@@ -54,7 +55,7 @@ class _Round:
     """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began.
 
     overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else. looked_up: its guesses are from
-    the text itself, so that it tells nothing of drafters.
+    the text itself or from other answers (shared), so that it tells nothing of drafters.
     """
 
     num_fed: int
@@ -64,12 +65,13 @@ class _Round:
     begin_us: int
     overdue: bool
     looked_up: bool
+    shared: bool
 
 
 class VerifierSession:
-    """State machine of one session; see the module's docstring. `statistics` may be read at any time."""
+    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses."""
 
-    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int) -> None:
+    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS) -> None:
         self.spec = spec
         known = spec.draft_priors
         self.statistics = SessionStatistics(
@@ -81,7 +83,7 @@ class VerifierSession:
         self.finished: Finish | None = None
         self._pacing = pacing
         looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
-        self._lookup = LookupGuesses(spec) if looks_up else None
+        self._lookup = LookupGuesses(spec, texts) if looks_up else None
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
         self._round: _Round | None = None
         self._ready_since_us = now_us
@@ -125,12 +127,16 @@ class VerifierSession:
 
     @property
     def lookup_rights(self) -> tuple[float, ...]:
-        """Chance of each guess at hand from the text itself; () without any."""
+        """Chance of each guess at hand from the text itself, or from other answers; () without any."""
         return () if self._lookup is None else self._lookup.rights
 
     def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
         """What to expect of guesses from the next session's text, given what was known before this one."""
         return known if self._lookup is None else self._lookup.odds.remembered(known)
+
+    def shared_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
+        """The same of guesses from other answers."""
+        return known if self._lookup is None else self._lookup.shared_odds.remembered(known)
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
@@ -214,7 +220,8 @@ class VerifierSession:
         if wanted and not looked_up:
             self._count_wait(event.now_us)
         wait_us, overdue = max(0, event.now_us - self._ready_since_us), event.now_us >= self._deadline_us
-        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up)
+        shared = looked_up and self._lookup is not None and self._lookup.are_shared
+        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up, shared)
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
 
     def _guesses(self, max_nodes: int, *, looked_up: bool) -> tuple[DraftTree, tuple[DraftRow, ...]]:
@@ -253,7 +260,7 @@ class VerifierSession:
         if verified.tree.num_nodes and not verified.overdue and not verified.looked_up:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         counts = verified.tree.num_nodes, depth, num_accepted, num_kept
-        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up)
+        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up, shared=verified.shared)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
         num_judged = 0 if verified.looked_up else num_accepted + corrected
