@@ -7,6 +7,7 @@ Not for rejection acceptance, which needs the distribution that a guess was draw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
@@ -73,4 +74,4 @@ class LookupGuesses:
 
 def _promise(rights: Sequence[float]) -> float:
     """Tokens that a chain is expected to add."""
-    return sum(accumulate(rights, mul))
+    return math.fsum(accumulate(rights, mul))

@@ -6,6 +6,7 @@ root). Position of a node = base + depth, depth 0 for children of the root. Must
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
