@@ -37,14 +37,15 @@ class Answer:
 
 class SharedNgrams:
     """Use: `start`, then from the thread that steps the target `keys`, `texts` and `learn`, in the end `stop`. store: shared with others;
-    None: nothing is. Counters may be read from any thread; num_dropped: answers that were not published, num_unasked: questions that found
+    None: nothing is. Counters may be read from any thread; num_learnt: answers that memory has taken, num_published: of them those that the
+    store has; num_dropped: answers that were not published, num_unasked: questions that found
     no room, num_invalid: fetched continuations of another vocabulary."""
 
     def __init__(self, store: NgramStore | None = None, memory: MemoryNgrams | None = None) -> None:
         self.store = store
         self.memory = memory or MemoryNgrams()
         self.found = FoundCounts()
-        self.num_published = self.num_dropped = self.num_unasked = self.num_invalid = 0
+        self.num_learnt = self.num_published = self.num_dropped = self.num_unasked = self.num_invalid = 0
         self._queue: queue.SimpleQueue[Want | Answer | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="shared n-grams", daemon=True)
 
@@ -123,6 +124,7 @@ class SharedNgrams:
         tokens = answer.tokens.tolist()
         entries = answer.keys.entries(tokens, answer.begin, len(tokens))
         self.memory.observe(entries)
+        self.num_learnt += 1
         if self.store is None:
             return
         if self.store.observe(entries):
