@@ -6,12 +6,14 @@ Knows URLs by their form. Must not connect, nor import the client of a store: ar
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from outrider.errors import InvalidRequest
 
 OFF, MEMORY = "off", "memory"
+URL_VARIABLE = "OUTRIDER_REDIS_URL"  # the default, for URLs with a password: command lines can be read by every user of a machine
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -58,7 +60,12 @@ def add_sharing_options(parser: argparse.ArgumentParser) -> None:
     among = "memory: guesses also come from what this verifier answered to the same tenant before"
     add("--shared-ngrams", choices=(OFF, MEMORY), default=OFF, help=f"{among} (%(default)s)")
     through = "share such guesses with other verifiers through this Redis: redis://[:PASSWORD@]HOST:PORT[/DB], rediss:// or unix://"
-    add("--redis-url", default="", metavar="URL", help=f"{through}; losing it costs speed only")
+    add(
+        "--redis-url",
+        default=os.environ.get(URL_VARIABLE, ""),
+        metavar="URL",
+        help=f"{through}; losing it costs speed only (${URL_VARIABLE})",
+    )
 
 
 def sharing_from(given: argparse.Namespace) -> SharingSettings:
