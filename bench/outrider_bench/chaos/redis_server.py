@@ -25,7 +25,7 @@ MAX_MEMORY = "64mb"
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
-PING, PONG = b"PING\r\n", b"+PONG\r\n"
+ASK_TIMEOUT_S = 1.0
 
 
 def find_program() -> str:
@@ -72,13 +72,22 @@ class RedisServer:
 
     def is_serving(self) -> bool:
         """Whether it answers a ping."""
-        host, _, port = self.address.rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), timeout=1.0) as connection:
-                connection.sendall(PING)
-                return connection.recv(len(PONG)) == PONG
+            return self._ask(b"PING") == b"+PONG"
         except OSError:
             return False
+
+    def num_entries(self) -> int:
+        """Keys that it holds; it must be serving."""
+        return int(self._ask(b"DBSIZE").removeprefix(b":"))
+
+    def _ask(self, command: bytes) -> bytes:
+        """The first line of what it answers. Raises OSError where it does not."""
+        host, _, port = self.address.rpartition(":")
+        with socket.create_connection((host, int(port)), ASK_TIMEOUT_S) as connection:
+            connection.sendall(command + b"\r\n")
+            with connection.makefile("rb") as answer:
+                return answer.readline().rstrip()
 
     def kill(self) -> None:
         """kill -9; returns when it is over."""
