@@ -127,7 +127,9 @@ def test_a_listener_that_says_nothing() -> None:
 def test_values_that_are_no_entries_are_nothing(server: RedisServer, store: RedisNgrams, value: bytes) -> None:
     with redis.Redis.from_url(server.url, protocol=2) as client:
         client.set(slot_of(KEY), value)
-    assert store.lookup([KEY]) == [NOTHING]
+        before = client.info("stats")["total_net_output_bytes"]
+        assert store.lookup([KEY]) == [NOTHING]
+        assert client.info("stats")["total_net_output_bytes"] - before < 50_000, "no more is read than an entry has"
     assert store.counts.num_invalid == 1
     assert store.counts.is_connected
     assert found_again(store)

@@ -69,7 +69,7 @@ class SharedLookup:
         right = self._followed[self._at] == token
         self.odds.count(self.match_len, right=right)
         self._at += 1
-        self.match_len = min(MAX_MATCH_LEN, self.match_len + 1) if right else 0
+        self.match_len = min(MAX_MATCH_LEN, self.match_len + 1)
         if not right or self._at == len(self._followed):
             self._followed, self._at, self.match_len = (), 0, 0
 
