@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes_redis import redis_server
+from fakes_redis import WAIT_S, redis_server
 from outrider.store.contract import CONTINUATION_LEN, NOTHING, NgramStore
 from outrider.store.memory import MemoryNgrams
 from outrider.store.ngram_keys import NgramKeys
@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield MemoryNgrams()
         return
     with redis_server(Path(tmp_path_factory.mktemp("redis"))) as server:
-        redis = RedisNgrams(server.url)
+        redis = RedisNgrams(server.url, answer_timeout_s=WAIT_S)
         yield redis
         redis.close()
 

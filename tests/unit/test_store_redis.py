@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from fakes_redis import HOST, redis_server, strange_server, until
+from fakes_redis import HOST, WAIT_S, redis_server, strange_server, until
 from outrider.store.breaker import Breaker
 from outrider.store.contract import NOTHING
 from outrider.store.ngram_keys import NgramKeys
@@ -41,7 +41,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def store(server: RedisServer) -> Iterator[RedisNgrams]:
-    made = RedisNgrams(server.url)
+    """A patient one: what a busy machine takes its time for is no failure."""
+    made = RedisNgrams(server.url, answer_timeout_s=WAIT_S)
     yield made
     made.close()
 
@@ -77,8 +78,9 @@ def test_a_server_that_is_killed_and_comes_back_empty(server: RedisServer, store
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
 
 
-def test_a_server_that_hangs_costs_one_bounded_wait(server: RedisServer, store: RedisNgrams) -> None:
-    assert found_again(store)
+def test_a_server_that_hangs_costs_one_bounded_wait(server: RedisServer) -> None:
+    store = RedisNgrams(server.url)
+    until(lambda: found_again(store))
     server.pause()
     begin_s = time.monotonic()
     assert store.lookup([KEY]) == [NOTHING]
@@ -89,17 +91,18 @@ def test_a_server_that_hangs_costs_one_bounded_wait(server: RedisServer, store: 
     assert store.counts.num_failures == num_failures, "while the breaker is open nobody waits"
     server.go_on()
     until(lambda: found_again(store))
+    store.close()
 
 
 def test_late_answers_are_not_taken_for_those_of_other_questions(server: RedisServer) -> None:
     store = RedisNgrams(server.url, Breaker(luck=lambda: 0.0))
-    store.observe([ENTRY, (OTHER, (9,))])
+    until(lambda: store.observe([ENTRY, (OTHER, (9,))]))
     for _ in range(3):
         server.pause()
         assert store.lookup([KEY]) == [NOTHING]
         server.go_on()
-        until(lambda: store.tend() is None)
-        assert store.lookup([OTHER]) == [(9,)]
+        until(lambda: store.tend() is None and store.lookup([OTHER]) == [(9,)])
+        assert store.lookup([KEY, OTHER]) in ([ENTRY[1], (9,)], [NOTHING, NOTHING])
     store.close()
 
 

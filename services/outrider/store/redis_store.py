@@ -37,16 +37,16 @@ def slot_of(key: bytes) -> bytes:
 
 
 class RedisNgrams:
-    """NgramStore in Redis."""
+    """NgramStore in Redis. answer_timeout_s: bound of each wait for it."""
 
-    def __init__(self, url: str, breaker: Breaker | None = None) -> None:
+    def __init__(self, url: str, breaker: Breaker | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Does not connect. url: redis://, rediss:// or unix://. Raises ValueError for another."""
         self.counts = StoreCounts()
         self._name = _address(url)
         self._breaker = breaker or Breaker()
         self._is_told = False  # whether the log says how it is
         self._refuses = False
-        options: dict[str, Any] = {"socket_timeout": ANSWER_TIMEOUT_S, "socket_connect_timeout": CONNECT_TIMEOUT_S, "protocol": 2}
+        options: dict[str, Any] = {"socket_timeout": answer_timeout_s, "socket_connect_timeout": CONNECT_TIMEOUT_S, "protocol": 2}
         self._pool = redis.ConnectionPool.from_url(url, max_connections=1, retry=Retry(NoBackoff(), 0), **options)
         self._client = redis.Redis(connection_pool=self._pool)
 
