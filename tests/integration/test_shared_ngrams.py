@@ -167,7 +167,7 @@ async def test_another_verifier_profits_through_redis(folder: Path, server: Redi
 def fill(redis: RedisServer, wrong_by: int) -> None:
     """Entries for every place of the answer: the truth, or other tokens."""
     identity = TableEngine(TABLE).identity
-    store, text = RedisNgrams(redis.url), PROMPT + TRUTH
+    store, text = RedisNgrams(redis.url, answer_timeout_s=CALL_TIMEOUT_S), PROMPT + TRUTH
     entries = NgramKeys("", identity.vocab_hash, identity.vocab_size).entries(text, len(PROMPT), len(text))
     assert store.observe([(key, tuple((token + wrong_by) % TABLE.vocab_size for token in followed)) for key, followed in entries])
     store.close()
