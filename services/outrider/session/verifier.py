@@ -133,14 +133,14 @@ class VerifierSession:
         """What to expect of guesses from the next session's text, given what was known before this one."""
         return known if self._lookup is None else self._lookup.odds.remembered(known)
 
+    def shared_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
+        """The same of guesses from other answers."""
+        return known if self._lookup is None else self._lookup.shared_odds.remembered(known)
+
     @property
     def num_shared(self) -> tuple[int, int]:
         """Guesses from other answers that were verified, and those accepted."""
         return (0, 0) if self._lookup is None else (self._lookup.num_shared, self._lookup.num_shared_accepted)
-
-    def shared_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
-        """The same of guesses from other answers."""
-        return known if self._lookup is None else self._lookup.shared_odds.remembered(known)
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
