@@ -12,7 +12,7 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
 fi
 echo "setup: installing what constraints.txt pins into .venv (a minute or two the first time)"
 .venv/bin/python -m pip install -qq --disable-pip-version-check pip -c constraints.txt
-.venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check torch==2.13.0 -e '.[dev]' -c constraints.txt
+.venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check torch==2.13.0 -e '.[dev,redis]' -c constraints.txt
 # Some machines forbid bytecode by environment; then every process would compile torch anew. This import writes what is used most.
 PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM'

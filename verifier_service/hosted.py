@@ -24,14 +24,14 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import Pacing
-from outrider.session.statistics import DraftPriors
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
 from verifier_service.answer import AnswerStream, TokensCommitted
 from verifier_service.outgoing import Outgoing
+from verifier_service.session_priors import SessionPriors
 
 
 class HostedSession:
@@ -131,21 +131,23 @@ def host(
     handle: int,
     policy: Pacing,
     engine: Engine,
-    draft_priors: DraftPriors,
+    priors: SessionPriors,
     now_us: int,
-    lookup_priors: tuple[float, ...] = FIRST_RIGHTS,
+    texts: SharedTexts = NO_TEXTS,
 ) -> HostedSession:
     """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held.
 
-    draft_priors, lookup_priors: what to expect of drafts, and of guesses from its text, until the session has seen some.
+    priors: what to expect of guesses until the session has seen some. texts: other answers, for guesses.
     """
     request = answer.request
-    spec = dataclasses.replace(request.spec, session=handle, draft_priors=draft_priors, lookup_priors=lookup_priors)
+    spec = dataclasses.replace(
+        request.spec, session=handle, draft_priors=priors.drafts, lookup_priors=priors.lookup, shared_priors=priors.shared
+    )
     guesses = policy.drafts or (policy.looks_up and spec.lookup)
     max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0
     sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)
     engine.open(handle, sequence, spec.prefix)
-    session = VerifierSession(spec, policy, now_us)
+    session = VerifierSession(spec, policy, now_us, texts)
     session.skip(engine.cached_len(handle))
     return HostedSession(answer, handle, session, now_us)
 

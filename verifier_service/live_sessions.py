@@ -28,14 +28,14 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import CostCurve
-from outrider.session.statistics import FIRST_PRIORS
+from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
 from verifier_service.acceptance_floor import AcceptanceFloor
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
+from verifier_service.answer_sharing import AnswerSharing
 from verifier_service.clock import monotonic_us
 from verifier_service.drafter_counters import DrafterCounters
 from verifier_service.drafter_record import DrafterRecord
@@ -43,6 +43,7 @@ from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
 from verifier_service.queue_time import QueueTime
+from verifier_service.session_priors import SessionPriors
 from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
@@ -50,10 +51,9 @@ MAX_HANDLE = (1 << 32) - 1
 
 
 class LiveSessions:
-    """By handle. draft_priors: from the sessions that ended lately, where the next one's estimates begin; lookup_priors: the same of
-    guesses from the text itself. record: how often each drafter was right; one that hardly ever is gets no new sessions (floor).
-    outgoing: what waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is
-    counted into."""
+    """By handle. priors: from the sessions that ended lately, where the next one's estimates begin. record: how often each drafter was
+    right; one that hardly ever is gets no new sessions (floor). outgoing: what waits to be said. cost: of steps, as now measured. queue:
+    how long a new session waits. metrics: what drafters did is counted into. shared: other answers, for guesses."""
 
     def __init__(
         self,
@@ -63,12 +63,13 @@ class LiveSessions:
         cost: Callable[[], CostCurve],
         queue: QueueTime | None = None,
         metrics: LocalMetrics | None = None,
+        shared: SharedNgrams | None = None,
     ) -> None:
-        self.draft_priors = FIRST_PRIORS
-        self.lookup_priors: tuple[float, ...] = FIRST_RIGHTS
+        self.priors = SessionPriors()
         self.record = DrafterRecord()
         self._floor = AcceptanceFloor()
-        self._counters = DrafterCounters(metrics or LocalMetrics())
+        self._counters = DrafterCounters(metrics := metrics or LocalMetrics())
+        self._sharing = AnswerSharing(shared, engine.identity, metrics)
         self.outgoing = Outgoing()
         self.queue = queue or QueueTime(engine.limits.max_rows)
         self._cost = cost
@@ -162,7 +163,8 @@ class LiveSessions:
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
         try:
-            hosted = host(answer, self._last_handle, policy, self._engine, self.draft_priors, monotonic_us(), self.lookup_priors)
+            texts = self._sharing.texts(answer.request.spec)
+            hosted = host(answer, self._last_handle, policy, self._engine, self.priors, monotonic_us(), texts)
         except Overloaded as error:  # no KV blocks: sessions that end give theirs back
             error.retry_after_s = self._turnover.retry_after_s(len(self._sessions))
             raise
@@ -231,8 +233,8 @@ class LiveSessions:
         """Free everything of the session, and say so at the end of this turn."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
-        self.draft_priors = hosted.session.statistics.remembered(self.draft_priors)
-        self.lookup_priors = hosted.session.lookup_priors(self.lookup_priors)
+        self.priors = self.priors.after(hosted.session)
+        self._sharing.ended(hosted.session, finish)
         self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
         self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
         self._judge_drafters(hosted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from outrider.engine.contract import Engine
 from outrider.rpc.status import status_of
 from outrider.session.events import FinishReason
+from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.telemetry.names import Label
@@ -18,6 +19,7 @@ from outrider.telemetry.speculation import record_sample
 from verifier_service.answer import SessionEnded
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import VerifierServicer
+from verifier_service.sharing import refresh_sharing
 
 SERVICE = {Label.SERVICE: "verifier"}
 US_PER_S = 1_000_000
@@ -26,8 +28,11 @@ US_PER_S = 1_000_000
 class VerifierMetrics:
     """Of one running verifier. metrics: what its scheduler counts into too."""
 
-    def __init__(self, metrics: LocalMetrics, engine: Engine, scheduler: Scheduler, servicer: VerifierServicer) -> None:
+    def __init__(
+        self, metrics: LocalMetrics, engine: Engine, scheduler: Scheduler, servicer: VerifierServicer, sharing: SharedNgrams | None = None
+    ) -> None:
         self._metrics = metrics
+        self._sharing = sharing
         self._model = Path(engine.identity.model).name
         self._num_blocks = engine.limits.num_blocks
         self._scheduler = scheduler
@@ -53,3 +58,5 @@ class VerifierMetrics:
         metrics.raise_to(names.NUM_STEPS, model, snapshot.num_steps)
         metrics.raise_to(names.NUM_LENT_STEPS, model, snapshot.num_lent_steps)
         metrics.raise_to(names.STEP_SECONDS, model, snapshot.step_us / US_PER_S)
+        if self._sharing is not None:
+            refresh_sharing(metrics, self._sharing)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
+from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
 from verifier_service.clock import monotonic_us
@@ -58,7 +59,8 @@ class Scheduler:
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
     cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
-    refused; 0 = none. metrics: counted into. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
+    refused; 0 = none. metrics: counted into. shared: other answers, for guesses. sessions, steps, resident: the engine thread's, once
+    engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -76,6 +78,7 @@ class Scheduler:
         max_queue_us: float = 0.0,
         load_resident: Callable[[], ResidentDrafter] | None = None,
         metrics: LocalMetrics | None = None,
+        shared: SharedNgrams | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
         self.snapshot = SchedulerSnapshot()
@@ -89,6 +92,7 @@ class Scheduler:
         self._max_queue_us = max_queue_us
         self._planner = StepPlanner(draft_len)
         self._metrics = metrics or LocalMetrics()
+        self._shared = shared
         self._lanes = DrafterLanes()
         self._stopping = False
         self._publish_at_us = 0
@@ -146,7 +150,9 @@ class Scheduler:
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us)
-        self.sessions = LiveSessions(self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue, self._metrics)
+        self.sessions = LiveSessions(
+            self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue, self._metrics, self._shared
+        )
         self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner, self._metrics)
 
     def _serve(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from outrider.engine.contract import Engine
 from outrider.rpc.server import RpcServer
+from outrider.session.pacing.registry import make_pacing
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.fleet import Replica
 from outrider.v1 import verifier_pb2
@@ -25,10 +26,12 @@ from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import VerifierServicer
 from verifier_service.settings import VerifierSettings
+from verifier_service.sharing import open_sharing
 
 _LOG = logging.getLogger(__name__)
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 STOP_TIMEOUT_S = 30.0
+SHARING_STOP_TIMEOUT_S = 1.0  # for answers that wait to be published
 
 
 class VerifierServer:
@@ -48,6 +51,7 @@ class VerifierServer:
         self._loop = asyncio.get_running_loop()
         self.rpc = RpcServer([settings.listen])
         self.metrics = LocalMetrics()
+        self.sharing = open_sharing(settings.sharing)
         self.scheduler = Scheduler(
             load,
             self._send,
@@ -58,6 +62,7 @@ class VerifierServer:
             max_queue_us=1000.0 * settings.max_queue_ms,
             load_resident=load_resident,
             metrics=self.metrics,
+            shared=self.sharing,
         )
         self.pairs: Pairs | None = None
         self.servicer: VerifierServicer | None = None
@@ -66,18 +71,27 @@ class VerifierServer:
 
     async def start(self) -> None:
         """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
+        self._start_sharing()
         self.scheduler.start()
         engine = await asyncio.wrap_future(self.scheduler.engine_ready)
         self._engine = engine
         identity, limits = engine.identity, engine.limits
         self.pairs = Pairs(self.settings.drafters, identity, self.settings.verifier_id, self.scheduler.inbox)
         self.servicer = VerifierServicer(self.settings, identity, limits, self.scheduler, self.pairs)
-        self._reported = VerifierMetrics(self.metrics, engine, self.scheduler, self.servicer)
+        self._reported = VerifierMetrics(self.metrics, engine, self.scheduler, self.servicer, self.sharing)
         self.rpc.add(SERVICE, add_VerifierServiceServicer_to_server, self.servicer)
         self.pairs.start()
         await self.pairs.wait_decided(self.settings.wait_drafters_s)
         await self.rpc.start()
         await self.rpc.set_serving()
+
+    def _start_sharing(self) -> None:
+        if self.sharing is None:
+            return
+        self.sharing.start()
+        pacing = self.settings.draft.pacing
+        if not make_pacing(pacing).looks_up:
+            _LOG.warning("the pacing %r takes no guesses from texts: answers are shared, for requests that name one that does", pacing)
 
     async def drain(self, grace_s: float) -> None:
         """Let live requests finish within the grace."""
@@ -105,6 +119,8 @@ class VerifierServer:
             await self.pairs.stop()
         if ended:
             self.scheduler.close_lanes()
+        if self.sharing is not None:
+            await asyncio.to_thread(self.sharing.stop, SHARING_STOP_TIMEOUT_S)
 
     def _send(self, outgoing: Outgoing) -> None:
         """Engine thread: hand a turn's batch to the loop."""

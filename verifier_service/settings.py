@@ -15,6 +15,7 @@ from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.identity import Numerics
+from verifier_service.sharing_settings import NO_SHARING, SharingSettings, add_sharing_options, sharing_from
 
 AUTO = "auto"
 DEFAULT_GRACE_S = 10.0
@@ -76,11 +77,13 @@ class VerifierSettings:
     wait_drafters_s: float = 15.0
     membership: Membership = NO_FLEET
     metrics: MetricsAddress = NOWHERE
+    sharing: SharingSettings = NO_SHARING
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
         self.engine.check()
         self.draft.check()
+        self.sharing.check(lookup=self.draft.lookup)
         if self.max_sessions < 1:
             raise InvalidRequest("--max-sessions", f"must be positive, got {self.max_sessions}")
         if self.max_prompt_len < 0:
@@ -137,6 +140,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         wait_drafters_s=given.wait_drafters_s,
         membership=membership_from(given),
         metrics=metrics_address_from(given),
+        sharing=sharing_from(given),
     )
     settings.check()
     return settings
@@ -189,4 +193,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
     add_membership_options(parser)
     add_metrics_options(parser)
+    add_sharing_options(parser)
     return parser

@@ -75,6 +75,18 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         metavar="BASE",
         help="let Prometheus scrape the gateway at 127.0.0.1:BASE, the verifier at the next port, the drafter at the one after (off)",
     )
+    group.add_argument(
+        "--shared-ngrams",
+        choices=("off", "memory"),
+        default="off",
+        help="memory: pacings that look up (lookup, adaptive) guess from earlier answers to the same tenant too (%(default)s)",
+    )
+    group.add_argument(
+        "--redis-url",
+        default="",
+        metavar="URL",
+        help="share such guesses with other verifiers through this Redis: redis://HOST:PORT ($OUTRIDER_REDIS_URL hides a password)",
+    )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
     for service in ("verifier", "drafter", "gateway"):
         group.add_argument(
@@ -144,6 +156,12 @@ def _metrics_port(base: int | None) -> int | None:
     return base
 
 
+def _sharing_options(args: argparse.Namespace) -> tuple[str, ...]:
+    """The verifier's options of what it shares; it checks them."""
+    memory = () if args.shared_ngrams == "off" else ("--shared-ngrams", args.shared_ngrams)
+    return memory + (("--redis-url", args.redis_url) if args.redis_url else ())
+
+
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
     if args.draft == NO_DRAFT and args.draft_weights != "full":
@@ -160,7 +178,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         listen=listen,
         together=is_together(args),
         drafter_extra=tuple(args.drafter_arg),
-        verifier_extra=tuple(args.verifier_arg),
+        verifier_extra=(*_sharing_options(args), *args.verifier_arg),
         gateway_extra=tuple(args.gateway_arg),
         metrics_port=_metrics_port(args.metrics_port),
     )

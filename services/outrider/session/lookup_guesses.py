@@ -1,4 +1,5 @@
-"""The guesses that a session takes from its own text: one chain, clipped to the session's bounds, and how likely each of it is right.
+"""The guesses that a session takes from texts: its own, or other answers where these promise more; one chain, clipped to the session's
+bounds, and how likely each of it is right.
 
 Made once per commit, whoever asks for it how often. Exactness needs nothing from it: a looked-up guess is verified as a drafted one is.
 Not for rejection acceptance, which needs the distribution that a guess was drawn from. Must not know rounds, drafters or policies.
@@ -6,48 +7,78 @@ Not for rejection acceptance, which needs the distribution that a guess was draw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 from outrider.session.lookup import TextLookup
 from outrider.session.lookup_odds import LookupOdds
 from outrider.session.opening import VerifierSpec
+from outrider.session.shared_lookup import NO_TEXTS, SharedLookup, SharedTexts
 from outrider.types.tree import DraftTree
 
 LEAST_REACHED = 0.02  # chance that a guess is asked at all, below which it is none: a row costs more than that anywhere
 
 
 class LookupGuesses:
-    """rights: for each guess at hand, the chance that it is right if all before it are."""
+    """rights: for each guess at hand, the chance that it is right if all before it are. are_shared: they come from other answers.
+    odds, shared_odds: how often guesses from the own text and from other answers are right. num_shared, num_shared_accepted: of the
+    verified ones, those from other answers."""
 
-    def __init__(self, spec: VerifierSpec) -> None:
+    def __init__(self, spec: VerifierSpec, texts: SharedTexts = NO_TEXTS) -> None:
         self.odds = LookupOdds(spec.lookup_priors)
+        self.shared_odds = LookupOdds(spec.shared_priors)
         self.rights: tuple[float, ...] = ()
+        self.are_shared = False
+        self.num_shared = self.num_shared_accepted = 0
         self._spec = spec
         self._committed_len = len(spec.prefix)
         self._text = TextLookup(spec.prefix, self.odds)
-        self._tokens: list[int] = []
+        self._shared = SharedLookup(texts, spec.prefix, self.shared_odds)
+        self._tokens: Sequence[int] = []
         self._look()
 
     def observe_commit(self, tokens: Sequence[int]) -> None:
         """The truth grew."""
         self._text.extend(tokens)
+        self._shared.extend(tokens)
         self._committed_len += len(tokens)
         self._look()
 
     def chain(self, max_nodes: int) -> DraftTree:
-        """The first max_nodes guesses."""
+        """The first max_nodes guesses, to be verified."""
         return DraftTree.chain(self._tokens[:max_nodes])
 
+    def count_verified(self, num_nodes: int, num_accepted: int) -> None:
+        """What became of the chain at hand, before the commit that it led to."""
+        if self.are_shared:
+            self.num_shared += num_nodes
+            self.num_shared_accepted += num_accepted
+
     def _look(self) -> None:
+        self._tokens, self.rights = self._guesses(self._text)
+        self.are_shared = False
+        if self._shared.match_len:
+            tokens, rights = self._guesses(self._shared)
+            if _promise(rights) > _promise(self.rights):
+                self._tokens, self.rights, self.are_shared = tokens, rights, True
+
+    def _guesses(self, text: TextLookup | SharedLookup) -> tuple[Sequence[int], tuple[float, ...]]:
         # The last position of an answer is the target's own: a guess there could save nothing.
         max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
         rights: list[float] = []
-        match_len = self._text.match_len
+        match_len = text.match_len
         reached = 1.0
         while match_len and len(rights) < max_len and reached >= LEAST_REACHED:
-            rights.append(self.odds.trust * self.odds.right(match_len + len(rights)))
+            rights.append(text.odds.trust * text.odds.right(match_len + len(rights)))
             reached *= rights[-1]
-        tokens = self._text.guess(len(rights)) if rights else []
+        tokens = text.guess(len(rights)) if rights else []
         end = next((at for at, token in enumerate(tokens) if token in self._spec.stop_token_ids), len(tokens))
-        self._tokens = tokens[: end + 1]
-        self.rights = tuple(rights[: len(self._tokens)])
+        tokens = tokens[: end + 1]
+        return tokens, tuple(rights[: len(tokens)])
+
+
+def _promise(rights: Sequence[float]) -> float:
+    """Tokens that a chain is expected to add."""
+    return math.fsum(accumulate(rights, mul))

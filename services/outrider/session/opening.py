@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.prefix import CommittedPrefix
+from outrider.session.shared_lookup import FIRST_SHARED_RIGHTS
 from outrider.session.statistics import FIRST_PRIORS, DraftPriors
 from outrider.types.frames import Commit, DraftLimits, Open
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -26,7 +27,7 @@ class VerifierSpec:
     with_rows: rejection acceptance (drafters send the distributions they drew from).
     draft_priors: what to expect of drafts until the session has estimates of its own.
     lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
-    for these, by class (lookup_odds.CLASS_LENS).
+    for these, by class (lookup_odds.CLASS_LENS); shared_priors: of guesses from other answers.
     """
 
     session: int
@@ -48,6 +49,7 @@ class VerifierSpec:
     draft_priors: DraftPriors = FIRST_PRIORS
     lookup: bool = False
     lookup_priors: tuple[float, ...] = FIRST_RIGHTS
+    shared_priors: tuple[float, ...] = FIRST_SHARED_RIGHTS
 
 
 def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:

@@ -34,6 +34,7 @@ from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.statistics import SessionStatistics
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
@@ -72,9 +73,9 @@ class _Round:
 
 
 class VerifierSession:
-    """State machine of one session; see the module's docstring. `statistics` may be read at any time."""
+    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses."""
 
-    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int) -> None:
+    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS) -> None:
         self.spec = spec
         known = spec.draft_priors
         self.statistics = SessionStatistics(
@@ -86,7 +87,7 @@ class VerifierSession:
         self.finished: Finish | None = None
         self._pacing = pacing
         looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
-        self._lookup = LookupGuesses(spec) if looks_up else None
+        self._lookup = LookupGuesses(spec, texts) if looks_up else None
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
         self._round: _Round | None = None
         self._ready_since_us = now_us
@@ -130,12 +131,21 @@ class VerifierSession:
 
     @property
     def lookup_rights(self) -> tuple[float, ...]:
-        """Chance of each guess at hand from the text itself; () without any."""
+        """Chance of each guess at hand from the text itself, or from other answers; () without any."""
         return () if self._lookup is None else self._lookup.rights
 
     def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
         """What to expect of guesses from the next session's text, given what was known before this one."""
         return known if self._lookup is None else self._lookup.odds.remembered(known)
+
+    def shared_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
+        """The same of guesses from other answers."""
+        return known if self._lookup is None else self._lookup.shared_odds.remembered(known)
+
+    @property
+    def num_shared(self) -> tuple[int, int]:
+        """Guesses from other answers that were verified, and those accepted."""
+        return (0, 0) if self._lookup is None else (self._lookup.num_shared, self._lookup.num_shared_accepted)
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
@@ -253,6 +263,8 @@ class VerifierSession:
         self.cached_len += len(path)
         origins = self._origins(verdict, num_kept)
         num_accepted = origins.count(TokenOrigin.ACCEPTED)
+        if verified.looked_up and self._lookup is not None:
+            self._lookup.count_verified(verified.tree.num_nodes, num_accepted)
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
         self.statistics.count_step(event.now_us - verified.begin_us, event.verify_us)

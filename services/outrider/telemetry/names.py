@@ -155,11 +155,44 @@ NUM_ROUNDS = Metric("outrider_spec_decode_num_rounds_total", MetricKind.COUNTER,
 NUM_LOOKED_UP_TOKENS = Metric(
     "outrider_spec_decode_num_looked_up_tokens_total",
     MetricKind.COUNTER,
-    "Of the guessed tokens verified, those looked up in the sample's own text.",
+    "Of the guessed tokens verified, those looked up in the sample's own text or in other answers.",
     _SPECULATION,
 )
 NUM_LOOKED_UP_ACCEPTED_TOKENS = Metric(
     "outrider_spec_decode_num_looked_up_accepted_tokens_total", MetricKind.COUNTER, "Of the looked-up tokens, those accepted.", _SPECULATION
+)
+NUM_SHARED_NGRAM_TOKENS = Metric(
+    "outrider_shared_ngram_tokens_total",
+    MetricKind.COUNTER,
+    "Of the looked-up tokens, those from other answers, counted when their sample ends.",
+    (Label.MODEL,),
+)
+NUM_SHARED_NGRAM_ACCEPTED_TOKENS = Metric(
+    "outrider_shared_ngram_accepted_tokens_total", MetricKind.COUNTER, "Of the tokens from other answers, those accepted.", (Label.MODEL,)
+)
+NUM_SHARED_NGRAM_LOOKUPS = Metric(
+    "outrider_shared_ngram_lookups_total",
+    MetricKind.COUNTER,
+    "Ends of texts looked for in this process' memory of other answers, by whether they were found (hit, miss).",
+    (Label.SERVICE, Label.OUTCOME),
+)
+NUM_SHARED_NGRAM_ERRORS = Metric(
+    "outrider_shared_ngram_errors_total",
+    MetricKind.COUNTER,
+    "Attempts that found no Redis (unreachable), entries that it would not store (refused), and values that were no entries (invalid).",
+    (Label.SERVICE, Label.CAUSE),
+)
+NUM_SHARED_NGRAM_PUBLICATIONS = Metric(
+    "outrider_shared_ngram_publications_total",
+    MetricKind.COUNTER,
+    "Whole answers that were to be published through Redis, by what came of it (stored, dropped).",
+    (Label.SERVICE, Label.OUTCOME),
+)
+SHARED_NGRAMS_CONNECTED = Metric(
+    "outrider_shared_ngrams_connected",
+    MetricKind.GAUGE,
+    "1 while Redis answers, through which n-grams are shared, else 0.",
+    (Label.SERVICE,),
 )
 NUM_DRAFTER_LOSSES = Metric(
     "outrider_num_drafter_losses_total", MetricKind.COUNTER, "Times a sample lost a drafter or gave it up.", _SPECULATION

@@ -6,6 +6,7 @@ root). Position of a node = base + depth, depth 0 for children of the root. Must
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,7 +48,7 @@ class DraftTree:
         return DraftTree(np.empty(0, np.int32), np.empty(0, np.int32))
 
     @staticmethod
-    def chain(tokens: list[int]) -> DraftTree:
+    def chain(tokens: Sequence[int]) -> DraftTree:
         """One path of guesses, each the child of the one before."""
         return DraftTree(np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32))
 

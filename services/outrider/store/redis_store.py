@@ -1,0 +1,137 @@
+"""The store that verifiers share: a table of a fixed number of slots in Redis (or Valkey), each entry with a time to live.
+
+One thread uses it, which nobody waits for. Every wait for the server is bounded; the first failure closes the connection and opens the
+breaker, and until that lets it through again everything is answered as unknown, at once. What is read is checked as if an enemy had
+written it, and no more of it is asked for than an entry has. Must not know tenants, sessions or who looks up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from outrider.store.breaker import Breaker
+from outrider.store.contract import NOTHING, Continuation, Entry, StoreCounts
+from outrider.store.packed import MAX_PACKED_LEN, BadEntry, pack, unpack
+
+_LOG = logging.getLogger(__name__)
+PREFIX = b"outrider:ngram:1:"  # the number changes with whatever entries look like
+NUM_SLOTS = 1 << 20  # entries at most, of all verifiers together: some 200 MB; a new entry takes the place of the one in its slot
+TTL_S = 24 * 3600
+CONNECT_TIMEOUT_S = 0.5
+ANSWER_TIMEOUT_S = 0.25
+MAX_BATCH = 256  # commands of one pipeline
+# redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind.
+_FAILURES = (redis.RedisError, OSError, ValueError)
+
+
+def slot_of(key: bytes) -> bytes:
+    """The name under which Redis keeps the entry of a key."""
+    return PREFIX + b"%x" % (int.from_bytes(key[:8], "little") % NUM_SLOTS)
+
+
+class RedisNgrams:
+    """NgramStore in Redis. answer_timeout_s: bound of each wait for it."""
+
+    def __init__(self, url: str, breaker: Breaker | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Does not connect. url: redis://, rediss:// or unix://. Raises ValueError for another."""
+        self.counts = StoreCounts()
+        self._name = _address(url)
+        self._breaker = breaker or Breaker()
+        self._is_told = False  # whether the log says how it is
+        self._refuses = False
+        options: dict[str, Any] = {"socket_timeout": answer_timeout_s, "socket_connect_timeout": CONNECT_TIMEOUT_S, "protocol": 2}
+        self._pool = redis.ConnectionPool.from_url(url, max_connections=1, retry=Retry(NoBackoff(), 0), **options)
+        self._client = redis.Redis(connection_pool=self._pool)
+
+    def lookup(self, keys: Sequence[bytes]) -> list[Continuation]:
+        """See NgramStore."""
+        return [followed for begin in range(0, len(keys), MAX_BATCH) for followed in self._looked_up(keys[begin : begin + MAX_BATCH])]
+
+    def observe(self, entries: Sequence[Entry]) -> bool:
+        """See NgramStore; what follows a failure is not tried."""
+        return all(self._stored(entries[begin : begin + MAX_BATCH]) for begin in range(0, len(entries), MAX_BATCH))
+
+    def tend(self) -> float | None:
+        """Try a server that failed again, once its pause is over."""
+        if self._breaker.is_open or not self._is_told:
+            self._try(lambda: [self._client.ping()])
+        return self._breaker.wait_s if self._breaker.is_open else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._pool.disconnect()
+
+    def _looked_up(self, keys: Sequence[bytes]) -> list[Continuation]:
+        answers = self._try(lambda: self._ranges(keys))
+        if len(answers) != len(keys):
+            return [NOTHING] * len(keys)
+        return [self._checked(key, answer) for key, answer in zip(keys, answers, strict=True)]
+
+    def _ranges(self, keys: Sequence[bytes]) -> list[Any]:
+        """One byte more than an entry has shows a longer value, and no value can make us read more."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.getrange(slot_of(key), 0, MAX_PACKED_LEN)
+        return list(pipeline.execute(raise_on_error=False))
+
+    def _stored(self, entries: Sequence[Entry]) -> bool:
+        answers = self._try(lambda: self._sets(entries))
+        num_refused = sum(isinstance(answer, Exception) for answer in answers)
+        self.counts.num_refused += num_refused
+        if answers and bool(num_refused) != self._refuses:
+            self._refuses = bool(num_refused)
+            reason = next((str(answer) for answer in answers if isinstance(answer, Exception)), "")
+            _LOG.warning("Redis at %s %s", self._name, f"stores nothing: {reason}" if self._refuses else "stores again")
+        return len(answers) == len(entries) and not num_refused
+
+    def _sets(self, entries: Sequence[Entry]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for key, followed in entries:
+            pipeline.set(slot_of(key), pack(key, followed), ex=TTL_S)
+        return list(pipeline.execute(raise_on_error=False))
+
+    def _checked(self, key: bytes, answer: object) -> Continuation:
+        try:
+            return unpack(key, answer) or NOTHING
+        except BadEntry:
+            self.counts.num_invalid += 1
+            return NOTHING
+
+    def _try(self, ask: Callable[[], list[Any]]) -> list[Any]:
+        """What the server answered; [] where it did not, or is not to be asked yet."""
+        if not self._breaker.allows:
+            return []
+        try:
+            answers = ask()
+        except _FAILURES as error:
+            self.counts.num_failures += 1
+            self._breaker.failed()
+            self._pool.disconnect()  # what an abandoned question would still be answered must not answer the next one
+            self._tell(connected=False, how=f"{type(error).__name__}: {error}")
+            return []
+        self._breaker.succeeded()
+        self._tell(connected=True, how="")
+        return answers
+
+    def _tell(self, *, connected: bool, how: str) -> None:
+        """One line for each change."""
+        if self._is_told and connected == self.counts.is_connected:
+            return
+        self._is_told, self.counts.is_connected = True, connected
+        if connected:
+            _LOG.info("n-grams are shared through Redis at %s", self._name)
+        else:
+            _LOG.warning("n-grams are not shared until Redis at %s is back (%s); answers go on without", self._name, how)
+
+
+def _address(url: str) -> str:
+    """Where a URL leads, without what it may hold of passwords."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"

@@ -1,0 +1,26 @@
+"""What to expect of a session's guesses before it has seen any: learned from the sessions that ended lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.session.lookup_odds import FIRST_RIGHTS
+from outrider.session.shared_lookup import FIRST_SHARED_RIGHTS
+from outrider.session.statistics import FIRST_PRIORS, DraftPriors
+from outrider.session.verifier import VerifierSession
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPriors:
+    """drafts: of drafters. lookup, shared: chance of a guess from the session's own text and from other answers, by class
+    (lookup_odds.CLASS_LENS)."""
+
+    drafts: DraftPriors = FIRST_PRIORS
+    lookup: tuple[float, ...] = FIRST_RIGHTS
+    shared: tuple[float, ...] = FIRST_SHARED_RIGHTS
+
+    def after(self, session: VerifierSession) -> SessionPriors:
+        """With what this session, which has ended, showed."""
+        return SessionPriors(
+            session.statistics.remembered(self.drafts), session.lookup_priors(self.lookup), session.shared_priors(self.shared)
+        )
