@@ -36,8 +36,6 @@ class ErrorInterceptor(_ServerInterceptor):
 
     def __init__(self) -> None:
         self.draining = False
-        # By method, as many as are registered: wrapping one took a tenth of a short call's time.
-        self._known: dict[str, tuple[grpc.RpcMethodHandler[Any, Any], grpc.RpcMethodHandler[Any, Any]]] = {}
 
     async def intercept_service(
         self,
@@ -49,10 +47,7 @@ class ErrorInterceptor(_ServerInterceptor):
         method = handler_call_details.method
         if handler is None or method.startswith(_ALWAYS_SERVED):
             return handler
-        known = self._known.get(method)
-        if known is None or known[0] is not handler:
-            known = self._known[method] = (handler, self._wrapped(handler, method))
-        return known[1]
+        return self._wrapped(handler, method)
 
     def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
         serializers = {
