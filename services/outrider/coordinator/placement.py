@@ -55,7 +55,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Verifiers looked at: their rows, expected microseconds a token, and drafters, None where none is wanted. decode_us: as of Placement."""
+    """Verifiers looked at: their rows, expected microseconds a token, and drafters (None: not wanted). decode_us: as of Placement."""
 
     rows: IntColumns
     token_us: FloatColumns
@@ -138,10 +138,8 @@ class _Search:
     def _most_promising(self, num: int) -> IntColumns:
         """Places of the `num` best bounds, best first. Only those that may be among them are put in order: a third of the time of all."""
         bounds = self._all_bounds
-        if len(bounds) > num:
-            near = np.flatnonzero(bounds <= np.partition(bounds, num - 1)[num - 1])
-        else:
-            near = np.arange(len(bounds))
+        worst = np.partition(bounds, num - 1)[num - 1] if len(bounds) > num else np.inf
+        near = np.flatnonzero(bounds <= worst)
         return near[np.lexsort((*self._ties(self._all_rows[near]), bounds[near]))][:num]
 
     def _ties(self, rows: IntColumns) -> tuple[IntColumns, FloatColumns]:
