@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.table import Table
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import APART, TOGETHER, spec_from
 from outrider.errors import InvalidRequest
+from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
 
@@ -59,7 +61,8 @@ def run_ray(args: argparse.Namespace) -> int:
     with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
         deployment = RayDeployment(spec, share)
     with deployment:
-        console.print(_table(deployment.coordinator, deployment.gateway, deployment.addresses, deployment.start_s))
+        addresses = {"coordinator": deployment.coordinator, **deployment.addresses, "gateway": deployment.gateway}
+        console.print(endpoints(addresses, deployment.metrics, deployment.start_s))
         console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
@@ -77,13 +80,16 @@ def run_ray(args: argparse.Namespace) -> int:
 
 def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
     """The deployment the options describe. Raises InvalidRequest naming an option that is wrong with --ray."""
+    from outrider.coordinator.ray_deployment import FIRST_REPLICA_METRICS
+
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
-    if args.metrics_port is not None:
-        raise InvalidRequest("--metrics-port", "is not for --ray, whose replicas may be anywhere; give --gateway-arg=--metrics-port=PORT")
     for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
         if not 0 <= count <= MAX_REPLICAS:
             raise InvalidRequest(flag, f"must be in [0, {MAX_REPLICAS}], got {count}")
+    last = MAX_PORT + 1 - FIRST_REPLICA_METRICS - args.verifiers - args.drafters
+    if args.metrics_port is not None and not 1 <= args.metrics_port <= last:
+        raise InvalidRequest("--metrics-port", f"must be in [1, {last}], a port for each process from there on; got {args.metrics_port}")
     if not args.verifiers and not args.ray_address:
         raise InvalidRequest("--verifiers", "is 0, and a fleet of this machine alone has no others")
     if not 1 <= args.fleet_port <= 65_535:
@@ -114,8 +120,9 @@ def _tell_news(progress: Console, told: dict[str, str], replica_id: str, news: s
         progress.print(f"{replica_id}: {news or 'is well'}", markup=False)
 
 
-def _table(coordinator: str, gateway: str, replicas: dict[str, str], start_s: float) -> Table:
-    table = Table("service", "address", title=f"up in {start_s:.1f} s")
-    for name, address in {"coordinator": coordinator, **replicas, "gateway": gateway}.items():
-        table.add_row(name, address)
+def endpoints(addresses: Mapping[str, str], metrics: Mapping[str, str], start_s: float) -> Table:
+    """Who listens where, and is scraped where if any is, by name."""
+    table = Table("service", "address", *(("metrics",) if metrics else ()), title=f"up in {start_s:.1f} s")
+    for name, address in addresses.items():
+        table.add_row(name, address, *((metrics.get(name, ""),) if metrics else ()))
     return table

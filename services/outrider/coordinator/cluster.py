@@ -18,6 +18,7 @@ from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionReport
 from outrider.coordinator.state import FleetState, new_fleet
 from outrider.errors import OutriderError
+from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.launch.process import StartFailed
 
 NAMESPACE = "outrider"
@@ -95,15 +96,19 @@ class Cluster:
         """Ray's name of this node."""
         return str(self.ray.get_runtime_context().get_node_id())
 
-    def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet) -> str:
+    def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet, metrics: MetricsAddress = NOWHERE) -> str:
         """The address of the cluster's coordinator; started here, for as long as this process lives, unless there is one. make: an empty
-        fleet of an epoch. Raises StartFailed."""
+        fleet of an epoch. metrics: where one that is started here is scraped. Raises StartFailed."""
         try:
             self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
         except ValueError:
-            self._fleet = self._start_fleet(listen, make)
+            self._fleet = self._start_fleet(listen, make, metrics)
             self._owns_fleet = True
         return str(_answer(self.ray, self._fleet.address.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
+
+    def fleet_metrics(self) -> str:
+        """Where the coordinator is scraped; empty for nowhere. Raises StartFailed when it cannot be scraped where it was to."""
+        return str(_answer(self.ray, self.fleet.metrics_url.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
 
     @property
     def fleet(self) -> Any:
@@ -141,7 +146,7 @@ class Cluster:
         self._replicas.clear()
         self._owns_fleet = False
 
-    def _start_fleet(self, listen: str, make: Callable[[int], FleetState]) -> Any:
+    def _start_fleet(self, listen: str, make: Callable[[int], FleetState], metrics: MetricsAddress) -> Any:
         options = {
             "name": ACTOR_NAME,
             "namespace": NAMESPACE,
@@ -150,7 +155,7 @@ class Cluster:
             "max_task_retries": -1,
             "scheduling_strategy": self._on_node(self.node_id),  # the address it listens at is this node's
         }
-        return self.ray.remote(FleetActor).options(**options).remote(listen, make)
+        return self.ray.remote(FleetActor).options(**options).remote(listen, make, metrics)
 
     def _on_node(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from outrider.coordinator.drafter_choice import Candidates, DrafterChoice
 from outrider.coordinator.endpoint_order import order_of
@@ -142,7 +143,7 @@ class _Search:
         near = np.flatnonzero(bounds <= worst)
         return near[np.lexsort((*self._ties(self._all_rows[near]), bounds[near]))][:num]
 
-    def _ties(self, rows: IntColumns) -> tuple[IntColumns, FloatColumns]:
+    def _ties(self, rows: IntColumns) -> tuple[npt.NDArray[np.uint64], FloatColumns]:
         """What decides between those that are equally quick, the last first."""
         verifiers = self._table.verifiers
         return verifiers.order[rows], verifiers.load.load[SESSIONS, rows] / verifiers.max_sessions[rows]
