@@ -16,12 +16,14 @@ import pytest
 
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.cli import up
-from outrider.cli.up_ray import endpoints, ray_spec
+from outrider.cli.up_ray import endpoints, ray_spec, resources_from
 from outrider.coordinator.cluster import RayMissing
+from outrider.coordinator.demands import demand_of
 from outrider.coordinator.ray_deployment import RayDeployment, RayShare
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.process import ServiceCommand
 from outrider.launch.threads import ThreadPlan
 from verifier_service.settings import parse_settings as verifier_settings
 
@@ -93,6 +95,14 @@ def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
         (("--drafters", "257"), "--drafters"),
         (("--fleet-port", "0"), "--fleet-port"),
         (("--metrics-port", "0"), "--metrics-port"),
+        (("--verifier-gpus", "1.5"), "--verifier-gpus"),
+        (("--drafter-gpus", "-1"), "--drafter-gpus"),
+        (("--drafter-gpus", "nan"), "--drafter-gpus"),
+        (("--verifier-resources", "fast"), "--verifier-resources"),
+        (("--verifier-resources", "=1"), "--verifier-resources"),
+        (("--verifier-resources", "GPU=1"), "--verifier-resources"),
+        (("--drafter-resources", "fast=0"), "--drafter-resources"),
+        (("--drafter-resources", "fast=1", "--drafter-resources", "fast=2"), "--drafter-resources"),
         (("--metrics-port", "65500", "--verifiers", "32", "--drafters", "3"), "--metrics-port"),
     ],
 )
@@ -100,6 +110,19 @@ def test_a_wrong_option_is_refused_by_its_name(arguments: tuple[str, ...], field
     with pytest.raises(InvalidRequest) as caught:
         ray_spec(given(*arguments))
     assert caught.value.field == field
+
+
+def test_each_role_asks_for_what_is_its_own() -> None:
+    args = given(
+        "--verifier-gpus", "0.5", "--verifier-resources", "fast=2", "--verifier-resources", "near=0.5", "--drafter-resources", "far=1"
+    )
+    assert ray_spec(args).target == ray_spec(given()).target
+    assert resources_from("--verifier-resources", args.verifier_resources) == {"fast": 2.0, "near": 0.5}
+    share = RayShare(verifier_gpus=0.5, verifier_resources={"fast": 2.0}, drafter_resources={"far": 1.0})
+    deployment = object.__new__(RayDeployment)
+    deployment.share = share
+    verifier, drafter = (deployment._replica(ServiceCommand(name, ()), "n") for name in ("verifier-n-0", "drafter-n-0"))
+    assert (demand_of(verifier), demand_of(drafter)) == ({"GPU": 0.5, "fast": 2.0}, {"far": 1.0})
 
 
 def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -31,8 +31,8 @@ _NODE_NAME_LEN = 8
 @dataclass(frozen=True, slots=True)
 class RayShare:
     """What this machine gives to the fleet. address: of a running cluster, empty: start one here. node_ip: of this machine in it, empty: as
-    Ray finds it. num_verifiers, num_drafters: replicas on this node. *_cpus, *_gpus: what Ray sets aside for each. fleet_port: of the
-    coordinator, when it is started here."""
+    Ray finds it. num_verifiers, num_drafters: replicas on this node. *_cpus, *_gpus, *_resources (custom ones by name): what Ray sets aside
+    for each. fleet_port: of the coordinator, when it is started here."""
 
     address: str = ""
     node_ip: str = ""
@@ -42,6 +42,8 @@ class RayShare:
     verifier_gpus: float = 0.0
     drafter_cpus: float = 0.0
     drafter_gpus: float = 0.0
+    verifier_resources: Mapping[str, float] = field(default_factory=dict)
+    drafter_resources: Mapping[str, float] = field(default_factory=dict)
     fleet_port: int = DEFAULT_FLEET_PORT
 
 
@@ -112,8 +114,10 @@ class RayDeployment:
         cluster = self._cluster
         metrics = self._metrics_address(COORDINATOR_METRICS, cluster.node_ip)
         self.coordinator = cluster.start_fleet(f"{cluster.node_ip}:{self.share.fleet_port}", metrics=metrics)
-        for command in self.commands(self.coordinator, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip):
-            self.replicas.append(cluster.start_replica(self._replica(command, cluster.node_id)))
+        commands = self.commands(self.coordinator, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip)
+        specs = [self._replica(command, cluster.node_id) for command in commands]
+        cluster.check_demands(specs)
+        self.replicas += map(cluster.start_replica, specs)
         gateway: tuple[str, ...] = (
             "-m",
             "outrider.gateway",
@@ -148,7 +152,8 @@ class RayDeployment:
         is_drafter = command.name.startswith("drafter-")
         cpus = self.share.drafter_cpus if is_drafter else self.share.verifier_cpus
         gpus = self.share.drafter_gpus if is_drafter else self.share.verifier_gpus
-        return ReplicaSpec(command, num_cpus=cpus, num_gpus=gpus, node=node)
+        resources = self.share.drafter_resources if is_drafter else self.share.verifier_resources
+        return ReplicaSpec(command, num_cpus=cpus, num_gpus=gpus, resources=dict(resources), node=node)
 
     def _claimed_cpus(self) -> float:
         """What a cluster started here says it has: the cores there are, or more where its replicas are to be given more."""
