@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 HEAD_IP, SECOND_IP = "127.0.0.2", "127.0.0.3"
-START_S, STOP_S, POLL_S = 120.0, 30.0, 0.05
+START_S, STOP_S, POLL_S = 120.0, 10.0, 0.05
 OBJECT_STORE_BYTES = 78_643_200  # Ray takes no less
 NODE_NAME = "OUTRIDER_TEST_NODE"  # in the environment of whatever runs on a node
 # On a busy machine a node's helper needs longer than the fifteen seconds after which Ray gives the node up.

@@ -332,6 +332,17 @@ def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:
     assert 0.0 < placed.token_us < 1e6
 
 
+def test_alternatives_are_found_behind_any_number_of_better_ones_of_other_bits() -> None:
+    def at_speed(name: str, step_us: float, fingerprint: str) -> Replica:
+        one = verifier(name, cost=((1, step_us),))
+        return replace(one, identity=replace(one.identity, fingerprint=fingerprint))
+
+    others = [at_speed(f"o{at}", 2 * STEP_US, "other") for at in range(MAX_LOOKED_AT + 8)]
+    slow = [at_speed(f"s{at}", (3 + at) * STEP_US, "rare") for at in range(2)]
+    placed = place(table_of([*others, *slow, at_speed("best", STEP_US, "rare")]), wish())
+    assert (placed.verifier, placed.alternatives) == ("best:1", ("s0:1", "s1:1"))
+
+
 def test_alternatives_are_the_next_best_of_the_same_bits() -> None:
     slower = [verifier(f"v{at}", cost=((1, STEP_US * (1 + at / 10)),)) for at in range(6)]
     slower[1] = replace(slower[1], identity=identity(fingerprint="others"))
