@@ -26,7 +26,7 @@ from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, VerifierPool
 from outrider.rpc.status import RemoteFailure
 from outrider.telemetry import names
 from outrider.types.fleet import PairMeasurement, Placement, PlacementWish, Role
-from outrider.types.generation import AnswerEvent, Delta, GenerationRequest
+from outrider.types.generation import AnswerEvent, Delta, DraftWishes, GenerationRequest
 
 TOKENS = [10, 11, 12, 13, 14]
 # The machine of a test may be busy: a placement may take long there, unless the test is about that.
@@ -160,15 +160,28 @@ async def test_a_cancelled_request_is_finished_too() -> None:
         assert (fleet.fleet.finished[0].num_tokens, fleet.fleet.finished[0].failure) == (1, "")
 
 
+@dataclass(frozen=True)
+class Drafts:
+    """What a placement says of them."""
+
+    drafters: tuple[str, ...] = ()
+    off: bool = False
+
+
+NO_DRAFTER = Drafts()
+
+
 @contextlib.asynccontextmanager
-async def of_three(fleet: FakeFleet, elsewhere: Callable[[PlacementWish], Placement], first: FakeVerifier) -> AsyncIterator[OfThree]:
-    """A fleet that places every request at `first`, and what leaves it as it is told."""
+async def of_three(
+    fleet: FakeFleet, elsewhere: Callable[[PlacementWish], Placement], first: FakeVerifier, drafts: Drafts = NO_DRAFTER
+) -> AsyncIterator[OfThree]:
+    """A fleet that places every request at `first`, drafted as told there, and what leaves it as it is told."""
     second, third = FakeVerifier(TOKENS), FakeVerifier(TOKENS)
     async with contextlib.AsyncExitStack() as stack:
         a, b, c = [await stack.enter_async_context(serving(verifier)) for verifier in (first, second, third)]
         for number, address in enumerate((a, b, c)):
             fleet.announce(fake_replica(f"verifier-{number}", address), 0.0)
-        fleet.choose = lambda wish: elsewhere(wish) if wish.exclude else Placement(a, (), (b,), 1.0, "")
+        fleet.choose = lambda wish: elsewhere(wish) if wish.exclude else Placement(a, drafts.drafters, (b,), 1.0, "", drafts.off)
         coordinator = await stack.enter_async_context(coordinator_over(fleet))
         at_once = FailoverLimits(handover_min_tokens=1, handover_spread_s=0.0)
         under_test = await stack.enter_async_context(
@@ -184,8 +197,8 @@ class OfThree:
     third: FakeVerifier
     addresses: tuple[str, str, str]
 
-    async def answer(self) -> tuple[int, ...]:
-        answer = await self.under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+    async def answer(self, request: GenerationRequest = REQUEST) -> tuple[int, ...]:
+        answer = await self.under_test.client.generate_once(request, timeout_s=WAIT_S)
         return tuple(answer.samples[0].token_ids)
 
 
@@ -209,6 +222,42 @@ async def test_what_leaves_its_verifier_is_placed_anew_and_goes_there(is_lost: b
     assert (rest.prefix_len, rest.max_tokens, rest.num_samples) == (whole.prefix_len + 1, whole.max_tokens - 1, 1)
     assert rest.fingerprint == whole.fingerprint
     assert sorted(one.placement_id for one in fleet.finished) == list(range(1, 2 * num_answers + 1)), "each is finished once"
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "draining"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Drafts(off=True), Drafts(("h:9",))),
+        (Drafts(off=True), NO_DRAFTER),
+        (Drafts(("h:1",)), Drafts(off=True)),
+        (Drafts(("h:1",)), NO_DRAFTER),
+    ],
+    ids=["pays now", "none known now", "pays no more", "full now"],
+)
+async def test_what_goes_on_elsewhere_is_drafted_for_as_it_is_placed_there(before: Drafts, after: Drafts, is_lost: bool) -> None:
+    fleet = FakeFleet()
+    first = FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own") if is_lost else None, draining=not is_lost)
+    first.hold = None if is_lost else Hold.BEFORE_FINISHED
+    places: list[Placement] = []
+    async with of_three(fleet, lambda wish: places[0], first, before) as three:
+        places.append(Placement(three.addresses[2], after.drafters, (), 1.0, "", after.off))
+        assert await three.answer(replace(REQUEST, draft=DraftWishes(max_len=5))) == tuple(TOKENS)
+        start, further = first.starts[0], three.third.starts[0]
+    assert (start.draft.off, tuple(start.drafters)) == (before.off, before.drafters)
+    assert (further.draft.off, tuple(further.drafters)) == (after.off, after.drafters)
+    assert further.draft.max_len == (0 if after.off else 5), "the client's wishes are not lost while drafts were off"
+
+
+async def test_what_goes_on_where_nobody_placed_it_is_drafted_for_as_before() -> None:
+    def refuse(wish: PlacementWish) -> Placement:
+        raise Overloaded("all are full")
+
+    fleet, first = FakeFleet(), FakeVerifier(TOKENS, fail=RemoteFailure("a fault of its own"))
+    async with of_three(fleet, refuse, first, Drafts(("h:1",))) as three:
+        assert await three.answer() == tuple(TOKENS)
+        starts = [*three.second.starts, *three.third.starts]
+    assert [(list(start.drafters), start.draft.off) for start in starts] == [(["h:1"], False)]
 
 
 @pytest.mark.parametrize("refusal", [Unavailable("no other verifier fits"), Overloaded("all are full")])

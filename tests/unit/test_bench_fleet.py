@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -67,6 +68,37 @@ class Watched(Coordinator):
     def hear(self, verifiers: list[int], drafters: list[int], now_s: float) -> None:
         assert all(one.num_sessions <= MAX_SESSIONS and one.num_blocks <= NUM_BLOCKS for one in self.replicas.verifiers)
         assert all(one.num_sessions <= MAX_SESSIONS for one in self.replicas.drafters)
+        super().hear(verifiers, drafters, now_s)
+
+
+@pytest.mark.parametrize("pause_s", [0.5, 1.6])
+def test_every_process_is_heard_once_in_each_pause_that_the_coordinator_asks_for(pause_s: float) -> None:
+    loop = EventLoop(SMALL, Listening)
+    assert isinstance(loop.strategy, Listening)
+    loop.strategy.pause_s = pause_s
+    loop.outcome()
+    heard = loop.strategy.heard_s
+    assert len(heard) == 6 + 10
+    assert {round(later - sooner, 6) for times in heard.values() for sooner, later in itertools.pairwise(times[1:])} == {pause_s}
+
+
+class Listening(Coordinator):
+    """Asks for a pause of its own. heard_s: when each process was heard, the first time before anything happened."""
+
+    pause_s = 0.0
+
+    def __init__(self, replicas: Replicas) -> None:
+        super().__init__(replicas)
+        self.heard_s: dict[str, list[float]] = {}
+
+    @property
+    def announce_every_s(self) -> float:
+        return self.pause_s
+
+    def hear(self, verifiers: list[int], drafters: list[int], now_s: float) -> None:
+        names = [f"v{at}" for at in verifiers] + [f"d{at}" for at in drafters]
+        for name in names:
+            self.heard_s.setdefault(name, []).append(now_s)
         super().hear(verifiers, drafters, now_s)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes_fleet import KNEE, STEP_US, drafter, identity, table_of, verifier, wish
 from outrider.coordinator.fleet_table import FleetTable
-from outrider.coordinator.placement import LOOK_AT, MAX_ALTERNATIVES, MAX_DRAFTERS, PAYS_BELOW, TRIAL_EVERY, _Search, place, room_for
+from outrider.coordinator.placement import MAX_ALTERNATIVES, MAX_DRAFTERS, MAX_LOOKED_AT, PAYS_BELOW, TRIAL_EVERY, _Search, place, room_for
 from outrider.coordinator.round_times import DRAFT_LENS, ROUND_OVERHEAD_US, drafted_us, plain_us, rows_of_steps
 from outrider.coordinator.step_times import GRID_ROWS, sampled, step_us
 from outrider.coordinator.verifier_table import MAX_KEPT_PAIRS
@@ -167,14 +167,14 @@ def check_bounds(table: FleetTable, asked: PlacementWish) -> None:
     search = _Search(table, asked, np.flatnonzero(room_for(table, asked).roomy), {})
     if len(search._rows):
         looked = search._look()
-        assert (looked.token_us >= search._bounds[: len(looked.rows)]).all()
+        assert (looked.token_us >= search._bounds).all()
 
 
 def test_the_best_is_found_among_more_than_are_looked_at_together() -> None:
-    """Bounds are built of the best of every pair, so most are too good: the search must go on past its first chunk."""
+    """Bounds are built of the best of every pair, so most are too good: the search must not end at the best bound."""
     far = [f"d{at}:1" for at in range(2)]
     tempting = {far[0]: PairMeasurement(10, 0.01), far[1]: PairMeasurement(900_000, 0.9)}  # near and useless, useful and far
-    fleet = [drafter("d0"), drafter("d1"), *(verifier(f"v{at}", pairs=tempting) for at in range(2 * LOOK_AT))]
+    fleet = [drafter("d0"), drafter("d1"), *(verifier(f"v{at}", pairs=tempting) for at in range(MAX_LOOKED_AT // 2))]
     plain = place(table_of(fleet), wish())
     assert not plain.drafters
     best = verifier("best", pairs={far[0]: PairMeasurement(9_000, 0.75)})
@@ -330,6 +330,17 @@ def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:
     placed = place(table_of([verifier("v0", cost=()), drafter("d0", draft_us=0.0)]), wish())
     assert placed.drafters == ("d0:1",)
     assert 0.0 < placed.token_us < 1e6
+
+
+def test_alternatives_are_found_behind_any_number_of_better_ones_of_other_bits() -> None:
+    def at_speed(name: str, step_us: float, fingerprint: str) -> Replica:
+        one = verifier(name, cost=((1, step_us),))
+        return replace(one, identity=replace(one.identity, fingerprint=fingerprint))
+
+    others = [at_speed(f"o{at}", 2 * STEP_US, "other") for at in range(MAX_LOOKED_AT + 8)]
+    slow = [at_speed(f"s{at}", (3 + at) * STEP_US, "rare") for at in range(2)]
+    placed = place(table_of([*others, *slow, at_speed("best", STEP_US, "rare")]), wish())
+    assert (placed.verifier, placed.alternatives) == ("best:1", ("s0:1", "s1:1"))
 
 
 def test_alternatives_are_the_next_best_of_the_same_bits() -> None:

@@ -9,17 +9,21 @@ import argparse
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.cli import up
-from outrider.cli.up_ray import ray_spec
+from outrider.cli.up_ray import endpoints, ray_spec, resources_from
 from outrider.coordinator.cluster import RayMissing
+from outrider.coordinator.demands import demand_of
 from outrider.coordinator.ray_deployment import RayDeployment, RayShare
 from outrider.errors import InvalidRequest
+from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.process import ServiceCommand
 from outrider.launch.threads import ThreadPlan
 from verifier_service.settings import parse_settings as verifier_settings
 
@@ -58,6 +62,30 @@ def test_in_a_cluster_of_several_machines_replicas_listen_where_others_reach_the
     assert verifier.membership.endpoint("10.0.0.2:4711") == "10.0.0.2:4711"
 
 
+def test_every_process_is_scraped_at_a_port_of_its_own() -> None:
+    commands = planned(RayShare(num_verifiers=2, num_drafters=1), replace(SPEC, metrics_port=9100))
+    found = {name: scraped_at(name, arguments) for name, arguments in commands.items()}
+    ports = {"drafter-n-0": 9102, "verifier-n-0": 9103, "verifier-n-1": 9104}
+    assert found == {name: MetricsAddress("127.0.0.1", port) for name, port in ports.items()}, "9100: the gateway, 9101: the coordinator"
+    assert {scraped_at(name, arguments) for name, arguments in planned(RayShare()).items()} == {NOWHERE}
+
+
+def test_in_a_cluster_of_several_machines_processes_are_scraped_where_others_reach_them() -> None:
+    commands = planned(RayShare(address="10.0.0.1:6379"), replace(SPEC, metrics_port=9100))
+    assert scraped_at("drafter-n-0", commands["drafter-n-0"]) == MetricsAddress("10.0.0.2", 9102)
+
+
+def scraped_at(name: str, arguments: tuple[str, ...]) -> MetricsAddress:
+    return (verifier_settings if name.startswith("verifier") else drafter_settings)(list(arguments)).metrics
+
+
+def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
+    addresses = {"coordinator": "h:1", "gateway": "h:2"}
+    assert [column.header for column in endpoints(addresses, {}, 1.0).columns] == ["service", "address"]
+    scraped = endpoints(addresses, {"gateway": "http://h:3/metrics"}, 1.0).columns[2]
+    assert (scraped.header, list(scraped.cells)) == ("metrics", ["", "http://h:3/metrics"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -66,12 +94,35 @@ def test_in_a_cluster_of_several_machines_replicas_listen_where_others_reach_the
         (("--verifiers", "0"), "--verifiers"),
         (("--drafters", "257"), "--drafters"),
         (("--fleet-port", "0"), "--fleet-port"),
+        (("--metrics-port", "0"), "--metrics-port"),
+        (("--verifier-gpus", "1.5"), "--verifier-gpus"),
+        (("--drafter-gpus", "-1"), "--drafter-gpus"),
+        (("--drafter-gpus", "nan"), "--drafter-gpus"),
+        (("--verifier-resources", "fast"), "--verifier-resources"),
+        (("--verifier-resources", "=1"), "--verifier-resources"),
+        (("--verifier-resources", "GPU=1"), "--verifier-resources"),
+        (("--drafter-resources", "fast=0"), "--drafter-resources"),
+        (("--drafter-resources", "fast=1", "--drafter-resources", "fast=2"), "--drafter-resources"),
+        (("--metrics-port", "65500", "--verifiers", "32", "--drafters", "3"), "--metrics-port"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(arguments: tuple[str, ...], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ray_spec(given(*arguments))
     assert caught.value.field == field
+
+
+def test_each_role_asks_for_what_is_its_own() -> None:
+    args = given(
+        "--verifier-gpus", "0.5", "--verifier-resources", "fast=2", "--verifier-resources", "near=0.5", "--drafter-resources", "far=1"
+    )
+    assert ray_spec(args).target == ray_spec(given()).target
+    assert resources_from("--verifier-resources", args.verifier_resources) == {"fast": 2.0, "near": 0.5}
+    share = RayShare(verifier_gpus=0.5, verifier_resources={"fast": 2.0}, drafter_resources={"far": 1.0})
+    deployment = object.__new__(RayDeployment)
+    deployment.share = share
+    verifier, drafter = (deployment._replica(ServiceCommand(name, ()), "n") for name in ("verifier-n-0", "drafter-n-0"))
+    assert (demand_of(verifier), demand_of(drafter)) == ({"GPU": 0.5, "fast": 2.0}, {"far": 1.0})
 
 
 def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:

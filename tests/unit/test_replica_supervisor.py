@@ -16,7 +16,7 @@ from outrider.coordinator.replica_supervisor import ReplicaSupervisor, Supervisi
 from outrider.launch.process import ServiceCommand, StartFailed
 
 START_S = 60.0
-READY = "import json, signal, sys; print(json.dumps({'ready': True, 'address': 'h:7'}), flush=True)\n"
+READY = "import json, signal, sys; print(json.dumps({'ready': True, 'address': 'h:7', 'metrics': 'http://h:8/metrics'}), flush=True)\n"
 # Drains at SIGTERM, and from before anybody may send it.
 SERVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + READY + "while True: signal.pause()\n"
 QUICK = SupervisionLimits(min_backoff_s=0.01, max_backoff_s=0.05, max_failures=3, start_s=START_S, drain_s=START_S)
@@ -40,6 +40,7 @@ def test_a_killed_process_comes_back_and_its_exit_code_is_kept(tmp_path: Path) -
         assert one.wait_ready(START_S, num_starts=2) == "h:7"
         second = one.report()
         assert second.pid not in (0, first.pid)
+        assert first.metrics == second.metrics == "http://h:8/metrics"
         assert (second.num_starts, second.exit_codes) == (2, (-signal.SIGKILL,))
         assert one.stop() == (-signal.SIGKILL, 0)
         assert one.report().has_ended

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from outrider_bench.fleet.workload import Turn, Users
 from outrider_bench.fleet.world import World
 
 USERS_PER_VERIFIER = 12
-BEAT_S, NUM_BEATS = 0.05, 10  # a tenth of the replicas beats every 50 ms
+BEAT_S = 0.05  # heartbeats that are due within so long come together
 RETRY_S = 0.1
 MIN_ACCEPTANCE, MAX_ACCEPTANCE = 0.05, 0.97
 
@@ -49,7 +50,7 @@ class EventLoop:
 
     def outcome(self) -> Outcome:
         """Run it to the last answer."""
-        if self.strategy.hears:
+        if math.isfinite(self.strategy.announce_every_s):
             self.strategy.hear(list(range(len(self._verifiers))), list(range(len(self._drafters))), 0.0)
             self._at(BEAT_S, lambda now_s: self._beat(0, now_s))
         for user in range(len(self._users)):
@@ -63,14 +64,16 @@ class EventLoop:
         heapq.heappush(self._events, (time_s, next(self._order), event))
 
     def _beat(self, slot: int, now_s: float) -> None:
-        verifiers = range(slot, len(self._verifiers), NUM_BEATS)
+        num_slots = max(1, round(self.strategy.announce_every_s / BEAT_S))
+        slot %= num_slots
+        verifiers = range(slot, len(self._verifiers), num_slots)
         for at in verifiers:
             verifier = self._verifiers[at]
             verifier.advance(now_s)
             verifier.reprice()  # drafters' loads have changed meanwhile
             self._await_end(at)
-        self.strategy.hear(list(verifiers), list(range(slot, len(self._drafters), NUM_BEATS)), now_s)
-        self._at(now_s + BEAT_S, lambda later_s: self._beat((slot + 1) % NUM_BEATS, later_s))
+        self.strategy.hear(list(verifiers), list(range(slot, len(self._drafters), num_slots)), now_s)
+        self._at(now_s + BEAT_S, lambda later_s: self._beat(slot + 1, later_s))
 
     def _turn(self, user: int, now_s: float) -> None:
         if self._asked < self._run.num_turns:

@@ -1,7 +1,8 @@
 """`outrider bench fleet --actor`: what a Place takes at a real coordinator that knows a whole fleet, over gRPC, by the clock and of a core.
 
 Two phases with the same requests one after the other, each finished when LIVE more were placed: with every replica's heartbeats at the pace
-that the coordinator asks for, as it is in service; and with none between a placement's beginning and end, for the time of a core.
+that the coordinator asks for, as it is in service (sent by a process of their own); and with none between a placement's beginning and end,
+for the time of a core.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
 from outrider_bench.facts import measurement_facts
 from outrider_bench.fleet.announced_world import CALL_TIMEOUT_S, Heartbeats, replicas_of
+from outrider_bench.fleet.announcing_process import announcing
 from outrider_bench.fleet.coordinator_process import START_S, RealCoordinator, coordinator_actor, coordinator_process
 from outrider_bench.fleet.workload import MAX_ANSWER_LEN, Users
 from outrider_bench.fleet.world import World
@@ -86,15 +87,9 @@ async def _measure(coordinator: RealCoordinator, world: World, num_places: int, 
         for _ in range(2):  # the second knows everybody: what was measured of drafters that had not joined is dropped
             await heartbeats.all_once()
         places = Places(stub, heartbeats, wishes(2 * (num_places + WARM_UP), seed))
-        sending = asyncio.create_task(heartbeats.keep_sending())
-        try:
-            num_before, begin_s = heartbeats.num_sent, time.monotonic()
+        with announcing(coordinator.address, world, seed) as others:
             served = await places.phase(num_places)
-            served.heartbeats_per_s = (heartbeats.num_sent - num_before) / (time.monotonic() - begin_s)
-        finally:
-            sending.cancel()
-            with suppress(asyncio.CancelledError):
-                await sending
+        served.heartbeats_per_s = others.heartbeats_per_s
         return {"with heartbeats": served, "without": await places.phase(num_places, coordinator)}
 
 

@@ -6,6 +6,7 @@ Must not know time beyond what it is handed.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -36,10 +37,14 @@ class Replicas:
 
 
 class Strategy(Protocol):
-    """choose: None when nobody has room now. hears: whether it lives on heartbeats."""
+    """choose: None when nobody has room now."""
 
     name: str
-    hears: bool
+
+    @property
+    def announce_every_s(self) -> float:
+        """Between heartbeats of a replica; infinite for one that does not live on heartbeats."""
+        ...
 
     def choose(self, turn: Turn, now_s: float) -> Chosen | None:
         """Where it goes."""
@@ -58,7 +63,7 @@ class RoundRobin:
     """The next verifier that has room, and the next drafter that has."""
 
     name = "round-robin"
-    hears = False
+    announce_every_s = math.inf
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -84,7 +89,7 @@ class LeastLoaded:
     """The verifier with the fewest sessions, and the drafter with the fewest."""
 
     name = "least-loaded"
-    hears = False
+    announce_every_s = math.inf
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -110,7 +115,6 @@ class Coordinator:
 
     replicas: Replicas
     name: str = "coordinator"
-    hears: bool = True
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
@@ -119,6 +123,11 @@ class Coordinator:
         self._fleet = Fleet(1, FleetLimits(max_replicas=len(verifiers) + len(drafters)))
         self._verifiers = {one.spec.endpoint: at for at, one in enumerate(verifiers)}
         self._drafters = {one.spec.endpoint: at for at, one in enumerate(drafters)}
+
+    @property
+    def announce_every_s(self) -> float:
+        """What it asks for."""
+        return self._fleet.announce_every_s
 
     def choose(self, turn: Turn, now_s: float) -> Chosen | None:
         wish = PlacementWish(

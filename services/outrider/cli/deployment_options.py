@@ -73,7 +73,8 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         type=int,
         metavar="BASE",
-        help="let Prometheus scrape the gateway at 127.0.0.1:BASE, the verifier at the next port, the drafter at the one after (off)",
+        help="let Prometheus scrape the gateway at 127.0.0.1:BASE, the verifier at the next port, the drafter at the one after (off); "
+        "with --ray the coordinator at the next port, then drafters and verifiers, at this machine's address in a cluster that is joined",
     )
     group.add_argument(
         "--shared-ngrams",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -16,12 +17,15 @@ from rich.table import Table
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import APART, TOGETHER, spec_from
 from outrider.errors import InvalidRequest
+from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
 
 WATCH_INTERVAL_S = 1.0
 REPORT_TIMEOUT_S = 10.0
 MAX_REPLICAS = 256
+MIN_RESOURCE, MAX_AMOUNT = 0.0001, 1_000_000.0  # of a GPU or custom resource; Ray counts in ten thousandths
+_OWN_OPTIONS = ("CPU", "GPU")
 
 
 def add_ray_options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +38,20 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--drafters", type=int, default=1, metavar="N", help="replicas on this machine (%(default)s)")
     for role in ("verifier", "drafter"):
         group.add_argument(f"--{role}-cpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
-        group.add_argument(f"--{role}-gpus", type=float, default=0.0, metavar="N", help=f"set aside by Ray for each {role} (%(default)g)")
+        group.add_argument(
+            f"--{role}-gpus",
+            type=float,
+            default=0.0,
+            metavar="N",
+            help=f"set aside by Ray for each {role}, a part of one or whole ones (%(default)g)",
+        )
+        group.add_argument(
+            f"--{role}-resources",
+            action="append",
+            default=[],
+            metavar="NAME=N",
+            help=f"a custom resource that each {role} needs; repeatable",
+        )
     group.add_argument("--fleet-port", type=int, default=7069, metavar="PORT", help="of the coordinator, where it is started (%(default)s)")
 
 
@@ -53,13 +70,16 @@ def run_ray(args: argparse.Namespace) -> int:
         verifier_gpus=args.verifier_gpus,
         drafter_cpus=args.drafter_cpus,
         drafter_gpus=args.drafter_gpus,
+        verifier_resources=resources_from("--verifier-resources", args.verifier_resources),
+        drafter_resources=resources_from("--drafter-resources", args.drafter_resources),
         fleet_port=args.fleet_port,
     )
     stopping = threading.Event()
     with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
         deployment = RayDeployment(spec, share)
     with deployment:
-        console.print(_table(deployment.coordinator, deployment.gateway, deployment.addresses, deployment.start_s))
+        addresses = {"coordinator": deployment.coordinator, **deployment.addresses, "gateway": deployment.gateway}
+        console.print(endpoints(addresses, deployment.metrics, deployment.start_s))
         console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
@@ -77,13 +97,19 @@ def run_ray(args: argparse.Namespace) -> int:
 
 def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
     """The deployment the options describe. Raises InvalidRequest naming an option that is wrong with --ray."""
+    from outrider.coordinator.ray_deployment import FIRST_REPLICA_METRICS
+
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
-    if args.metrics_port is not None:
-        raise InvalidRequest("--metrics-port", "is not for --ray, whose replicas may be anywhere; give --gateway-arg=--metrics-port=PORT")
     for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
         if not 0 <= count <= MAX_REPLICAS:
             raise InvalidRequest(flag, f"must be in [0, {MAX_REPLICAS}], got {count}")
+    for role in ("verifier", "drafter"):
+        _check_amount(f"--{role}-gpus", getattr(args, f"{role}_gpus"))
+        resources_from(f"--{role}-resources", getattr(args, f"{role}_resources"))
+    last = MAX_PORT + 1 - FIRST_REPLICA_METRICS - args.verifiers - args.drafters
+    if args.metrics_port is not None and not 1 <= args.metrics_port <= last:
+        raise InvalidRequest("--metrics-port", f"must be in [1, {last}], a port for each process from there on; got {args.metrics_port}")
     if not args.verifiers and not args.ray_address:
         raise InvalidRequest("--verifiers", "is 0, and a fleet of this machine alone has no others")
     if not 1 <= args.fleet_port <= 65_535:
@@ -92,6 +118,27 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
     spec = spec_from(args, args.listen)
     # Cores are lent between one verifier and its drafter; here nobody knows who drafts for whom.
     return replace(spec, threads=replace(spec.threads, lent=0))
+
+
+def resources_from(flag: str, given: Sequence[str]) -> dict[str, float]:
+    """Amounts by name, of NAME=N. Raises InvalidRequest naming the option."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, amount = text.partition("=")
+        if not name or name in found or name in _OWN_OPTIONS:
+            raise InvalidRequest(flag, f"{text!r}: a name once, and {' and '.join(_OWN_OPTIONS)} have options of their own")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            raise InvalidRequest(flag, f"{text!r} is not NAME=N, N a number") from None
+        _check_amount(flag, found[name], least=MIN_RESOURCE)
+    return found
+
+
+def _check_amount(flag: str, amount: float, least: float = 0.0) -> None:
+    """As Ray has it: a part of one, or whole ones."""
+    if not least <= amount <= MAX_AMOUNT or (amount > 1 and amount != int(amount)):
+        raise InvalidRequest(flag, f"must be in [{least:g}, {MAX_AMOUNT:g}] and whole above 1, got {amount:g}")
 
 
 def _news(replica: object) -> str:
@@ -114,8 +161,9 @@ def _tell_news(progress: Console, told: dict[str, str], replica_id: str, news: s
         progress.print(f"{replica_id}: {news or 'is well'}", markup=False)
 
 
-def _table(coordinator: str, gateway: str, replicas: dict[str, str], start_s: float) -> Table:
-    table = Table("service", "address", title=f"up in {start_s:.1f} s")
-    for name, address in {"coordinator": coordinator, **replicas, "gateway": gateway}.items():
-        table.add_row(name, address)
+def endpoints(addresses: Mapping[str, str], metrics: Mapping[str, str], start_s: float) -> Table:
+    """Who listens where, and is scraped where if any is, by name."""
+    table = Table("service", "address", *(("metrics",) if metrics else ()), title=f"up in {start_s:.1f} s")
+    for name, address in addresses.items():
+        table.add_row(name, address, *((metrics.get(name, ""),) if metrics else ()))
     return table

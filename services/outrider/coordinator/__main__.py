@@ -7,13 +7,12 @@ it knew, replicas tell the next one within a heartbeat: nothing is kept on disk.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
 import time
 from collections.abc import Sequence
 
-from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, serve_fleet
+from outrider.coordinator.server import READY_NAME, STOP_GRACE_S, metrics_refresher, serve_fleet
 from outrider.coordinator.servicer import FleetServicer
 from outrider.coordinator.state import FleetState, new_epoch, new_fleet
 from outrider.coordinator.waking_clock import WakingClock
@@ -23,7 +22,6 @@ from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_opt
 from outrider.rpc.server import run_service, run_until_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7069"
-REFRESH_TIMEOUT_S = 2.0  # the event loop owns what a scrape reads; one that is stuck must not hold the scraper
 _EPILOG = """example:
 
   python -m outrider.coordinator --listen 127.0.0.1:7069
@@ -34,16 +32,9 @@ _EPILOG = """example:
 
 async def serve(listen: Sequence[str], state: FleetState, metrics: MetricsAddress = NOWHERE) -> None:
     """Until a signal."""
-    loop, clock = asyncio.get_running_loop(), WakingClock(time.monotonic)
+    clock = WakingClock(time.monotonic)
     servicer = FleetServicer(state, clock)
-
-    async def refresh() -> None:
-        servicer.refresh_metrics()
-
-    def refresh_there() -> None:
-        asyncio.run_coroutine_threadsafe(refresh(), loop).result(REFRESH_TIMEOUT_S)
-
-    with serving_metrics(metrics, servicer.metrics, refresh_there) as metrics_url:
+    with serving_metrics(metrics, servicer.metrics, metrics_refresher(servicer)) as metrics_url:
         server = await serve_fleet(listen, servicer, clock)
         await run_until_signal(server, READY_NAME, None, STOP_GRACE_S, metrics_url)
 

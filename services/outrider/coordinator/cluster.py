@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from outrider.coordinator.cluster_door import prepare_to_join
+from outrider.coordinator.demands import demand_of, problem_with, told
 from outrider.coordinator.fleet_actor import ACTOR_NAME, FleetActor
 from outrider.coordinator.replica_actor import ReplicaActor, ReplicaSpec
 from outrider.coordinator.replica_supervisor import SupervisionReport
 from outrider.coordinator.state import FleetState, new_fleet
 from outrider.errors import OutriderError
+from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.launch.process import StartFailed
 
 NAMESPACE = "outrider"
@@ -46,14 +49,28 @@ class ClusterOptions:
 class ReplicaHandle:
     """One replica's actor. Calls raise StartFailed when the actor does not answer in time."""
 
-    def __init__(self, ray: Any, replica_id: str, actor: Any) -> None:
+    def __init__(self, ray: Any, spec: ReplicaSpec, actor: Any) -> None:
         self.ray = ray
-        self.replica_id = replica_id
+        self.replica_id = spec.command.name
         self.actor = actor
+        self._spec = spec
 
     def wait_ready(self, timeout_s: float, num_starts: int = 1) -> str:
-        """The service's address. Raises StartFailed, also when no node has the resources it asks for."""
+        """The service's address. Raises StartFailed, also when what it asks for does not become free within ACTOR_TIMEOUT_S."""
+        self._wait_placed()
         return str(_answer(self.ray, self.actor.wait_ready.remote(timeout_s, num_starts), timeout_s + ACTOR_TIMEOUT_S, self.replica_id))
+
+    def _wait_placed(self) -> None:
+        from ray.exceptions import GetTimeoutError, RayActorError
+
+        try:
+            self.ray.get(self.actor.pid.remote(), timeout=ACTOR_TIMEOUT_S)
+        except GetTimeoutError as error:
+            demand, free = demand_of(self._spec), self.ray.available_resources()
+            asked = f"{self.replica_id} asks for {told(demand)}, and was given no place within {ACTOR_TIMEOUT_S:g} s"
+            raise StartFailed(f"{asked}: free in the cluster are {told({name: free.get(name, 0.0) for name in demand})}") from error
+        except RayActorError as error:
+            raise StartFailed(f"{self.replica_id}: {error}") from error
 
     def report(self, timeout_s: float = ACTOR_TIMEOUT_S) -> SupervisionReport:
         """What became of the service so far."""
@@ -72,6 +89,8 @@ class Cluster:
         self.ray: Any = None
 
     def __enter__(self) -> Cluster:
+        if self._options.address:
+            prepare_to_join(self._options.address, os.environ)
         self.ray = _import_ray()
         try:
             self.ray.init(**self._init_options())
@@ -95,21 +114,31 @@ class Cluster:
         """Ray's name of this node."""
         return str(self.ray.get_runtime_context().get_node_id())
 
-    def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet) -> str:
+    def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet, metrics: MetricsAddress = NOWHERE) -> str:
         """The address of the cluster's coordinator; started here, for as long as this process lives, unless there is one. make: an empty
-        fleet of an epoch. Raises StartFailed."""
+        fleet of an epoch. metrics: where one that is started here is scraped. Raises StartFailed."""
         try:
             self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
         except ValueError:
-            self._fleet = self._start_fleet(listen, make)
+            self._fleet = self._start_fleet(listen, make, metrics)
             self._owns_fleet = True
         return str(_answer(self.ray, self._fleet.address.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
+
+    def fleet_metrics(self) -> str:
+        """Where the coordinator is scraped; empty for nowhere. Raises StartFailed when it cannot be scraped where it was to."""
+        return str(_answer(self.ray, self.fleet.metrics_url.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
 
     @property
     def fleet(self) -> Any:
         """The coordinator's actor; only after `start_fleet`."""
         assert self._fleet is not None
         return self._fleet
+
+    def check_demands(self, specs: Sequence[ReplicaSpec]) -> None:
+        """Raises StartFailed when the cluster's nodes, as they are now, can never run these, whatever becomes free."""
+        nodes = {node["NodeID"]: node["Resources"] for node in self.ray.nodes() if node["Alive"]}
+        if problem := problem_with(specs, nodes):
+            raise StartFailed(problem)
 
     def start_replica(self, spec: ReplicaSpec) -> ReplicaHandle:
         """Ask for an actor with the replica's resources; it starts the service by itself."""
@@ -126,7 +155,7 @@ class Cluster:
         if spec.node:
             options["scheduling_strategy"] = self._on_node(spec.node)
         actor = self.ray.remote(ReplicaActor).options(**options).remote(spec)
-        handle = ReplicaHandle(self.ray, spec.command.name, actor)
+        handle = ReplicaHandle(self.ray, spec, actor)
         self._replicas.append(handle)
         return handle
 
@@ -141,7 +170,7 @@ class Cluster:
         self._replicas.clear()
         self._owns_fleet = False
 
-    def _start_fleet(self, listen: str, make: Callable[[int], FleetState]) -> Any:
+    def _start_fleet(self, listen: str, make: Callable[[int], FleetState], metrics: MetricsAddress) -> Any:
         options = {
             "name": ACTOR_NAME,
             "namespace": NAMESPACE,
@@ -150,7 +179,7 @@ class Cluster:
             "max_task_retries": -1,
             "scheduling_strategy": self._on_node(self.node_id),  # the address it listens at is this node's
         }
-        return self.ray.remote(FleetActor).options(**options).remote(listen, make)
+        return self.ray.remote(FleetActor).options(**options).remote(listen, make, metrics)
 
     def _on_node(self, node: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -188,6 +217,6 @@ def _answer(ray: Any, reference: Any, timeout_s: float, name: str) -> Any:
     try:
         return ray.get(reference, timeout=timeout_s)
     except GetTimeoutError as error:
-        raise StartFailed(f"the actor of {name} did not answer within {timeout_s:g} s; has a node the resources it asks for?") from error
+        raise StartFailed(f"the actor of {name} did not answer within {timeout_s:g} s") from error
     except (RayTaskError, RayActorError) as error:
         raise StartFailed(f"{name}: {error}") from error

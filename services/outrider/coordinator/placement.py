@@ -2,9 +2,9 @@
 
 What is made small is the expected time of a token: of a round of the pair divided by the tokens it brings (round_times.py), and the time
 until the first one (waiting behind others, reading what of the prefix is not warm) spread over the first SPREAD_TOKENS. Verifiers
-are ordered by a bound that no drafter could beat (the nearest and likeliest pair, the quickest drafter), then looked at with real
-drafters in this order, LOOK_AT of them at once, until the next bound is no better than the best one found, or MAX_LOOKED_AT were seen:
-so the choice is the best of all unless more than MAX_LOOKED_AT bounds are better than it.
+are ordered by a bound that no drafter could beat (the nearest and likeliest pair, the quickest drafter), and the MAX_LOOKED_AT best are
+looked at with real drafters: so the choice is the best of all unless more than MAX_LOOKED_AT bounds are better than it. They are looked at
+all at once: sixteen at a time until no bound was better took twice as long, for in a fleet under load nearly all had to be seen.
 Equally quick verifiers are taken by load, then by endpoint. One of TRIAL_EVERY requests, told by its id, also
 tries a drafter that its verifier has never met: a pair that UNKNOWN_ROUND_TRIP_US makes look useless would never be measured otherwise.
 Must not know leases, tenants or what was placed before.
@@ -12,11 +12,12 @@ Must not know leases, tenants or what was placed before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from outrider.coordinator.drafter_choice import Candidates, DrafterChoice
 from outrider.coordinator.endpoint_order import order_of
@@ -31,7 +32,7 @@ from outrider.types.fleet import Placement, PlacementWish, Role
 MAX_DRAFTERS = 2
 MAX_ALTERNATIVES = 3
 # `outrider bench fleet` with 256 verifiers: looking at 32 or at 128 made no difference to any user.
-LOOK_AT, MAX_LOOKED_AT = 16, 64
+MAX_LOOKED_AT = 64
 # The time until the first token is spread over so many at most: fewer than most answers have, because a prompt that is read holds up
 # everybody else at that verifier too. `outrider bench fleet --quick`, answers of 180 tokens on average: 64 / 128 / 256 gave 54 / 60 / 116
 # ms a token at p99, 104 / 133 / 227 ms to the median first token, 40,400 / 40,000 / 39,000 tokens/s.
@@ -53,13 +54,13 @@ class Room:
     used_share: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Looked:
-    """Verifiers looked at so far: their rows, expected microseconds a token, and drafters. decode_us: as of Placement."""
+    """Verifiers looked at: their rows, expected microseconds a token, and drafters (None: not wanted). decode_us: as of Placement."""
 
     rows: IntColumns
     token_us: FloatColumns
-    candidates: list[Candidates]
+    candidates: Candidates | None
     plain_us: FloatColumns
     decode_us: FloatColumns
 
@@ -109,11 +110,10 @@ class _Search:
         opening = opening_us / min(wish.max_tokens, SPREAD_TOKENS)
         pace = verifiers.pace[rows]
         bounds = np.round(opening + pace * np.minimum(plain, self._least_us(rows, steps_us, num_sessions)), _DIGITS)
-        crowding = verifiers.load.load[SESSIONS, rows] / verifiers.max_sessions[rows]
-        best_first = np.lexsort((verifiers.order[rows], crowding, bounds))
-        self._rows, self._bounds = rows[best_first], bounds[best_first]
-        self._num_sessions, self._steps_us = num_sessions[best_first], steps_us[best_first]
-        self._plain, self._opening, self._pace = plain[best_first], opening[best_first], pace[best_first]
+        self._all_rows, self._all_bounds = rows, bounds
+        at = self._most_promising(MAX_LOOKED_AT)
+        self._rows, self._bounds, self._num_sessions, self._steps_us = rows[at], bounds[at], num_sessions[at], steps_us[at]
+        self._plain, self._opening, self._pace = plain[at], opening[at], pace[at]
 
     def placement(self) -> Placement:
         """The best of those looked at."""
@@ -136,6 +136,18 @@ class _Search:
             decode_us=decode_us,
         )
 
+    def _most_promising(self, num: int) -> IntColumns:
+        """Places of the `num` best bounds, best first. Only those that may be among them are put in order: a third of the time of all."""
+        bounds = self._all_bounds
+        worst = np.partition(bounds, num - 1)[num - 1] if len(bounds) > num else np.inf
+        near = np.flatnonzero(bounds <= worst)
+        return near[np.lexsort((*self._ties(self._all_rows[near]), bounds[near]))][:num]
+
+    def _ties(self, rows: IntColumns) -> tuple[npt.NDArray[np.uint64], FloatColumns]:
+        """What decides between those that are equally quick, the last first."""
+        verifiers = self._table.verifiers
+        return verifiers.order[rows], verifiers.load.load[SESSIONS, rows] / verifiers.max_sessions[rows]
+
     def _least_us(self, rows: IntColumns, steps_us: FloatColumns, num_sessions: IntColumns) -> FloatColumns:
         """[S] microseconds a token that no drafter of the fleet could beat."""
         if self._drafters is None:
@@ -149,37 +161,23 @@ class _Search:
         return least
 
     def _look(self) -> _Looked:
-        """Chunk by chunk, until no other could be better."""
-        looked = _Looked(self._rows[:0], self._bounds[:0], [], self._plain[:0], self._plain[:0])
-        for begin in range(0, min(MAX_LOOKED_AT, len(self._rows)), LOOK_AT):
-            if begin and looked.token_us.min() <= self._bounds[begin]:
-                break
-            self._look_at(looked, slice(begin, begin + LOOK_AT))
-        return looked
-
-    def _look_at(self, looked: _Looked, part: slice) -> None:
-        rows, best = self._rows[part], self._plain[part]
+        """At those with the best bounds."""
+        best, candidates = self._plain, None
         if self._drafters is not None:
-            candidates = self._drafters.candidates(rows, self._steps_us[part], self._num_sessions[part])
-            looked.candidates.append(candidates)
+            candidates = self._drafters.candidates(self._rows, self._steps_us, self._num_sessions)
             drafted = candidates.token_us.min(axis=1)
             best = np.where(drafted < PAYS_BELOW * best, drafted, best)
-        looked.rows = np.concatenate((looked.rows, rows))
-        looked.plain_us = np.concatenate((looked.plain_us, self._plain[part]))
-        looked.decode_us = np.concatenate((looked.decode_us, best))
-        looked.token_us = np.concatenate((looked.token_us, np.round(self._opening[part] + self._pace[part] * best, _DIGITS)))
+        token_us = np.round(self._opening + self._pace * best, _DIGITS)
+        return _Looked(self._rows, token_us, candidates, self._plain, best)
 
     def _best_first(self, rows: IntColumns, token_us: FloatColumns) -> list[int]:
-        verifiers = self._table.verifiers
-        crowding = verifiers.load.load[SESSIONS, rows] / verifiers.max_sessions[rows]
-        return [int(at) for at in np.lexsort((verifiers.order[rows], crowding, token_us))]
+        return [int(at) for at in np.lexsort((*self._ties(rows), token_us))]
 
     def _drafters_of(self, looked: _Looked, chosen: int) -> list[int]:
         """Rows of the drafters that pay, best first: the best one, and spare ones beside it."""
-        if self._drafters is None:
+        if looked.candidates is None:
             return []
-        candidates, at = looked.candidates[chosen // LOOK_AT], chosen % LOOK_AT
-        rows, token_us = candidates.rows[at], candidates.token_us[at]
+        rows, token_us = looked.candidates.rows[chosen], looked.candidates.token_us[chosen]
         table = self._table.drafters
         paying = np.flatnonzero(token_us < PAYS_BELOW * looked.plain_us[chosen])
         # Guesses that are there in time are worth the same from any drafter: the one with the most time to spare is taken.
@@ -200,25 +198,30 @@ class _Search:
 
     def _has_candidates(self, looked: _Looked, chosen: int) -> bool:
         """Whether the chosen verifier could have any drafter."""
-        return self._drafters is not None and bool((looked.candidates[chosen // LOOK_AT].rows[chosen % LOOK_AT] != NOBODY).any())
+        return looked.candidates is not None and bool((looked.candidates.rows[chosen] != NOBODY).any())
 
     def _alternatives(self, looked: _Looked, chosen: int) -> tuple[str, ...]:
         """Of the same fingerprint, whose picks are the same bits: those looked at, then those with the next best bounds."""
         verifiers = self._table.verifiers
         fingerprint = verifiers.fingerprint[looked.rows[chosen]]
         seen = [int(looked.rows[at]) for at in self._best_first(looked.rows, looked.token_us)]
-        alike: Sequence[int] = [row for row in seen if verifiers.fingerprint[row] == fingerprint and row != looked.rows[chosen]]
+        alike = [row for row in seen if verifiers.fingerprint[row] == fingerprint and row != looked.rows[chosen]]
         if len(alike) < MAX_ALTERNATIVES:
-            unseen = self._rows[len(looked.rows) :]
-            alike = [*alike, *unseen[verifiers.fingerprint[unseen] == fingerprint][:MAX_ALTERNATIVES].tolist()]
+            alike += [row for row in self._in_order_of(int(fingerprint)) if row not in seen]
         return tuple(verifiers.endpoints[row] for row in alike[:MAX_ALTERNATIVES])
+
+    def _in_order_of(self, fingerprint: int) -> list[int]:
+        """Rows of everybody with room and this fingerprint, best bound first."""
+        same = self._table.verifiers.fingerprint[self._all_rows] == fingerprint
+        rows, bounds = self._all_rows[same], self._all_bounds[same]
+        return [int(rows[at]) for at in self._best_first(rows, bounds)]
 
     def _reason(self, looked: _Looked, chosen: int, num_drafters: int) -> str:
         how = f"with {num_drafters} drafters" if num_drafters else "plainly"
         if not num_drafters and self._drafters is not None:
             how += ": drafting would not pay" if self._has_candidates(looked, chosen) else ": no drafter fits and has room"
         quickest = f"{looked.token_us[chosen]:.0f} us a token {how}"
-        return f"{quickest}; best of {len(looked.rows)} looked at, {len(self._rows)} with room"
+        return f"{quickest}; best of {len(looked.rows)} looked at, {len(self._all_rows)} with room"
 
 
 def _fitting(table: FleetTable, wish: PlacementWish) -> Mask:

@@ -38,8 +38,8 @@ class SupervisionLimits:
 
 @dataclass(frozen=True, slots=True)
 class SupervisionReport:
-    """pid, address: of the running process; 0 and empty while none is ready. exit_codes: the latest, oldest first. problem: a sentence, of
-    the last failure. has_ended: no process will be started any more."""
+    """pid, address, metrics (where it is scraped): of the running process; 0 and empty while none is ready. exit_codes: the latest, oldest
+    first. problem: a sentence, of the last failure. has_ended: no process will be started any more."""
 
     pid: int
     address: str
@@ -47,6 +47,7 @@ class SupervisionReport:
     exit_codes: tuple[int, ...]
     problem: str
     has_ended: bool
+    metrics: str = ""
 
 
 class ReplicaSupervisor:
@@ -121,17 +122,19 @@ class ReplicaSupervisor:
             ready = process.wait_ready(time.monotonic() + self._limits.start_s)
         except StartFailed as error:
             return process.stop(self._limits.drain_s), str(error)
-        self._publish(pid=process.pid, address=str(ready.get("address", "")))
+        self._publish(pid=process.pid, address=str(ready.get("address", "")), metrics=str(ready.get("metrics", "")))
         while process.exit_code is None and not self._stopping.wait(WATCH_INTERVAL_S):
             pass
         code = process.stop(self._limits.drain_s)
         return code, f"it ended with exit code {code}"
 
-    def _publish(self, *, pid: int = 0, address: str = "", num_starts: int = 0, problem: str = "", has_ended: bool = False) -> None:
+    def _publish(
+        self, *, pid: int = 0, address: str = "", metrics: str = "", num_starts: int = 0, problem: str = "", has_ended: bool = False
+    ) -> None:
         with self._changed:
             known = self._report
             self._report = SupervisionReport(
-                pid, address, num_starts or known.num_starts, tuple(self._exits), problem or known.problem, has_ended
+                pid, address, num_starts or known.num_starts, tuple(self._exits), problem or known.problem, has_ended, metrics
             )
             self._changed.notify_all()
 

@@ -39,13 +39,20 @@ _NEEDS_NO_DRAFTER = ("plain", "lookup")
 
 
 class PlacedRequest:
-    """request: with its route. place_rest: asks where one sample goes on that leaves this address after so many tokens. `count` every
-    message on its way to the client. further: places of samples that left their verifier, held until the request ends."""
+    """request: with its route. place_rest: asks where one sample goes on that leaves this address after so many tokens; route_of: what
+    follows from the answer. `count` every message on its way to the client. further: places of samples that left their verifier, held until
+    the request ends."""
 
-    def __init__(self, request: ResolvedRequest, place_rest: Callable[[str, int], Awaitable[Placed | None]] | None = None) -> None:
+    def __init__(
+        self,
+        request: ResolvedRequest,
+        place_rest: Callable[[str, int], Awaitable[Placed | None]] | None = None,
+        route_of: Callable[[Placed], Route] = lambda placed: ANYWHERE,
+    ) -> None:
         self.request = request
         self.further: list[Placed] = []
         self._place_rest = place_rest
+        self._route_of = route_of
         self._num_further = 0
         self.num_tokens = 0
         self.first_s = 0.0  # time.monotonic() of the first tokens
@@ -75,7 +82,7 @@ class PlacedRequest:
         if placed is None:
             return ANYWHERE
         self.further.append(placed)
-        return Route((placed.answer.verifier, *placed.answer.alternatives), tuple(placed.answer.drafters))
+        return self._route_of(placed)
 
     @property
     def token_us(self) -> float:
@@ -115,7 +122,11 @@ class Placing:
         async def place_rest(left: str, num_tokens: int) -> Placed | None:
             return await self._ask(coordinators, rest_of(wish, next(numbers), left, num_tokens), metadata)
 
-        routed = PlacedRequest(request if placed is None else self._routed(request, placed), place_rest)
+        def route_of(answered: Placed) -> Route:
+            return self._route_of(request, answered)
+
+        here = request if placed is None else replace(request, route=route_of(placed))
+        routed = PlacedRequest(here, place_rest, route_of)
         try:
             async with self._held(placed, routed):
                 yield routed
@@ -155,11 +166,10 @@ class Placing:
     def _count(self, outcome: str) -> None:
         self._metrics.add(names.NUM_PLACEMENTS, {Label.SERVICE: "gateway", Label.OUTCOME: outcome})
 
-    def _routed(self, request: ResolvedRequest, placed: Placed) -> ResolvedRequest:
+    def _route_of(self, request: ResolvedRequest, placed: Placed) -> Route:
         answer = placed.answer
         drafts_off = wants_drafts(request) and answer.drafts_off and answer.verifier not in self._self_drafting
-        route = Route((answer.verifier, *answer.alternatives), tuple(answer.drafters), drafts_off)
-        return replace(request, route=route)
+        return Route((answer.verifier, *answer.alternatives), tuple(answer.drafters), drafts_off)
 
 
 def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:

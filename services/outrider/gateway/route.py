@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from outrider.v1 import generation_pb2 as pb
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -17,6 +19,15 @@ class Route:
     verifiers: tuple[str, ...] = ()
     drafters: tuple[str, ...] = ()
     drafts_off: bool = False
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether anybody said where; else drafters and drafts_off say nothing."""
+        return bool(self.verifiers)
+
+    def draft_options(self, asked: pb.DraftOptions) -> pb.DraftOptions:
+        """What a verifier is told of drafts. asked: by the client."""
+        return pb.DraftOptions(off=True) if self.drafts_off else asked
 
 
 ANYWHERE = Route()

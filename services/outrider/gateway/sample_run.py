@@ -47,7 +47,7 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
         max_tokens=request.max_tokens,
         stop_token_ids=sorted(checked.stop_token_ids),
         top_logprobs=checked.top_logprobs,
-        draft=pb.DraftOptions(off=True) if request.route.drafts_off else checked.draft,
+        draft=request.route.draft_options(checked.draft),
         drafters=request.route.drafters,
         acceptance=acceptance_to_proto(checked.acceptance),
         adapter=checked.adapter,
