@@ -15,7 +15,9 @@ from outrider_bench.chaos.driver import tokens_differing
 from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_schedule
 from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Struck, longest_by_kind
 from outrider_bench.chaos.wire import Wire, Wires
+from outrider_bench.machine import Machine
 
+HERE = Machine("127.0.0.1")
 WAIT_S = 30.0
 SILENCE_S = 0.2  # how long nothing must come; longer makes the test surer, never wrong
 
@@ -91,7 +93,7 @@ def wired() -> Iterator[tuple[Wires, Wire]]:
         probe.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{probe.getsockname()[1]}"
     with Wires() as wires:
-        yield wires, wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+        yield wires, wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
     server.shutdown(socket.SHUT_RDWR)
     server.close()
 
@@ -150,7 +152,7 @@ def test_a_caller_that_resets_ends_the_connection_to_whom_it_called() -> None:
         probe.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{probe.getsockname()[1]}"
     with server, Wires() as wires:
-        wire = wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
         client = _call(wire)
         client.sendall(b"one")
         far, _ = server.accept()

@@ -1,7 +1,8 @@
 """`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped, cut off, drained.
 
 Answers are recorded undisturbed, then asked again, 16 at a time, while a seeded schedule of faults strikes real processes on three machines
-of their own addresses. One verifier at least is left well by every fault; which one, nobody is told.
+(network namespaces, or loopback addresses where these are not permitted). One verifier at least is left well by every fault; which one,
+nobody is told.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from outrider.v1 import identity_pb2, sampling_pb2
 from outrider_bench.chaos.askers import Askers, Harvest, ask_once
 from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_schedule
-from outrider_bench.chaos.site import POLL_S, SLOW_S, Replica, Site
+from outrider_bench.chaos.site import NUM_MACHINES, POLL_S, SLOW_S, UNPLUGGABLE, Replica, Site
 from outrider_bench.chaos.stalls import Struck, longest_by_kind
 from outrider_bench.facts import measurement_facts
+from outrider_bench.machines_wish import Machines, MachinesWish, machines_for
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import make_prompts
 
@@ -88,6 +90,12 @@ class Havoc:
         site = self.site
         if fault.kind is Kind.KILL_COORDINATOR:
             return partial(site.kill_coordinators, self._coordinators(fault)), site.start_coordinators
+        if fault.kind is Kind.CUT_COORDINATOR:
+            coordinators = self._coordinators(fault)
+            return partial(site.cut_coordinators, coordinators), partial(site.mend_coordinators, coordinators)
+        if fault.kind is Kind.UNPLUG_MACHINE:
+            machine = self._machine(fault)
+            return partial(site.unplug, machine), partial(site.plug, machine)
         begin, end = {
             Kind.KILL_VERIFIER: (site.kill, None),
             Kind.KILL_DRAFTER: (site.kill, None),
@@ -107,6 +115,17 @@ class Havoc:
         coordinators = self.site.coordinators
         self._await(lambda: all(one.is_serving() for one in coordinators), fault.kind)
         return coordinators if fault.target % ALL_COORDINATORS_EVERY == 0 else [coordinators[fault.target % len(coordinators)]]
+
+    def _machine(self, fault: Fault) -> int:
+        """The number of one without which a verifier is left well. Raises OutriderError when there is none in time."""
+        may: list[int] = []
+
+        def are_some() -> bool:
+            may[:] = [number for number in UNPLUGGABLE if self.site.may_unplug(number)]
+            return bool(may)
+
+        self._await(are_some, fault.kind)
+        return may[fault.target % len(may)]
 
     def _victim(self, fault: Fault) -> Replica:
         """Of those who are well; of verifiers, one must remain. Raises OutriderError when none gets well in time."""
@@ -132,7 +151,12 @@ def run(args: argparse.Namespace) -> int:
     """Strike, compare, print; 1 when anything was lost, differs or leaked, a drain ended badly, or a coordinator lacks a replica."""
     num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
     console = make_console()
-    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder, make_progress() as progress, site_of(args, Path(folder)) as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder,
+        machines_for(MachinesWish(args.machines), NUM_MACHINES, console) as machines,
+        make_progress() as progress,
+        site_of(args, Path(folder), machines) as site,
+    ):
         requests = make_requests(site.gateway, args.prompt_seed)
         truth = ask_once(site.gateway, requests)
         havoc = Havoc(site)
@@ -143,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
         took_s = time.monotonic() - begun_s
         leaks = find_leaks(site)
         unknown = find_unknown(site)
-    report = make_report(askers.harvest, truth, havoc, leaks, took_s) | {"replicas_unknown": unknown}
+    report = make_report(askers.harvest, truth, havoc, leaks, took_s) | {"replicas_unknown": unknown, "machines": machines.kind}
     console.print(stall_table(havoc, askers.harvest))
     for number, error in askers.harvest.errors[:8]:
         console.print(f"lost: request {number}: {error}", markup=False)
@@ -154,9 +178,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if not any(report[count] for count in MUST_BE_NONE) else 1
 
 
-def site_of(args: argparse.Namespace, folder: Path) -> Site:
-    """The machines, with the models that the command line names."""
-    return Site(model_path(args.target), model_path(args.draft), folder)
+def site_of(args: argparse.Namespace, folder: Path, machines: Machines) -> Site:
+    """What runs on the machines, with the models that the command line names."""
+    return Site(model_path(args.target), model_path(args.draft), folder, machines)
 
 
 def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider_bench.chaos.schedule import OF_VERIFIERS, Kind
+from outrider_bench.chaos.schedule import HITS_VERIFIERS, Kind
 
 JUST_BEFORE_S = 0.25  # a gap that begins so soon after a fault is of its making: a delta was on its way
 
@@ -47,4 +47,4 @@ def longest_by_kind(gaps: Iterable[Gap], struck: Sequence[Struck]) -> Mapping[Ki
 
 def _gravest(gap: Gap, struck: Sequence[Struck]) -> Kind | None:
     met = [fault.kind for fault in struck if fault.at_s <= gap.end_s and fault.until_s >= gap.begin_s - JUST_BEFORE_S]
-    return min(met, key=lambda kind: (kind not in OF_VERIFIERS, list(Kind).index(kind)), default=None)
+    return min(met, key=lambda kind: (kind not in HITS_VERIFIERS, list(Kind).index(kind)), default=None)
