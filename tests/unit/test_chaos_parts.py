@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from outrider_bench.chaos.driver import tokens_differing
+from outrider_bench.chaos.phase import tokens_differing
 from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_schedule
 from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Struck, longest_by_kind
 from outrider_bench.chaos.wire import Wire, Wires

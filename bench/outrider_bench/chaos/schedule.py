@@ -58,6 +58,21 @@ class Fault:
     lasts_s: float
 
 
+LONE_KINDS = (Kind.KILL_DRAFTER, Kind.STOP_DRAFTER)
+LONE_GAP_S = 1.5  # until after a loss the next request has drafters again
+
+
+def make_lone_schedule(num_faults: int, seed: int) -> list[Fault]:
+    """num_faults of LONE_KINDS in turns, each over before the next one."""
+    luck = Random(seed)
+    kinds = [LONE_KINDS[number % len(LONE_KINDS)] for number in range(num_faults)]
+    lasts_s = [0.0 if kind in MOMENTARY else luck.uniform(*LASTS_S) for kind in kinds]
+    return [
+        Fault(kind, LONE_GAP_S + before_s, luck.randrange(1 << 16), last_s)
+        for kind, before_s, last_s in zip(kinds, [0.0, *lasts_s], lasts_s, strict=False)
+    ]
+
+
 def make_schedule(num_faults: int, seed: int) -> list[Fault]:
     """num_faults in random order, in SHARES' proportions; of few, one of each kind first."""
     luck = Random(seed)

@@ -145,6 +145,14 @@ class Site:
         """Return once it answers; raises Unavailable when it does not."""
         await_serving(replica, self._folder)
 
+    def num_sessions(self, drafter: Replica) -> int:
+        """That it holds at present; 0 when it does not answer."""
+        try:
+            with Connection(drafter.endpoint) as connection:
+                return connection.drafter_info().live.sessions
+        except OutriderError:
+            return 0
+
     # --- faults -----------------------------------------------------------------------------------------------------------
 
     def kill(self, replica: Replica) -> None:
