@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,9 @@ machines = SwitchedMachines(2)
 print(machines.interface, flush=True)
 sys.stdin.read()
 """
+
+
+ATTEMPT = ("unshare", "--net", "sh", "-c", "ip link add one type bridge && ip link add two type veth peer name three")
 
 
 def _problem() -> str | None:
@@ -71,6 +75,12 @@ def _meet(caller: Machine, called: Machine) -> tuple[socket.socket, socket.socke
     far.settimeout(WAIT_S)
     assert caller.namespace is None or host == caller.host
     return near, far
+
+
+def test_they_are_there_wherever_the_tools_of_the_system_can_make_them() -> None:
+    """Else a fault of ours would look like a machine where they are not permitted, and every other test here would go the way out."""
+    can = bool(shutil.which("unshare")) and subprocess.run(ATTEMPT, capture_output=True, timeout=WAIT_S, check=False).returncode == 0
+    assert PROBLEM is None or not can, PROBLEM
 
 
 def test_each_reaches_every_other_and_we_reach_all(machines: SwitchedMachines | LoopbackMachines) -> None:
