@@ -276,7 +276,7 @@ async def test_a_client_that_falls_off_the_network_is_not_kept_for_ever(monkeypa
     monkeypatch.setattr(rpc_server, "SERVER_KEEPALIVE_TIME_MS", 300)
     monkeypatch.setattr(rpc_server, "KEEPALIVE_TIMEOUT_MS", 300)
     subject = Subject()
-    async with serve(subject, "127.0.0.1:0") as server:
+    async with serve(subject) as (server, _, _):
         with Wires() as wires:
             wire = wires.add(Machine("127.0.0.1"), free_address("127.0.0.1"), server.address)
             async with open_channel(wire.listen) as channel:

@@ -56,7 +56,8 @@ class Wire:
         both = [asyncio.create_task(self._carry(reader, far_writer)), asyncio.create_task(self._carry(far_reader, writer))]
         self._carrying.update(both)
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.CancelledError):  # the end of all wires; asyncio would print it as a fault of this connection
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in both:
                 task.cancel()
