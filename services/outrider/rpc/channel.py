@@ -16,8 +16,8 @@ from outrider.rpc.address import check_address
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 KEEPALIVE_TIME_MS = 20_000
-# Said twice to grpc: its keepalive timeout bounds how long bytes may go unacknowledged by the peer's kernel; how long the peer itself may owe
-# an answer to a ping is another option, a minute unless it is set.
+# Said twice to grpc: its keepalive timeout bounds how long bytes may go unacknowledged by the peer's kernel; how long the peer itself may
+# owe an answer to a ping is another option, a minute unless it is set.
 KEEPALIVE_TIMEOUT_MS = 10_000
 MIN_RECONNECT_BACKOFF_MS = 100
 MAX_RECONNECT_BACKOFF_MS = 500
