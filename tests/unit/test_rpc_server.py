@@ -21,16 +21,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from outrider.errors import DoesNotFit, InvalidRequest, Overloaded, Unavailable
-from outrider.rpc.channel import open_channel, wait_ready
+from outrider.rpc import server as rpc_server
+from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, open_channel, wait_ready
 from outrider.rpc.context import Context
 from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
 from outrider.rpc.status import MAX_DETAILS_LEN, error_from_rpc
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
+from outrider_bench.chaos.wire import Wires
+from outrider_bench.loopback import free_address
+from outrider_bench.machine import Machine
 
 SERVICE = "outrider.v1.VerifierService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+MOST_SILENCE_S = 20.0
 
 
 class Subject(VerifierServiceServicer):
@@ -263,3 +269,23 @@ async def test_waiting_for_a_peer_that_is_not_there_ends_with_its_address(tmp_pa
     async with open_channel(address) as channel:
         with pytest.raises(Unavailable, match=r"nobody\.sock did not answer within 0\.05 s"):
             await wait_ready(channel, address, 0.05)
+
+
+async def test_a_client_that_falls_off_the_network_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cable is pulled: no end of its stream ever comes, and what a service holds for it is freed all the same."""
+    monkeypatch.setattr(rpc_server, "SERVER_KEEPALIVE_TIME_MS", 300)
+    monkeypatch.setattr(rpc_server, "KEEPALIVE_TIMEOUT_MS", 300)
+    subject = Subject()
+    async with serve(subject) as (server, _, _):
+        with Wires() as wires:
+            wire = wires.add(Machine("127.0.0.1"), free_address("127.0.0.1"), server.address)
+            async with open_channel(wire.listen) as channel:
+                call: Any = VerifierServiceStub(channel).Decode()  # type: ignore[no-untyped-call]
+                assert (await anext(aiter(call))).started.pacing == "x"
+                wires.cut(wire)
+                async with asyncio.timeout(MOST_SILENCE_S):
+                    await subject.closed.wait()
+
+
+def test_what_is_held_for_a_silent_client_is_freed_within_a_bound() -> None:
+    assert rpc_server.SERVER_KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS <= 1000 * MOST_SILENCE_S

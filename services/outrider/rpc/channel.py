@@ -16,6 +16,8 @@ from outrider.rpc.address import check_address
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 KEEPALIVE_TIME_MS = 20_000
+# Said twice to grpc: its keepalive timeout bounds how long bytes may go unacknowledged by the peer's kernel; how long the peer itself may
+# owe an answer to a ping is another option, a minute unless it is set.
 KEEPALIVE_TIMEOUT_MS = 10_000
 MIN_RECONNECT_BACKOFF_MS = 100
 MAX_RECONNECT_BACKOFF_MS = 500
@@ -40,6 +42,7 @@ def open_channel(address: str, limits: ChannelLimits | None = None) -> grpc.aio.
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.initial_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
         ("grpc.min_reconnect_backoff_ms", MIN_RECONNECT_BACKOFF_MS),
         ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
