@@ -1,8 +1,8 @@
-"""A pair some way apart on one machine: verifier and gateway here, a drafter behind a relay that takes as long as a network would.
+"""A pair some way apart: verifier and gateway here, a drafter behind a relay that takes as long as a network would.
 
 The drafter replays drafts of a fixed acceptance at a fixed pace, and side branches if it is given second choices; or it is the draft model
 itself. The verifier stays up; drafter and relay are started anew for every world. Without a delay there is no relay. They meet over unix
-sockets, or as three machines with a loopback address each (`three_machines`). Must not know policies, prompts or results.
+sockets, or on three machines with an address each (`three_machines`). Must not know policies, prompts or results.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -25,10 +26,10 @@ from outrider.launch.deployment import START_DEADLINE_S, Deployment, DeploymentS
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan, usable_cores
 from outrider.v1 import verifier_pb2
-from outrider_bench.loopback import free_address
+from outrider_bench.machine import Machine
 from outrider_bench.replay import replay_arguments
 
-MACHINES = ("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14")  # of gateway, verifier and drafter, which has two: a wire takes one
+NUM_MACHINES = 3  # of gateway, verifier and drafter
 STOP_S = 5.0  # nothing is in flight when a world ends
 
 
@@ -51,18 +52,38 @@ def two_machines() -> ThreadPlan:
 @dataclass(frozen=True, slots=True)
 class Places:
     """Who is called where. gateway, verifier: None for unix sockets of their own. near: where the verifier calls the drafter; far: where
-    the drafter is when a wire stands before it."""
+    the drafter is when a wire stands before it. machines: of processes, by name; the others are here."""
 
     near: str
     far: str
     gateway: str | None = None
     verifier: str | None = None
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+
+    def inside(self, name: str) -> AbstractContextManager[None]:
+        """Where the process of that name is started."""
+        machine = self.machines.get(name)
+        return nullcontext() if machine is None else machine.inside()
 
 
-def three_machines() -> Places:
-    """Gateway, verifier and drafter at an address each, over TCP: two processes of one machine have a quicker way than a network."""
-    gateway, verifier, near, far = map(free_address, MACHINES)
-    return Places(near, far, gateway, verifier)
+def three_machines(machines: Sequence[Machine]) -> Places:
+    """Gateway, verifier and drafter on a machine each, over TCP: two processes of one machine have a quicker way than a network. The wire
+    stands before the drafter, on its machine."""
+    gateway, verifier, drafter = machines
+    of = {"gateway": gateway, "verifier": verifier, "drafter": drafter, "relay": drafter}
+    return Places(drafter.free_address(), drafter.free_address(), gateway.free_address(), verifier.free_address(), of)
+
+
+class _SpreadDeployment(Deployment):
+    """Each service on its machine."""
+
+    def __init__(self, spec: DeploymentSpec, places: Places) -> None:
+        self._places = places
+        super().__init__(spec)
+
+    def launch(self, command: ServiceCommand) -> ServiceProcess:
+        with self._places.inside(command.name):
+            return super().launch(command)
 
 
 class DistantPair:
@@ -95,7 +116,7 @@ class DistantPair:
             dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=wired,
         )  # fmt: skip
         try:
-            self._deployment = Deployment(spec)
+            self._deployment = _SpreadDeployment(spec, self._places)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -125,7 +146,8 @@ class DistantPair:
         self._stop_played()
         deadline_s = time.monotonic() + START_DEADLINE_S
         for command in self._commands(delay_us, drafting):
-            self._played.append(ServiceProcess(command, self._folder / f"{command.name}.log"))
+            with self._places.inside(command.name):
+                self._played.append(ServiceProcess(command, self._folder / f"{command.name}.log"))
             self._played[-1].wait_ready(deadline_s)
         await_pair(self._deployment)
 

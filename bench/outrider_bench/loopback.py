@@ -1,8 +1,10 @@
-"""Addresses of machines that are all this one: each has a loopback address of its own. Must not know who listens there."""
+"""Machines that are all this one: each has a loopback address of its own. Must not know who listens there."""
 
 from __future__ import annotations
 
 import socket
+
+NETWORK = "127.0.1"
 
 
 def free_address(host: str) -> str:
@@ -10,3 +12,8 @@ def free_address(host: str) -> str:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return f"{host}:{probe.getsockname()[1]}"
+
+
+def addresses(num: int) -> tuple[str, ...]:
+    """Of so many machines."""
+    return tuple(f"{NETWORK}.{number + 1}" for number in range(num))

@@ -1,9 +1,9 @@
 """The three-machine table: `serial`, `pearl` and `adaptive` over plain decoding, 0 to 20 ms between drafter and verifier
 (`outrider bench machines`).
 
-Gateway, verifier and the real draft model are processes at loopback addresses of their own, verifier and drafter a core each; prompts are
-those of the reference tasks. What a policy makes of replayed drafts against fixed lengths is `outrider bench network`. Must not know how
-results are judged or shown.
+Gateway, verifier and the real draft model are processes on three machines (network namespaces, or loopback addresses where these are not
+permitted), verifier and drafter with a core each; prompts are those of the reference tasks. What a policy makes of replayed drafts against
+fixed lengths is `outrider bench network`. Must not know how results are judged or shown.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from outrider.cli.console import make_console
 from outrider_bench.contestants import DraftWishes, Stack
-from outrider_bench.distant_pair import DistantPair, three_machines, two_machines
+from outrider_bench.distant_pair import NUM_MACHINES, DistantPair, three_machines, two_machines
 from outrider_bench.facts import measurement_facts, pair_name
 from outrider_bench.goals import stack_name
 from outrider_bench.machines_report import EVERY_TASK, TEMPERATURE, Spot, ThreeMachines, draw, markdown, result, show
+from outrider_bench.machines_wish import Machines, MachinesWish, machines_for
 from outrider_bench.measurement import Prompt
 from outrider_bench.network import DELAYS_MS, QUICK_DELAYS_MS
 from outrider_bench.progress import make_progress
@@ -56,9 +57,11 @@ class Amount:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 when answers differ from plain decoding more often than `fast` numerics may."""
-    found = measure(args, Amount.of(args))
+    console = make_console()
+    with machines_for(MachinesWish(args.machines), NUM_MACHINES, console) as machines:
+        found = measure(args, Amount.of(args), machines)
     facts = measurement_facts() | {"pair": pair_name(args)} | dict(found.facts)
-    show(make_console(), found)
+    show(console, found)
     if args.out is not None:
         args.out.write_text(markdown(facts, found), encoding="utf-8")
         draw(found, args.out.with_suffix(".svg"))
@@ -66,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found.is_sound else 1
 
 
-def measure(args: argparse.Namespace, amount: Amount) -> ThreeMachines:
+def measure(args: argparse.Namespace, amount: Amount, machines: Machines) -> ThreeMachines:
     """Every contestant at every distance. Raises InvalidRequest where there are no two cores."""
     recorder = Recorder()
-    with DistantPair(args, two_machines(), places=three_machines()) as pair, make_progress() as progress:
+    with DistantPair(args, two_machines(), places=three_machines(machines.machines)) as pair, make_progress() as progress:
         contestants = contestants_of(pair)
         prompts = {task: make_prompts(pair.gateway, task, amount.num_prompts, args.prompt_seed) for task in amount.tasks}
         bar = progress.add_task("three machines", total=amount.num_turns)
@@ -78,7 +81,7 @@ def measure(args: argparse.Namespace, amount: Amount) -> ThreeMachines:
             record(delay_us, contestants, prompts, amount, recorder, lambda: progress.advance(bar))
         spots = [Spot(delay_us, task) for delay_us in amount.delays_us for task in (*amount.tasks, EVERY_TASK)]
         rows = rows_of([spot.cell for spot in spots], contestants, recorder, lambda _: pair.verifier)
-        facts = {"threads": pair.threads.describe()}
+        facts = {"threads": pair.threads.describe(), "machines": machines.kind}
     single = [row for row in rows if row.cell.task in {spot.cell.task for spot in spots if spot.task != EVERY_TASK}]
     flips = [flip for row in single for flip in recorder.flips(row.cell, row.contestant)]
     return ThreeMachines(spots, rows, flips, facts)

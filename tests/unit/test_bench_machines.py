@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from outrider.cli.__main__ import build_parser
-from outrider_bench.distant_pair import MACHINES, three_machines
+from outrider_bench.distant_pair import NUM_MACHINES, three_machines
 from outrider_bench.machines import POLICIES, Amount
 from outrider_bench.machines_report import EVERY_TASK, Spot, ThreeMachines, draw, markdown, result
+from outrider_bench.machines_wish import LoopbackMachines
 from outrider_bench.measurement import Summary
 from outrider_bench.results import ADAPTIVE, PLAIN, Flip, Row
 
@@ -71,7 +72,11 @@ def test_the_amount_comes_from_the_command_line() -> None:
     assert Amount.of(parser.parse_args(["bench", "machines"])).delays_us == (0, 1_000, 5_000, 20_000)
 
 
-def test_every_machine_has_an_address_of_its_own() -> None:
-    places = three_machines()
+def test_every_machine_has_an_address_of_its_own_and_the_wire_is_on_the_drafters() -> None:
+    gateway, verifier, drafter = LoopbackMachines(NUM_MACHINES).machines
+    places = three_machines((gateway, verifier, drafter))
     hosts = [address.partition(":")[0] for address in (places.gateway, places.verifier, places.near, places.far) if address]
-    assert hosts == list(MACHINES)
+    assert hosts == [gateway.host, verifier.host, drafter.host, drafter.host]
+    assert len({gateway.host, verifier.host, drafter.host}) == 3
+    assert places.near != places.far
+    assert places.machines["relay"] is drafter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import threading
@@ -11,11 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from outrider_bench.chaos.driver import tokens_differing
-from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_schedule
-from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Struck, longest_by_kind
+from outrider_bench.chaos.phase import tokens_differing
+from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_lone_schedule, make_schedule
+from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Stretch, Struck, calm_waits, longest_by_kind, stalls_by_kind
 from outrider_bench.chaos.wire import Wire, Wires
+from outrider_bench.machine import Machine
 
+HERE = Machine("127.0.0.1")
 WAIT_S = 30.0
 SILENCE_S = 0.2  # how long nothing must come; longer makes the test surer, never wrong
 
@@ -32,6 +35,13 @@ def test_a_schedule_is_its_seed_and_has_every_kind_in_its_share() -> None:
     assert counts[Kind.STOP_VERIFIER] + counts[Kind.STOP_DRAFTER] >= 20
     assert all(LEAST_GAP_S <= fault.gap_s <= MOST_GAP_S for fault in schedule)
     assert all((fault.lasts_s > 0.0) is not (fault.kind in MOMENTARY) for fault in schedule)
+
+
+def test_a_lone_schedule_has_drafters_die_and_stop_in_turns_each_fault_over_before_the_next() -> None:
+    schedule = make_lone_schedule(5, seed=7)
+    assert schedule == make_lone_schedule(5, seed=7)
+    assert [fault.kind for fault in schedule] == [Kind.KILL_DRAFTER, Kind.STOP_DRAFTER] * 2 + [Kind.KILL_DRAFTER]
+    assert all(later.gap_s >= before.lasts_s + 1.0 for before, later in itertools.pairwise(schedule))
 
 
 def test_a_short_schedule_leaves_none_to_chance() -> None:
@@ -64,6 +74,33 @@ def test_of_many_waits_the_longest_counts() -> None:
     assert longest_by_kind(gaps, [KILLED]) == {Kind.KILL_DRAFTER: pytest.approx(0.6), None: pytest.approx(0.1)}
 
 
+CALM = Stretch(0.0, 2.0)
+
+
+def test_each_fault_counts_its_own_longest_wait_beside_equal_times_of_calm() -> None:
+    killed_again = Struck(Kind.KILL_DRAFTER, 30.0, 30.0)
+    calm = [Gap(0.1, 0.2), Gap(0.3, 0.7), Gap(1.1, 1.2)]
+    struck_gaps = [Gap(9.9, 10.1), Gap(10.0, 10.4), Gap(30.0, 30.2), Gap(19.5, 20.5)]
+    stalls = stalls_by_kind([*calm, *struck_gaps], [KILLED, killed_again, STOPPED], CALM)
+    assert stalls.keys() == {Kind.KILL_DRAFTER, Kind.STOP_VERIFIER}
+    drafter = stalls[Kind.KILL_DRAFTER]
+    assert (drafter.median_s, drafter.longest_s) == (pytest.approx(0.3), pytest.approx(0.4))
+    # Eight times of a quarter of a second, with 0.1, 0.4, 0.4, 0, 0.1, 0, 0 and 0 seconds.
+    assert (drafter.calm_median_s, drafter.calm_longest_s) == (pytest.approx(0.05), pytest.approx(0.4))
+    assert stalls[Kind.STOP_VERIFIER].calm_median_s == pytest.approx(0.4), "the calm is shorter than such a fault: one time"
+
+
+def test_a_fault_whose_every_wait_is_a_gravers_has_none_of_its_own() -> None:
+    both = [Struck(Kind.STOP_VERIFIER, 5.0, 8.0), Struck(Kind.KILL_DRAFTER, 6.0, 6.0), Struck(Kind.UNPLUG_MACHINE, 7.9, 9.0)]
+    assert stalls_by_kind([Gap(5.9, 6.1)], both, CALM).keys() == {Kind.STOP_VERIFIER}
+    assert stalls_by_kind([Gap(7.9, 8.1)], both, CALM).keys() == {Kind.UNPLUG_MACHINE}
+
+
+def test_calm_times_are_whole_ones_and_gaps_count_in_all_that_they_meet() -> None:
+    assert calm_waits([Gap(-1.0, 0.1), Gap(0.6, 1.4), Gap(1.9, 9.0)], CALM, 0.5) == pytest.approx([1.1, 0.8, 0.8, 7.1])
+    assert calm_waits([], CALM, 0.75) == [0.0, 0.0]
+
+
 def test_missing_and_wrong_tokens_are_counted() -> None:
     assert tokens_differing((1, 2, 3), (1, 2, 3)) == 0
     assert tokens_differing((1, 9, 3), (1, 2, 3)) == 1
@@ -91,7 +128,7 @@ def wired() -> Iterator[tuple[Wires, Wire]]:
         probe.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{probe.getsockname()[1]}"
     with Wires() as wires:
-        yield wires, wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+        yield wires, wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
     server.shutdown(socket.SHUT_RDWR)
     server.close()
 
@@ -150,7 +187,7 @@ def test_a_caller_that_resets_ends_the_connection_to_whom_it_called() -> None:
         probe.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{probe.getsockname()[1]}"
     with server, Wires() as wires:
-        wire = wires.add(free, f"127.0.0.1:{server.getsockname()[1]}")
+        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
         client = _call(wire)
         client.sendall(b"one")
         far, _ = server.accept()

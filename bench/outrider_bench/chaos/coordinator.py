@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -16,20 +17,26 @@ from outrider.errors import OutriderError
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.v1 import fleet_pb2
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
+from outrider_bench.chaos.wire import Wire
+from outrider_bench.machine import Machine
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 TOPOLOGY_TIMEOUT_S = 5.0
 
 
+@dataclass(eq=False)
 class Coordinator:
-    """name: of its log. address: host:port, its own for good. `start` it, and `stop` it in the end."""
+    """name: of its log. address: host:port on its machine, its own for good. wire: the link that the gateway reaches it by. hurt: what it
+    suffers from at present beside being dead. `start` it, and `stop` it in the end."""
 
-    def __init__(self, name: str, address: str, folder: Path) -> None:
-        self.name = name
-        self.address = address
-        self._log = folder / f"{name}.log"
-        self._process: ServiceProcess | None = None
+    name: str
+    machine: Machine
+    address: str
+    wire: Wire
+    folder: Path
+    hurt: set[str] = field(default_factory=set)
+    _process: ServiceProcess | None = None
 
     @property
     def is_running(self) -> bool:
@@ -39,7 +46,8 @@ class Coordinator:
     def start(self) -> None:
         """Begin to start; whoever had the address before must be over."""
         command = ("-m", "outrider.coordinator", "--listen", self.address)
-        self._process = ServiceProcess(ServiceCommand(self.name, command), self._log)
+        with self.machine.inside():
+            self._process = ServiceProcess(ServiceCommand(self.name, command), self.folder / f"{self.name}.log")
 
     def await_ready(self) -> None:
         """Return once it serves; raises StartFailed with the end of its log."""
@@ -47,7 +55,9 @@ class Coordinator:
         self._process.wait_ready(time.monotonic() + READY_TIMEOUT_S)
 
     def is_serving(self) -> bool:
-        """Whether it answers."""
+        """Whether it answers at its own address, past its link, and nothing is wrong with it."""
+        if self.hurt:
+            return False
         try:
             with Connection(self.address) as connection:
                 return connection.is_serving()

@@ -1,7 +1,8 @@
 """`outrider bench chaos` (`make chaos`): no request lost, no token different, nothing leaked, whoever is killed, stopped, cut off, drained.
 
 Answers are recorded undisturbed, then asked again, 16 at a time, while a seeded schedule of faults strikes real processes on three machines
-of their own addresses. One verifier at least is left well by every fault; which one, nobody is told.
+(network namespaces, or loopback addresses where these are not permitted). One verifier at least is left well by every fault; which one,
+nobody is told. Then drafters die and stop under one request at a time: what a client waits for then is not a core.
 """
 
 from __future__ import annotations
@@ -12,13 +13,10 @@ import json
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-
-from rich.table import Table
 
 from outrider.cli.connection import Connection
 from outrider.cli.console import make_console
@@ -26,16 +24,22 @@ from outrider.cli.deployment_options import model_path
 from outrider.errors import OutriderError
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
-from outrider_bench.chaos.askers import Askers, Harvest, ask_once
+from outrider_bench.chaos.askers import Askers, ask_once
 from outrider_bench.chaos.coordinator import Coordinator
-from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_schedule
-from outrider_bench.chaos.site import POLL_S, SLOW_S, Replica, Site
-from outrider_bench.chaos.stalls import Struck, longest_by_kind
+from outrider_bench.chaos.phase import Phase
+from outrider_bench.chaos.report import make_report, stall_table
+from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_lone_schedule, make_schedule
+from outrider_bench.chaos.site import NUM_MACHINES, POLL_S, SLOW_S, UNPLUGGABLE, Replica, Site
+from outrider_bench.chaos.stalls import Stretch, Struck
 from outrider_bench.facts import measurement_facts
+from outrider_bench.machines_wish import Machines, MachinesWish, machines_for
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import make_prompts
 
 NUM_FAULTS, QUICK_FAULTS = 200, 16
+NUM_LONE_FAULTS, QUICK_LONE_FAULTS = 16, 4
+CALM_S, QUICK_CALM_S = 20.0, 5.0
+BEGIN_S = 2.0  # all clients begin at once, which is no calm
 NUM_AT_A_TIME = 16
 NUM_PROMPTS = 12
 MAX_TOKENS = 96
@@ -45,6 +49,7 @@ MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean", 
 WELL_TIMEOUT_S = 60.0
 ALL_COORDINATORS_EVERY = 3  # on average, of the times when one is killed
 FREE_TIMEOUT_S = 30.0
+BUSY_TIMEOUT_S = 5.0  # after it, a drafter that nobody uses will do
 
 
 @dataclass
@@ -53,7 +58,6 @@ class Havoc:
 
     site: Site
     struck: list[Struck] = field(default_factory=list)
-    counts: Counter[Kind] = field(default_factory=Counter)
     _endings: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _clock: threading.Event = field(default_factory=threading.Event)
 
@@ -78,7 +82,6 @@ class Havoc:
         begin, end = self._deed(fault)
         at_s = time.monotonic()
         begin()
-        self.counts[fault.kind] += 1
         self.struck.append(Struck(fault.kind, at_s, at_s + fault.lasts_s))
         if end is not None:
             heapq.heappush(self._endings, (at_s + fault.lasts_s, len(self.struck), end))
@@ -88,6 +91,12 @@ class Havoc:
         site = self.site
         if fault.kind is Kind.KILL_COORDINATOR:
             return partial(site.kill_coordinators, self._coordinators(fault)), site.start_coordinators
+        if fault.kind is Kind.CUT_COORDINATOR:
+            coordinators = self._coordinators(fault)
+            return partial(site.cut_coordinators, coordinators), partial(site.mend_coordinators, coordinators)
+        if fault.kind is Kind.UNPLUG_MACHINE:
+            machine = self._machine(fault)
+            return partial(site.unplug, machine), partial(site.plug, machine)
         begin, end = {
             Kind.KILL_VERIFIER: (site.kill, None),
             Kind.KILL_DRAFTER: (site.kill, None),
@@ -108,8 +117,20 @@ class Havoc:
         self._await(lambda: all(one.is_serving() for one in coordinators), fault.kind)
         return coordinators if fault.target % ALL_COORDINATORS_EVERY == 0 else [coordinators[fault.target % len(coordinators)]]
 
+    def _machine(self, fault: Fault) -> int:
+        """The number of one without which a verifier is left well. Raises OutriderError when there is none in time."""
+        may: list[int] = []
+
+        def are_some() -> bool:
+            may[:] = [number for number in UNPLUGGABLE if self.site.may_unplug(number)]
+            return bool(may)
+
+        self._await(are_some, fault.kind)
+        return may[fault.target % len(may)]
+
     def _victim(self, fault: Fault) -> Replica:
-        """Of those who are well; of verifiers, one must remain. Raises OutriderError when none gets well in time."""
+        """Of those who are well; of verifiers, one must remain; of drafters, one that has something to do, if one gets it in time. Raises
+        OutriderError when none gets well in time."""
         is_verifier = fault.kind in OF_VERIFIERS
         well: list[Replica] = []
 
@@ -118,7 +139,16 @@ class Havoc:
             return len(well) > (1 if is_verifier else 0)
 
         self._await(are_enough, fault.kind)
+        if not is_verifier:
+            well = self._busy(well) or well
         return well[fault.target % len(well)]
+
+    def _busy(self, drafters: Sequence[Replica]) -> list[Replica]:
+        """Those that hold a session, as soon as one does; none after BUSY_TIMEOUT_S."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while not (busy := [one for one in drafters if self.site.num_sessions(one)]) and time.monotonic() < deadline:
+            self._wait_until(time.monotonic() + POLL_S)
+        return busy
 
     def _await(self, is_so: Callable[[], bool], kind: Kind) -> None:
         deadline = time.monotonic() + WELL_TIMEOUT_S
@@ -131,21 +161,30 @@ class Havoc:
 def run(args: argparse.Namespace) -> int:
     """Strike, compare, print; 1 when anything was lost, differs or leaked, a drain ended badly, or a coordinator lacks a replica."""
     num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
+    is_short = num_faults < NUM_FAULTS
+    num_lone, calm_s = (QUICK_LONE_FAULTS, QUICK_CALM_S) if is_short else (NUM_LONE_FAULTS, CALM_S)
     console = make_console()
-    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder, make_progress() as progress, site_of(args, Path(folder)) as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder,
+        machines_for(MachinesWish(args.machines), NUM_MACHINES, console) as machines,
+        make_progress() as progress,
+        site_of(args, Path(folder), machines) as site,
+    ):
         requests = make_requests(site.gateway, args.prompt_seed)
         truth = ask_once(site.gateway, requests)
-        havoc = Havoc(site)
-        bar = progress.add_task("faults", total=num_faults)
-        begun_s = time.monotonic()
-        with Askers(site.gateway, requests, NUM_AT_A_TIME) as askers:
-            havoc.wreak(make_schedule(num_faults, args.fault_seed), lambda: progress.advance(bar))
-        took_s = time.monotonic() - begun_s
+        schedules = {NUM_AT_A_TIME: make_schedule(num_faults, args.fault_seed), 1: make_lone_schedule(num_lone, args.fault_seed)}
+        bar = progress.add_task("faults", total=sum(map(len, schedules.values())))
+        phases = [
+            go_through(site, requests, num_at_a_time, calm_s, schedule, lambda: progress.advance(bar))
+            for num_at_a_time, schedule in schedules.items()
+        ]
         leaks = find_leaks(site)
         unknown = find_unknown(site)
-    report = make_report(askers.harvest, truth, havoc, leaks, took_s) | {"replicas_unknown": unknown}
-    console.print(stall_table(havoc, askers.harvest))
-    for number, error in askers.harvest.errors[:8]:
+    crowd, alone = phases
+    report = make_report(crowd, alone, truth, site.drains, leaks) | {"replicas_unknown": unknown, "machines": machines.kind}
+    for phase in phases:
+        console.print(stall_table(phase))
+    for number, error in [error for phase in phases for error in phase.harvest.errors][:8]:
         console.print(f"lost: request {number}: {error}", markup=False)
     for drain in site.drains:
         if drain.code != 0:
@@ -154,9 +193,27 @@ def run(args: argparse.Namespace) -> int:
     return 0 if not any(report[count] for count in MUST_BE_NONE) else 1
 
 
-def site_of(args: argparse.Namespace, folder: Path) -> Site:
-    """The machines, with the models that the command line names."""
-    return Site(model_path(args.target), model_path(args.draft), folder)
+def site_of(args: argparse.Namespace, folder: Path, machines: Machines) -> Site:
+    """What runs on the machines, with the models that the command line names."""
+    return Site(model_path(args.target), model_path(args.draft), folder, machines)
+
+
+def go_through(
+    site: Site,
+    requests: Sequence[pb.GenerateRequest],
+    num_at_a_time: int,
+    calm_s: float,
+    schedule: Sequence[Fault],
+    on_fault: Callable[[], None],
+) -> Phase:
+    """Ask without a pause, leave everybody in peace for calm_s seconds, then strike; returns when all that was asked is answered."""
+    havoc = Havoc(site)
+    begun_s = time.monotonic()
+    calm = Stretch(begun_s + BEGIN_S, begun_s + BEGIN_S + calm_s)
+    with Askers(site.gateway, requests, num_at_a_time) as askers:
+        time.sleep(calm.end_s - begun_s)  # what is measured, not waited for
+        havoc.wreak(schedule, on_fault)
+    return Phase(num_at_a_time, askers.harvest, calm, havoc.struck, time.monotonic() - begun_s)
 
 
 def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
@@ -208,43 +265,3 @@ def live_counts(site: Site) -> Iterator[tuple[str, identity_pb2.LiveCounts]]:
     for replica in site.drafters:
         with Connection(replica.endpoint) as drafter:
             yield replica.name, drafter.drafter_info().live
-
-
-def make_report(
-    harvest: Harvest, truth: Sequence[tuple[int, ...]], havoc: Havoc, leaks: Mapping[str, int], took_s: float
-) -> dict[str, object]:
-    """The RESULT line's numbers."""
-    longest = {kind: round(1000.0 * gap_s) for kind, gap_s in longest_by_kind(harvest.gaps, havoc.struck).items()}
-    return {
-        "faults": sum(havoc.counts.values()),
-        "requests_lost": len(harvest.errors),
-        "tokens_differing": sum(tokens_differing(tokens, truth[number]) for number, tokens in harvest.answers),
-        "leaks": sum(leaks.values()),
-        "stall_drafter_ms": longest.get(Kind.KILL_DRAFTER, 0),
-        "stall_verifier_ms": longest.get(Kind.KILL_VERIFIER, 0),
-        "stall_without_fault_ms": longest.get(None, 0),
-        "stalls_ms": {str(kind): gap_ms for kind, gap_ms in longest.items() if kind is not None},
-        "drains_unclean": sum(drain.code != 0 for drain in havoc.site.drains),
-        "longest_drain_ms": round(1000.0 * max((drain.took_s for drain in havoc.site.drains), default=0.0)),
-        "accepted_tokens": harvest.num_accepted,
-        "failovers": harvest.num_failovers,
-        "requests": len(harvest.answers) + len(harvest.errors),
-        "counts": {str(kind): num for kind, num in havoc.counts.items()},
-        "leaked": dict(leaks),
-        "took_s": round(took_s, 1),
-    }
-
-
-def tokens_differing(tokens: Sequence[int], truth: Sequence[int]) -> int:
-    """Positions at which two answers differ, missing ones included."""
-    return sum(one != other for one, other in zip(tokens, truth, strict=False)) + abs(len(tokens) - len(truth))
-
-
-def stall_table(havoc: Havoc, harvest: Harvest) -> Table:
-    """For people: faults and the longest wait by kind."""
-    longest = longest_by_kind(harvest.gaps, havoc.struck)
-    table = Table("fault", "how often", "longest wait of a client", title="faults")
-    for kind in Kind:
-        table.add_row(str(kind), str(havoc.counts[kind]), f"{1000.0 * longest.get(kind, 0.0):.0f} ms")
-    table.add_row("no fault near", "", f"{1000.0 * longest.get(None, 0.0):.0f} ms")
-    return table

@@ -57,12 +57,13 @@ class Nursery:
         if not self._is_ready:
             raise Unavailable(f"a spawner did not come up:\n{self._log.read_text(errors='replace')[-2000:]}")
 
-    def spawn(self, options: Sequence[str], log: Path) -> int:
-        """Fork a child with these further options; returns its pid. One caller at a time."""
+    def spawn(self, options: Sequence[str], log: Path, namespace: str | None = None) -> int:
+        """Fork a child with these further options, in the network namespace of that path, or in the spawner's; returns its pid. One caller
+        at a time."""
         assert self._process.stdin is not None
         with self._changed:
             num_before = len(self._born)
-        self._process.stdin.write(json.dumps({"options": list(options), "log": str(log)}) + "\n")
+        self._process.stdin.write(json.dumps({"options": list(options), "log": str(log), "namespace": namespace}) + "\n")
         self._process.stdin.flush()
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._born) > num_before or self._is_over, FORK_TIMEOUT_S) or self._is_over:

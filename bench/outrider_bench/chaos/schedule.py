@@ -11,8 +11,9 @@ LEAST_GAP_S, MOST_GAP_S = 0.6, 1.4  # between two faults
 
 class Kind(StrEnum):
     """What is done. A stopped process is a zombie: it is continued after a while, long after others took over. A drained one is told to end
-    by SIGTERM, as in a rolling upgrade, and replaced after a while."""
+    by SIGTERM, as in a rolling upgrade, and replaced after a while. Whatever runs on a machine that is unplugged is out of reach."""
 
+    UNPLUG_MACHINE = "unplug machine"
     KILL_VERIFIER = "kill verifier"
     STOP_VERIFIER = "stop verifier"
     CUT_VERIFIER = "cut gateway from verifier"
@@ -23,22 +24,26 @@ class Kind(StrEnum):
     SLOW_DRAFTER = "slow link to drafter"
     DRAIN_DRAFTER = "drain drafter"
     KILL_COORDINATOR = "kill coordinator"
+    CUT_COORDINATOR = "cut gateway from coordinator"
 
 
 # Of a hundred faults.
 SHARES = {
+    Kind.UNPLUG_MACHINE: 6,
     Kind.KILL_VERIFIER: 31,
-    Kind.STOP_VERIFIER: 6,
-    Kind.CUT_VERIFIER: 6,
-    Kind.DRAIN_VERIFIER: 9,
-    Kind.KILL_DRAFTER: 18,
-    Kind.STOP_DRAFTER: 6,
-    Kind.CUT_DRAFTER: 7,
-    Kind.SLOW_DRAFTER: 7,
+    Kind.STOP_VERIFIER: 5,
+    Kind.CUT_VERIFIER: 5,
+    Kind.DRAIN_VERIFIER: 8,
+    Kind.KILL_DRAFTER: 17,
+    Kind.STOP_DRAFTER: 5,
+    Kind.CUT_DRAFTER: 5,
+    Kind.SLOW_DRAFTER: 5,
     Kind.DRAIN_DRAFTER: 4,
-    Kind.KILL_COORDINATOR: 6,
+    Kind.KILL_COORDINATOR: 5,
+    Kind.CUT_COORDINATOR: 4,
 }
 OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.CUT_VERIFIER, Kind.DRAIN_VERIFIER})
+HITS_VERIFIERS = OF_VERIFIERS | {Kind.UNPLUG_MACHINE}
 MOMENTARY = frozenset({Kind.KILL_VERIFIER, Kind.KILL_DRAFTER})  # another takes its place at once
 LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts, and until a drained replica or a killed coordinator is replaced
 
@@ -51,6 +56,21 @@ class Fault:
     gap_s: float
     target: int
     lasts_s: float
+
+
+LONE_KINDS = (Kind.KILL_DRAFTER, Kind.STOP_DRAFTER)
+LONE_GAP_S = 1.5  # until after a loss the next request has drafters again
+
+
+def make_lone_schedule(num_faults: int, seed: int) -> list[Fault]:
+    """num_faults of LONE_KINDS in turns, each over before the next one."""
+    luck = Random(seed)
+    kinds = [LONE_KINDS[number % len(LONE_KINDS)] for number in range(num_faults)]
+    lasts_s = [0.0 if kind in MOMENTARY else luck.uniform(*LASTS_S) for kind in kinds]
+    return [
+        Fault(kind, LONE_GAP_S + before_s, luck.randrange(1 << 16), last_s)
+        for kind, before_s, last_s in zip(kinds, [0.0, *lasts_s], lasts_s, strict=False)
+    ]
 
 
 def make_schedule(num_faults: int, seed: int) -> list[Fault]:

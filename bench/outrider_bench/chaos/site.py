@@ -1,7 +1,8 @@
-"""Three machines, as loopback addresses of their own: three verifiers, two drafters, the links to them, two coordinators, and one gateway.
+"""Three machines: three verifiers, two drafters, two coordinators, the links to all of them, and one gateway.
 
 Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Replicas announce the near ends
-of their links to both coordinators, and the gateway knows of them from there only. Must not know requests, nor when a fault is due.
+of their links to both coordinators, and the gateway knows of them from there only. Machines are network namespaces, whose cables can be
+pulled, or loopback addresses, of which only the links can be cut. Must not know requests, nor when a fault is due.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,16 @@ from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.wire import Wire, Wires
-from outrider_bench.loopback import free_address
+from outrider_bench.machine import Machine
+from outrider_bench.machines_wish import Machines
+from outrider_bench.switched_machines import SwitchedMachines
 
-MACHINES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
+NUM_MACHINES = 3
+GATEWAY_MACHINE = 0
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
 DRAFTER_MACHINES = (1, 2)
 COORDINATOR_MACHINES = (1, 2)
+UNPLUGGABLE = (1, 2)  # clients have no other gateway
 COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
 # What is slow must not keep a verifier from serving.
 VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64")
@@ -37,13 +42,14 @@ POLL_S = 0.05
 
 @dataclass
 class Replica:
-    """A process that can be hurt. hurt: what it suffers from at present beside being dead; incarnations: how often it was started.
-    drained_s: when it was last told to drain. wire: the link that others reach it by; None: they reach it directly."""
+    """A process that can be hurt, on its machine. hurt: what it suffers from at present beside being dead; incarnations: how often it was
+    started. drained_s: when it was last told to drain. wire: the link that others reach it by; None: they reach it directly."""
 
     name: str
     endpoint: str
     options: tuple[str, ...]
     nursery: Nursery
+    machine: Machine
     wire: Wire | None = None
     pid: int = 0
     incarnations: int = 0
@@ -77,10 +83,12 @@ class Drain:
 
 
 class Site:
-    """Everything that runs. Use as a context manager: entering it starts all, leaving it ends all. drains: those that are over."""
+    """Everything that runs, on NUM_MACHINES machines. Use as a context manager: entering it starts all, leaving it ends all. drains: those
+    that are over."""
 
-    def __init__(self, target: str, draft: str, folder: Path) -> None:
+    def __init__(self, target: str, draft: str, folder: Path, machines: Machines) -> None:
         self._folder = folder
+        self._machines = machines
         self._stack = ExitStack()
         self._models = (target, draft)
         self.verifiers: list[Replica] = []
@@ -89,6 +97,7 @@ class Site:
         self.drains: list[Drain] = []
         self.gateway = ""
         self._wires = Wires()
+        self._unplugged: set[int] = set()
         self._lock = threading.Lock()
 
     def _start(self) -> None:
@@ -108,13 +117,20 @@ class Site:
             coordinator.await_ready()
         for replica in (*self.drafters, *self.verifiers):
             self.give_birth(replica)
-        self.gateway = free_address(MACHINES[0])
-        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *self._coordinator_options())
-        gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
-        self._stack.callback(gateway.stop, 10.0)
-        gateway.wait_ready(time.monotonic() + START_TIMEOUT_S)
+        self._start_gateway()
         for replica in self.replicas():
             self.await_serving(replica)
+
+    def _start_gateway(self) -> None:
+        """It reaches coordinators by links, as it does verifiers."""
+        machine = self._machines.machines[GATEWAY_MACHINE]
+        self.gateway = machine.free_address()
+        coordinators = [option for coordinator in self.coordinators for option in ("--coordinator", coordinator.wire.listen)]
+        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *coordinators)
+        with machine.inside():
+            gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
+        self._stack.callback(gateway.stop, 10.0)
+        gateway.wait_ready(time.monotonic() + START_TIMEOUT_S)
 
     def replicas(self) -> Iterator[Replica]:
         """Everybody who can be hurt."""
@@ -128,6 +144,14 @@ class Site:
     def await_serving(self, replica: Replica) -> None:
         """Return once it answers; raises Unavailable when it does not."""
         await_serving(replica, self._folder)
+
+    def num_sessions(self, drafter: Replica) -> int:
+        """That it holds at present; 0 when it does not answer."""
+        try:
+            with Connection(drafter.endpoint) as connection:
+                return connection.drafter_info().live.sessions
+        except OutriderError:
+            return 0
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
@@ -163,6 +187,38 @@ class Site:
         """Its link takes so long, each way."""
         self._wires.slow(replica.link, delay_s)
 
+    def may_unplug(self, number: int) -> bool:
+        """Whether the machine is plugged in, and a verifier elsewhere is well."""
+        elsewhere = [one for one in self.verifiers if one.machine is not self._machines.machines[number]]
+        return number not in self._unplugged and any(one.is_serving() for one in elsewhere)
+
+    def unplug(self, number: int) -> None:
+        """Nothing reaches the machine or leaves it, and nobody is told; where it has no cable, the links to it are cut."""
+        self._unplugged.add(number)
+        for one in self._on(number):
+            one.hurt.add("unplugged")
+        self._pull(number, SwitchedMachines.unplug, self._wires.cut)
+
+    def plug(self, number: int) -> None:
+        """It is back."""
+        self._pull(number, SwitchedMachines.plug, self._wires.mend)
+        for one in self._on(number):
+            one.hurt.discard("unplugged")
+        self._unplugged.discard(number)
+
+    def _pull(self, number: int, cable: Callable[[SwitchedMachines, int], None], link: Callable[[Wire], None]) -> None:
+        if isinstance(self._machines, SwitchedMachines):
+            cable(self._machines, number)
+            return
+        for one in self._on(number):
+            if one.wire is not None and "cut" not in one.hurt:
+                link(one.wire)
+
+    def _on(self, number: int) -> list[Replica | Coordinator]:
+        machine = self._machines.machines[number]
+        everybody: list[Replica | Coordinator] = [*self.replicas(), *self.coordinators]
+        return [one for one in everybody if one.machine is machine]
+
     def drain(self, replica: Replica) -> None:
         """SIGTERM: it ends by itself, once nobody needs it any more."""
         replica.hurt.add("draining")
@@ -181,6 +237,18 @@ class Site:
         for coordinator in victims:
             coordinator.kill()
 
+    def cut_coordinators(self, victims: Sequence[Coordinator]) -> None:
+        """Their links to the gateway are silent; replicas reach them as before."""
+        for coordinator in victims:
+            coordinator.hurt.add("cut")
+            self._wires.cut(coordinator.wire)
+
+    def mend_coordinators(self, victims: Sequence[Coordinator]) -> None:
+        """Their links are whole."""
+        for coordinator in victims:
+            coordinator.hurt.discard("cut")
+            self._wires.mend(coordinator.wire)
+
     def start_coordinators(self) -> None:
         """Those that do not run, at their addresses, knowing nobody."""
         for coordinator in self.coordinators:
@@ -190,7 +258,9 @@ class Site:
     # --- building ---------------------------------------------------------------------------------------------------------
 
     def _coordinator(self, number: int, machine: int) -> Coordinator:
-        coordinator = Coordinator(f"coordinator{number}", free_address(MACHINES[machine]), self._folder)
+        place = self._machines.machines[machine]
+        address = place.free_address()
+        coordinator = Coordinator(f"coordinator{number}", place, address, self._link_to(place, address), self._folder)
         self._stack.callback(coordinator.stop)
         return coordinator
 
@@ -208,10 +278,14 @@ class Site:
 
     def _replica(self, name: str, machine: int, nursery: Nursery, *options: str) -> Replica:
         """The near end of its link is what others know it by."""
-        endpoint = free_address(MACHINES[machine])
-        wire = self._wires.add(free_address(MACHINES[0]), endpoint)
+        place = self._machines.machines[machine]
+        endpoint = place.free_address()
+        wire = self._link_to(place, endpoint)
         membership = (*self._coordinator_options(), "--replica-id", name, "--advertise", wire.listen)
-        return Replica(name, endpoint, ("--listen", endpoint, *membership, *options), nursery, wire)
+        return Replica(name, endpoint, ("--listen", endpoint, *membership, *options), nursery, place, wire)
+
+    def _link_to(self, machine: Machine, address: str) -> Wire:
+        return self._wires.add(machine, machine.free_address(), address)
 
     def __enter__(self) -> Site:
         try:
@@ -231,7 +305,7 @@ class Site:
 def give_birth(replica: Replica, folder: Path) -> None:
     """Start it at its address, its log in the folder; whoever had the address before must be over."""
     replica.incarnations += 1
-    replica.pid = replica.nursery.spawn(replica.options, folder / f"{replica.name}.log")
+    replica.pid = replica.nursery.spawn(replica.options, folder / f"{replica.name}.log", replica.machine.namespace_path)
 
 
 def await_serving(replica: Replica, folder: Path) -> None:

@@ -1,9 +1,10 @@
 """A process that has loaded a model and forks services that serve it: a replacement is there in a fraction of a second.
 
 Run as `python -m outrider_bench.chaos.spawner ROLE OPTIONS...` with the options of a verifier or drafter but for --listen. Each line of its
-input is a JSON object {"options": [...], "log": PATH}: a child is forked with these further options, and {"pid": ...} is answered, or
-{"ended": pid, "code": code} at any time for a child that is over. Children share the weights' pages with it and die with it. Loads on one
-thread and starts none of its own: a fork copies only the thread that forks. Must not know faults or requests.
+input is a JSON object {"options": [...], "log": PATH, "namespace": PATH or null}: a child is forked with these further options, in that
+network namespace if one is named, and {"pid": ...} is answered, or {"ended": pid, "code": code} at any time for a child that is over.
+Children share the weights' pages with it and die with it. Loads on one thread and starts none of its own: a fork copies only the thread
+that forks. Must not know faults or requests.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from drafter_service.__main__ import serve_loaded
 from drafter_service.loading import load_drafter
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.engine.load import load_engine
+from outrider_bench.namespaces import enter
 from verifier_service.process import serve_engine
 from verifier_service.settings import parse_settings as verifier_settings
 
@@ -57,10 +59,10 @@ def serve_orders(serve: Serve) -> None:
             if not line:
                 return
             order = json.loads(line)
-            children.add(_fork(serve, order["options"], Path(order["log"])))
+            children.add(_fork(serve, order["options"], Path(order["log"]), order["namespace"]))
 
 
-def _fork(serve: Serve, options: list[str], log: Path) -> int:
+def _fork(serve: Serve, options: list[str], log: Path, namespace: str | None) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -69,6 +71,8 @@ def _fork(serve: Serve, options: list[str], log: Path) -> int:
     code = 1
     try:
         _become_child(parent, log)
+        if namespace is not None:
+            enter(namespace)
         code = serve(options)
     finally:
         os._exit(code)  # what the parent registered to run at its end is the parent's

@@ -1,15 +1,18 @@
 """How long clients waited because of which fault: gaps between deltas, against the times of faults. Pure; must not know requests.
 
 A gap counts for the gravest fault that struck during it or shortly before: who waits for a new verifier waits no longer because a drafter
-died as well.
+died as well. Clients wait without any fault, too, above all where more processes compute than there are cores: so what was waited for in a
+fault's time stands beside what was waited for in equal times of a calm stretch of the same run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from outrider_bench.chaos.schedule import OF_VERIFIERS, Kind
+from outrider_bench.chaos.schedule import HITS_VERIFIERS, Kind
 
 JUST_BEFORE_S = 0.25  # a gap that begins so soon after a fault is of its making: a delta was on its way
 
@@ -36,6 +39,49 @@ class Gap:
         return self.end_s - self.begin_s
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time in which nothing strikes."""
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Of the longest gap in each fault's time, over all faults of a kind: the median, and the longest. calm_median_s, calm_longest_s: the
+    same of equal times of a calm stretch. All in seconds."""
+
+    median_s: float
+    longest_s: float
+    calm_median_s: float
+    calm_longest_s: float
+
+
+def stalls_by_kind(gaps: Sequence[Gap], struck: Sequence[Struck], calm: Stretch) -> Mapping[Kind, Stall]:
+    """For each kind that any gap counts for. Faults whose every gap counts for a graver one are left out."""
+    own: dict[Kind, list[float]] = {}
+    lasted: dict[Kind, list[float]] = {}
+    counted = [(gap, _gravest(gap, struck)) for gap in gaps]
+    for fault in struck:
+        met = [gap.length_s for gap, kind in counted if kind is fault.kind and _meets(gap, fault)]
+        if met:
+            own.setdefault(fault.kind, []).append(max(met))
+            lasted.setdefault(fault.kind, []).append(fault.until_s - fault.at_s)
+    quiet = {kind: calm_waits(gaps, calm, median(lengths) + JUST_BEFORE_S) for kind, lengths in lasted.items()}
+    return {kind: Stall(median(waits), max(waits), median(quiet[kind]), max(quiet[kind])) for kind, waits in own.items()}
+
+
+def calm_waits(gaps: Iterable[Gap], calm: Stretch, length_s: float) -> list[float]:
+    """The longest gap that meets each of the stretch's times of this length, at least one; in seconds, 0 where there is none."""
+    waits = [0.0] * max(1, int((calm.end_s - calm.begin_s) / length_s))
+    for gap in gaps:
+        first, last = (math.floor((edge_s - calm.begin_s) / length_s) for edge_s in (gap.begin_s, gap.end_s))
+        for number in range(max(0, first), min(last, len(waits) - 1) + 1):
+            waits[number] = max(waits[number], gap.length_s)
+    return waits
+
+
 def longest_by_kind(gaps: Iterable[Gap], struck: Sequence[Struck]) -> Mapping[Kind | None, float]:
     """The longest gap, in seconds, for each kind of fault, and for None, which had a hand in no fault's gap."""
     longest: dict[Kind | None, float] = {}
@@ -46,5 +92,9 @@ def longest_by_kind(gaps: Iterable[Gap], struck: Sequence[Struck]) -> Mapping[Ki
 
 
 def _gravest(gap: Gap, struck: Sequence[Struck]) -> Kind | None:
-    met = [fault.kind for fault in struck if fault.at_s <= gap.end_s and fault.until_s >= gap.begin_s - JUST_BEFORE_S]
-    return min(met, key=lambda kind: (kind not in OF_VERIFIERS, list(Kind).index(kind)), default=None)
+    met = [fault.kind for fault in struck if _meets(gap, fault)]
+    return min(met, key=lambda kind: (kind not in HITS_VERIFIERS, list(Kind).index(kind)), default=None)
+
+
+def _meets(gap: Gap, fault: Struck) -> bool:
+    return fault.at_s <= gap.end_s and fault.until_s >= gap.begin_s - JUST_BEFORE_S

@@ -1,25 +1,30 @@
 """Links between machines that can be cut and slowed while they are in use: TCP, one relay for each link, all on one thread.
 
-A cut link is silent, as when a cable is pulled: nobody hears of an end, and what was sent arrives once it is mended. Must not know what it
-carries, nor why it is cut.
+A relay stands on the machine of whoever it leads to, so that whoever calls it uses that machine's cable. A cut link is silent: nobody hears
+of an end, and what was sent arrives once it is mended. Must not know what it carries, nor why it is cut.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from contextlib import suppress
 from types import TracebackType
 
+from outrider_bench.machine import Machine
+
 CHUNK_BYTES = 64 * 2**10
 MAX_CHUNKS_UNDER_WAY = 256  # then the sender is held back, as by a full pipe
+MAX_WAITING_CONNECTIONS = 128
 START_TIMEOUT_S = 10.0
 
 
 class Wire:
-    """One link. listen: where it is called at; to: who is reached by it. Made by Wires.add."""
+    """One link. listen: where it is called at; to: who is reached by it; both on the machine. Made by Wires.add."""
 
-    def __init__(self, listen: str, to: str) -> None:
+    def __init__(self, machine: Machine, listen: str, to: str) -> None:
+        self._machine = machine
         self.listen = listen
         self.to = to
         self.delay_s = 0.0
@@ -37,13 +42,14 @@ class Wire:
 
     async def serve(self) -> asyncio.Server:
         """Listen; connections last until one side ends them."""
-        host, port = _split(self.listen)
-        return await asyncio.start_server(self._accept, host, port)
+        with self._machine.inside():
+            listener = socket.create_server(_split(self.listen), backlog=MAX_WAITING_CONNECTIONS)
+        return await asyncio.start_server(self._accept, sock=listener)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._whole.wait()
         try:
-            far_reader, far_writer = await asyncio.open_connection(*_split(self.to))
+            far_reader, far_writer = await self._dial()
         except OSError:  # nobody is there: the caller finds out as it would without us
             writer.close()
             return
@@ -58,6 +64,18 @@ class Wire:
             await asyncio.gather(*both, return_exceptions=True)
             for each in (writer, far_writer):
                 each.transport.abort()  # a peer that was killed resets too
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises OSError when nobody is there."""
+        with self._machine.inside():
+            end = socket.socket()
+        end.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(end, _split(self.to))
+        except BaseException:
+            end.close()
+            raise
+        return await asyncio.open_connection(sock=end)
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_CHUNKS_UNDER_WAY)
@@ -96,11 +114,11 @@ class Wires:
         self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
         self._servers: list[asyncio.Server] = []
 
-    def add(self, listen: str, to: str) -> Wire:
-        """Lay a link from `listen` to `to`, both host:port. Raises OSError for an address that cannot be had."""
+    def add(self, machine: Machine, listen: str, to: str) -> Wire:
+        """Lay a link from `listen` to `to`, both host:port of the machine. Raises OSError for an address that cannot be had."""
 
         async def lay() -> Wire:
-            wire = Wire(listen, to)
+            wire = Wire(machine, listen, to)
             self._servers.append(await wire.serve())
             return wire
 

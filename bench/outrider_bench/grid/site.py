@@ -22,9 +22,9 @@ from outrider.v1.fleet_pb2_grpc import FleetServiceStub
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.site import POLL_S, START_TIMEOUT_S, Replica, await_serving, give_birth
 from outrider_bench.grid.costs import Pair
-from outrider_bench.loopback import free_address
+from outrider_bench.machine import Machine
 
-HOST = "127.0.0.21"
+MACHINE = Machine("127.0.0.21")
 # Every answer reads its own prompt, and guesses are the drafters' alone: what is simulated is neither caches nor lookups.
 COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64", "--no-prefix-cache")
 VERIFIER_OPTIONS = (*COMMON, "--no-lookup", "--wait-drafters-s", "0", "--max-sessions", "64")
@@ -72,8 +72,8 @@ class GridSite:
         return nursery
 
     def _replica(self, name: str, nursery: Nursery, options: Sequence[str]) -> Replica:
-        endpoint = free_address(HOST)
-        replica = Replica(name, endpoint, ("--listen", endpoint, *options), nursery)
+        endpoint = MACHINE.free_address()
+        replica = Replica(name, endpoint, ("--listen", endpoint, *options), nursery, MACHINE)
         give_birth(replica, self._folder)
         await_serving(replica, self._folder)
         return replica
@@ -84,7 +84,7 @@ class GridSite:
 
     def _service(self, name: str, arguments: tuple[str, ...]) -> ServiceProcess:
         """The last argument of its command is its address."""
-        process = ServiceProcess(ServiceCommand(name, (*arguments, "--listen", free_address(HOST))), self._folder / f"{name}.log")
+        process = ServiceProcess(ServiceCommand(name, (*arguments, "--listen", MACHINE.free_address())), self._folder / f"{name}.log")
         self._stack.callback(process.stop, STOP_S)
         process.wait_ready(time.monotonic() + START_TIMEOUT_S)
         return process

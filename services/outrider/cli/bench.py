@@ -91,6 +91,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     chaos = parser.add_argument_group("chaos")
     chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
     chaos.add_argument("--fault-seed", type=int, default=1, metavar="N", help="of the schedule (%(default)s)")
+    parser.add_argument(
+        "--machines", choices=("auto", "namespaces", "loopback"), default="auto",
+        help="chaos, machines: network namespaces where permitted, or loopback addresses (%(default)s)",
+    )  # fmt: skip
     _add_fleet(parser.add_argument_group("fleet"))
     parser.set_defaults(run=run)
 

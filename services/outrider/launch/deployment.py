@@ -61,7 +61,7 @@ class Deployment:
         started = time.monotonic()
         try:
             for command in self.commands():
-                self.processes[command.name] = ServiceProcess(command, self.folder / f"{command.name}.log")
+                self.processes[command.name] = self.launch(command)
             for name, process in self.processes.items():
                 self.ready[name] = process.wait_ready(started + deadline_s)
         except BaseException as error:
@@ -84,6 +84,10 @@ class Deployment:
     def drafter(self) -> str | None:
         """Address of the drafter, None without one that has an address."""
         return None if self.spec.draft is None or self.spec.together else self._socket("drafter")
+
+    def launch(self, command: ServiceCommand) -> ServiceProcess:
+        """Start one service, here; a deployment over several machines starts it on its own."""
+        return ServiceProcess(command, self.folder / f"{command.name}.log")
 
     def commands(self) -> list[ServiceCommand]:
         """The services in the order they are started."""
@@ -126,7 +130,7 @@ class Deployment:
         self.processes[name].stop(drain_s=DRAIN_DEADLINE_S)
         command = next(command for command in self.commands() if command.name == name)
         command = replace(command, arguments=(*command.arguments, *extra))
-        self.processes[name] = ServiceProcess(command, self.folder / f"{name}.log")
+        self.processes[name] = self.launch(command)
         self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s)
 
     def stop(self, drain_s: float = DRAIN_DEADLINE_S, keep_logs: bool = False) -> dict[str, int]:
