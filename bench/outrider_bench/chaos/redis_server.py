@@ -63,6 +63,7 @@ class RedisServer:
         host, _, port = self.address.rpartition(":")
         options = ["--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--dir", str(self._folder)]
         options += ["--maxmemory", MAX_MEMORY, "--maxmemory-policy", "allkeys-lru"]
+        options += ["--protected-mode", "no"]  # machines of a measurement have addresses of their own
         wrapper = [sys.executable, "-I", "-S", str(bound_exec.__file__), str(os.getpid()), "-"]
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
