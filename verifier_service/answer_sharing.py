@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from outrider.session.events import Finish, FinishReason
-from outrider.session.lookup_guesses import NO_TEXTS
 from outrider.session.opening import VerifierSpec
-from outrider.session.shared_lookup import SharedTexts
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.verifier import VerifierSession
 from outrider.store.shared_ngrams import CONTEXT_LEN, MAX_LEARNED_LEN, SharedNgrams
 from outrider.telemetry import names
@@ -41,10 +40,10 @@ class AnswerSharing:
         """A session is over."""
         if self._shared is None or not _takes_part(session.spec):
             return
-        statistics, spec = session.statistics, session.spec
-        if statistics.num_shared:
-            self._metrics.add(names.NUM_SHARED_NGRAM_TOKENS, self._labels, statistics.num_shared)
-            self._metrics.add(names.NUM_SHARED_NGRAM_ACCEPTED_TOKENS, self._labels, statistics.num_shared_accepted)
+        spec, (num_shared, num_accepted) = session.spec, session.num_shared
+        if num_shared:
+            self._metrics.add(names.NUM_SHARED_NGRAM_TOKENS, self._labels, num_shared)
+            self._metrics.add(names.NUM_SHARED_NGRAM_ACCEPTED_TOKENS, self._labels, num_accepted)
         if finish.reason in _WHOLE and session.committed_len > spec.num_prompt:
             first = max(0, spec.num_prompt - CONTEXT_LEN)
             answer = session.prefix.slice(first, min(session.committed_len, spec.num_prompt + MAX_LEARNED_LEN))

@@ -24,9 +24,8 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.lookup_guesses import NO_TEXTS
 from outrider.session.pacing.contract import Pacing
-from outrider.session.shared_lookup import SharedTexts
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs

@@ -15,22 +15,23 @@ from operator import mul
 from outrider.session.lookup import TextLookup
 from outrider.session.lookup_odds import LookupOdds
 from outrider.session.opening import VerifierSpec
-from outrider.session.shared_lookup import NoTexts, SharedLookup, SharedTexts
+from outrider.session.shared_lookup import NO_TEXTS, SharedLookup, SharedTexts
 from outrider.types.tree import DraftTree
 
 LEAST_REACHED = 0.02  # chance that a guess is asked at all, below which it is none: a row costs more than that anywhere
-NO_TEXTS = NoTexts()
 
 
 class LookupGuesses:
     """rights: for each guess at hand, the chance that it is right if all before it are. are_shared: they come from other answers.
-    odds, shared_odds: how often guesses from the own text and from other answers are right."""
+    odds, shared_odds: how often guesses from the own text and from other answers are right. num_shared, num_shared_accepted: of the
+    verified ones, those from other answers."""
 
     def __init__(self, spec: VerifierSpec, texts: SharedTexts = NO_TEXTS) -> None:
         self.odds = LookupOdds(spec.lookup_priors)
         self.shared_odds = LookupOdds(spec.shared_priors)
         self.rights: tuple[float, ...] = ()
         self.are_shared = False
+        self.num_shared = self.num_shared_accepted = 0
         self._spec = spec
         self._committed_len = len(spec.prefix)
         self._text = TextLookup(spec.prefix, self.odds)
@@ -46,8 +47,14 @@ class LookupGuesses:
         self._look()
 
     def chain(self, max_nodes: int) -> DraftTree:
-        """The first max_nodes guesses."""
+        """The first max_nodes guesses, to be verified."""
         return DraftTree.chain(self._tokens[:max_nodes])
+
+    def count_verified(self, num_nodes: int, num_accepted: int) -> None:
+        """What became of the chain at hand, before the commit that it led to."""
+        if self.are_shared:
+            self.num_shared += num_nodes
+            self.num_shared_accepted += num_accepted
 
     def _look(self) -> None:
         self._tokens, self.rights = self._guesses(self._text)

@@ -36,6 +36,9 @@ class NoTexts:
         return 0, ()
 
 
+NO_TEXTS = NoTexts()
+
+
 class SharedLookup:
     """Built over a prefix (int32), extended by each commit; whether it was right, used or not, is counted in `odds`.
 

@@ -66,8 +66,7 @@ class SessionStatistics:
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
     confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
     less their drafting, and until that was measured from the end of drafting to the arrival.
-    step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from texts; num_shared: of
-    these, from other answers than the session's own.
+    step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
@@ -85,8 +84,6 @@ class SessionStatistics:
     num_cached_prompt: int = 0
     num_looked_up: int = 0
     num_looked_up_accepted: int = 0
-    num_shared: int = 0
-    num_shared_accepted: int = 0
     num_violations: int = 0
     num_reopens: int = 0
     num_missed_deadlines: int = 0
@@ -216,20 +213,12 @@ class SessionStatistics:
         self._draft_us_before_round = self.draft_us
 
     def count_round(
-        self,
-        num_nodes: int,
-        depth: int,
-        num_accepted: int,
-        num_emitted: int,
-        *,
-        corrected: bool,
-        looked_up: bool = False,
-        shared: bool = False,
+        self, num_nodes: int, depth: int, num_accepted: int, num_emitted: int, *, corrected: bool, looked_up: bool = False
     ) -> None:
         """A round verified num_nodes guesses of `depth` levels, accepted some and emitted num_emitted tokens.
 
         corrected: a guess at the next depth was wrong (False when the path ended at a leaf: nothing was tested there). looked_up: they came
-        from the text itself, or from other answers (shared), and say nothing of how often a drafter is right.
+        from the text itself, and say nothing of how often a drafter is right.
         """
         self.num_rounds += 1
         self.num_drafted += num_nodes
@@ -240,9 +229,6 @@ class SessionStatistics:
         if looked_up:
             self.num_looked_up += num_nodes
             self.num_looked_up_accepted += num_accepted
-            if shared:
-                self.num_shared += num_nodes
-                self.num_shared_accepted += num_accepted
             return
         self._count_tests([1.0] * num_accepted + [0.0] * corrected)
 

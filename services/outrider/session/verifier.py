@@ -28,13 +28,13 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
-from outrider.session.lookup_guesses import NO_TEXTS, LookupGuesses
+from outrider.session.lookup_guesses import LookupGuesses
 from outrider.session.merged_tree import tree_depth
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
-from outrider.session.shared_lookup import SharedTexts
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.statistics import SessionStatistics
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
@@ -55,7 +55,7 @@ class _Round:
     """The round in flight: committed tokens fed, the tree, whether it picks, how long it waited for drafts and when it began.
 
     overdue: it began past the deadline, so that the wait tells how long the deadline was and nothing else. looked_up: its guesses are from
-    the text itself or from other answers (shared), so that it tells nothing of drafters.
+    the text itself, so that it tells nothing of drafters.
     """
 
     num_fed: int
@@ -65,7 +65,6 @@ class _Round:
     begin_us: int
     overdue: bool
     looked_up: bool
-    shared: bool
 
 
 class VerifierSession:
@@ -137,6 +136,11 @@ class VerifierSession:
     def shared_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
         """The same of guesses from other answers."""
         return known if self._lookup is None else self._lookup.shared_odds.remembered(known)
+
+    @property
+    def num_shared(self) -> tuple[int, int]:
+        """Guesses from other answers that were verified, and those accepted."""
+        return (0, 0) if self._lookup is None else (self._lookup.num_shared, self._lookup.num_shared_accepted)
 
     def view(self, now_us: int) -> SessionView:
         """What pacing may know at this instant; now_us bounds nothing here but keeps a future deadline honest."""
@@ -220,8 +224,7 @@ class VerifierSession:
         if wanted and not looked_up:
             self._count_wait(event.now_us)
         wait_us, overdue = max(0, event.now_us - self._ready_since_us), event.now_us >= self._deadline_us
-        shared = looked_up and self._lookup is not None and self._lookup.are_shared
-        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up, shared)
+        self._round = _Round(num_fed, tree, wanted, wait_us, event.now_us, overdue, looked_up)
         return [Verify(self.prefix.slice(self.cached_len, self.cached_len + num_fed), tree, wanted, rows)]
 
     def _guesses(self, max_nodes: int, *, looked_up: bool) -> tuple[DraftTree, tuple[DraftRow, ...]]:
@@ -254,13 +257,15 @@ class VerifierSession:
         self.cached_len += len(path)
         origins = self._origins(verdict, num_kept)
         num_accepted = origins.count(TokenOrigin.ACCEPTED)
+        if verified.looked_up and self._lookup is not None:
+            self._lookup.count_verified(verified.tree.num_nodes, num_accepted)
         depth = tree_depth(verified.tree)
         corrected = not verdict.bonus and num_kept > len(verdict.path)
         self.statistics.count_step(event.now_us - verified.begin_us, event.verify_us)
         if verified.tree.num_nodes and not verified.overdue and not verified.looked_up:
             self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
         counts = verified.tree.num_nodes, depth, num_accepted, num_kept
-        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up, shared=verified.shared)
+        self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up)
         effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
         effects.append(Emit(tuple(tokens), origins))
         num_judged = 0 if verified.looked_up else num_accepted + corrected
