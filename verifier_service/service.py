@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from outrider.engine.contract import Engine
 from outrider.rpc.server import RpcServer
+from outrider.session.pacing.registry import make_pacing
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.fleet import Replica
 from outrider.v1 import verifier_pb2
@@ -70,8 +71,7 @@ class VerifierServer:
 
     async def start(self) -> None:
         """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
-        if self.sharing is not None:
-            self.sharing.start()
+        self._start_sharing()
         self.scheduler.start()
         engine = await asyncio.wrap_future(self.scheduler.engine_ready)
         self._engine = engine
@@ -84,6 +84,14 @@ class VerifierServer:
         await self.pairs.wait_decided(self.settings.wait_drafters_s)
         await self.rpc.start()
         await self.rpc.set_serving()
+
+    def _start_sharing(self) -> None:
+        if self.sharing is None:
+            return
+        self.sharing.start()
+        pacing = self.settings.draft.pacing
+        if not make_pacing(pacing).looks_up:
+            _LOG.warning("the pacing %r takes no guesses from texts: answers are shared, for requests that name one that does", pacing)
 
     async def drain(self, grace_s: float) -> None:
         """Let live requests finish within the grace."""

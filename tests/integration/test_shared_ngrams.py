@@ -117,6 +117,12 @@ async def test_the_second_time_takes_fewer_rounds_for_the_same_tenant_only(folde
         assert names.SHARED_NGRAMS_CONNECTED not in values, "there is no Redis"
 
 
+@pytest.mark.parametrize(("pacing", "warned"), [("serial", True), ("lookup", False)])
+async def test_a_pacing_that_would_not_use_it_is_told_of(folder: Path, pacing: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(folder, sharing=MEMORY, draft=DraftDefaults(pacing=pacing)):
+        assert ("takes no guesses from texts" in caplog.text) is warned
+
+
 async def test_who_opted_out_is_not_learnt(folder: Path) -> None:
     async with sharing(folder, MEMORY) as verifier:
         await asked(verifier, question("1", no_lookup=True))

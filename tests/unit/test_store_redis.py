@@ -138,6 +138,19 @@ def test_values_that_are_no_entries_are_nothing(server: RedisServer, store: Redi
     assert found_again(store)
 
 
+def test_a_server_that_wants_a_password_is_one_that_does_not_answer(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    with redis.Redis.from_url(server.url, protocol=2) as client:
+        client.config_set("requirepass", "secret")
+    store = RedisNgrams(server.url.replace("//", "//:wrong-one@"), answer_timeout_s=WAIT_S)
+    assert store.lookup([KEY]) == [NOTHING]
+    assert not store.counts.is_connected
+    assert "wrong-one" not in caplog.text
+    store.close()
+    store = RedisNgrams(server.url.replace("//", "//:secret@"), answer_timeout_s=WAIT_S)
+    assert found_again(store)
+    store.close()
+
+
 def test_a_slot_of_another_type_is_nothing(server: RedisServer, store: RedisNgrams) -> None:
     with redis.Redis.from_url(server.url, protocol=2) as client:
         client.rpush(slot_of(KEY), b"x")
