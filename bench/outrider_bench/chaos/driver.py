@@ -45,6 +45,7 @@ NUM_PROMPTS = 12
 MAX_TOKENS = 96
 TASKS = ("arithmetic", "copying")
 TEMPERATURES = (0.0, 0.8)
+PACINGS = ("", "", "adaptive")  # the verifiers' own, and one that takes guesses from earlier answers too
 MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean", "replicas_unknown")
 WELL_TIMEOUT_S = 60.0
 ALL_COORDINATORS_EVERY = 3  # on average, of the times when one is killed
@@ -91,6 +92,9 @@ class Havoc:
         site = self.site
         if fault.kind is Kind.KILL_COORDINATOR:
             return partial(site.kill_coordinators, self._coordinators(fault)), site.start_coordinators
+        if fault.kind in (Kind.KILL_REDIS, Kind.STOP_REDIS):
+            self._await(site.redis.is_serving, fault.kind)
+            return (site.redis.kill, site.start_redis) if fault.kind is Kind.KILL_REDIS else (site.redis.pause, site.redis.go_on)
         if fault.kind is Kind.CUT_COORDINATOR:
             coordinators = self._coordinators(fault)
             return partial(site.cut_coordinators, coordinators), partial(site.mend_coordinators, coordinators)
@@ -179,9 +183,13 @@ def run(args: argparse.Namespace) -> int:
             for num_at_a_time, schedule in schedules.items()
         ]
         leaks = find_leaks(site)
-        unknown = find_unknown(site)
+        unknown, num_entries = find_unknown(site), site.redis.num_entries()
     crowd, alone = phases
-    report = make_report(crowd, alone, truth, site.drains, leaks) | {"replicas_unknown": unknown, "machines": machines.kind}
+    report = make_report(crowd, alone, truth, site.drains, leaks) | {
+        "replicas_unknown": unknown,
+        "redis_entries": num_entries,
+        "machines": machines.kind,
+    }
     for phase in phases:
         console.print(stall_table(phase))
     for number, error in [error for phase in phases for error in phase.harvest.errors][:8]:
@@ -213,7 +221,15 @@ def go_through(
     with Askers(site.gateway, requests, num_at_a_time) as askers:
         time.sleep(calm.end_s - begun_s)  # what is measured, not waited for
         havoc.wreak(schedule, on_fault)
+        await_entries(site)
     return Phase(num_at_a_time, askers.harvest, calm, havoc.struck, time.monotonic() - begun_s)
+
+
+def await_entries(site: Site) -> None:
+    """Return once verifiers share through Redis again, while requests go on; after FREE_TIMEOUT_S at most."""
+    deadline = time.monotonic() + FREE_TIMEOUT_S
+    while not site.redis.num_entries() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
 
 
 def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
@@ -226,6 +242,7 @@ def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
             sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=number),
             max_tokens=MAX_TOKENS,
             ignore_eos=True,
+            draft=pb.DraftOptions(pacing=PACINGS[number % len(PACINGS)]),
         )
         for number, prompt in enumerate(prompts)
         for temperature in TEMPERATURES

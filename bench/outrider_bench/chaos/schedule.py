@@ -25,27 +25,31 @@ class Kind(StrEnum):
     DRAIN_DRAFTER = "drain drafter"
     KILL_COORDINATOR = "kill coordinator"
     CUT_COORDINATOR = "cut gateway from coordinator"
+    KILL_REDIS = "kill Redis"
+    STOP_REDIS = "stop Redis"
 
 
 # Of a hundred faults.
 SHARES = {
     Kind.UNPLUG_MACHINE: 6,
-    Kind.KILL_VERIFIER: 31,
+    Kind.KILL_VERIFIER: 30,
     Kind.STOP_VERIFIER: 5,
     Kind.CUT_VERIFIER: 5,
     Kind.DRAIN_VERIFIER: 8,
-    Kind.KILL_DRAFTER: 17,
+    Kind.KILL_DRAFTER: 15,
     Kind.STOP_DRAFTER: 5,
-    Kind.CUT_DRAFTER: 5,
+    Kind.CUT_DRAFTER: 4,
     Kind.SLOW_DRAFTER: 5,
     Kind.DRAIN_DRAFTER: 4,
     Kind.KILL_COORDINATOR: 5,
     Kind.CUT_COORDINATOR: 4,
+    Kind.KILL_REDIS: 2,
+    Kind.STOP_REDIS: 2,
 }
 OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.CUT_VERIFIER, Kind.DRAIN_VERIFIER})
 HITS_VERIFIERS = OF_VERIFIERS | {Kind.UNPLUG_MACHINE}
 MOMENTARY = frozenset({Kind.KILL_VERIFIER, Kind.KILL_DRAFTER})  # another takes its place at once
-LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts, and until a drained replica or a killed coordinator is replaced
+LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts, and until a drained replica, a killed coordinator or Redis is replaced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Three machines: three verifiers, two drafters, two coordinators, the links to all of them, and one gateway.
+"""Three machines: three verifiers, two drafters, two coordinators, the links to all of them, one gateway, and a Redis.
 
 Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Replicas announce the near ends
 of their links to both coordinators, and the gateway knows of them from there only. Machines are network namespaces, whose cables can be
@@ -21,6 +21,7 @@ from outrider.errors import OutriderError, Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider_bench.chaos.coordinator import Coordinator
 from outrider_bench.chaos.nursery import Nursery
+from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.chaos.wire import Wire, Wires
 from outrider_bench.machine import Machine
 from outrider_bench.machines_wish import Machines
@@ -31,6 +32,7 @@ GATEWAY_MACHINE = 0
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
 DRAFTER_MACHINES = (1, 2)
 COORDINATOR_MACHINES = (1, 2)
+REDIS_MACHINE = 2
 UNPLUGGABLE = (1, 2)  # clients have no other gateway
 COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
 # What is slow must not keep a verifier from serving.
@@ -95,6 +97,7 @@ class Site:
         self.drafters: list[Replica] = []
         self.coordinators: list[Coordinator] = []
         self.drains: list[Drain] = []
+        self.redis = RedisServer(machines.machines[REDIS_MACHINE].free_address(), folder)
         self.gateway = ""
         self._wires = Wires()
         self._unplugged: set[int] = set()
@@ -103,9 +106,12 @@ class Site:
     def _start(self) -> None:
         """Load both models once, start every process and wait until all serve. Raises Unavailable or StartFailed with a log's end."""
         self._stack.enter_context(self._wires)
+        self._stack.callback(self.redis.stop)
+        self.start_redis()
+        shared = (*VERIFIER_OPTIONS, "--redis-url", self.redis.url)
         nurseries = [
             self._stack.enter_context(Nursery(role, ("--model", model, *options), self._folder / f"{role}s.log"))
-            for role, model, options in (("verifier", self._models[0], VERIFIER_OPTIONS), ("drafter", self._models[1], COMMON))
+            for role, model, options in (("verifier", self._models[0], shared), ("drafter", self._models[1], COMMON))
         ]
         self.coordinators = [self._coordinator(number, machine) for number, machine in enumerate(COORDINATOR_MACHINES)]
         self.start_coordinators()
@@ -254,6 +260,11 @@ class Site:
         for coordinator in self.coordinators:
             if not coordinator.is_running:
                 coordinator.start()
+
+    def start_redis(self) -> None:
+        """At its address, knowing nothing."""
+        with self._machines.machines[REDIS_MACHINE].inside():
+            self.redis.start()
 
     # --- building ---------------------------------------------------------------------------------------------------------
 

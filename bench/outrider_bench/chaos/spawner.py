@@ -25,6 +25,7 @@ from outrider.engine.load import load_engine
 from outrider_bench.namespaces import enter
 from verifier_service.process import serve_engine
 from verifier_service.settings import parse_settings as verifier_settings
+from verifier_service.sharing import open_sharing
 
 VERIFIER, DRAFTER = "verifier", "drafter"
 _PR_SET_PDEATHSIG = 1
@@ -36,7 +37,9 @@ Serve = Callable[[list[str]], int]
 def load(role: str, options: list[str]) -> Serve:
     """Load what the role serves; the result runs a service with further options, in a process of its own. Raises what loading raises."""
     if role == VERIFIER:
-        engine = load_engine(verifier_settings([*options, "--listen", _READY_LISTEN]).engine)
+        settings = verifier_settings([*options, "--listen", _READY_LISTEN])
+        open_sharing(settings.sharing)  # imports what it needs, so that no child has to
+        engine = load_engine(settings.engine)
         return lambda further: serve_engine(verifier_settings([*options, *further]), lambda: engine)
     loaded = load_drafter(drafter_settings([*options, "--listen", _READY_LISTEN]))
     return lambda further: serve_loaded(drafter_settings([*options, *further]), lambda: loaded)
