@@ -65,6 +65,7 @@ class Admission:
             max_nodes=self._defaults.max_nodes,
             with_rows=acceptance == REJECTION,
             tenant=name("tenant", start.tenant),
+            has_stop_strings=start.has_stop_strings,
             lookup=self._defaults.lookup and not start.draft.no_lookup and acceptance != REJECTION,
         )
         return SessionRequest(spec, pacing, acceptance, _top_logprobs(start), drafters, start.takes_end)

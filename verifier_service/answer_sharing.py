@@ -1,7 +1,8 @@
 """Which sessions take guesses from other answers, and whose answers others may have.
 
 Lives on the engine thread. A request without drafts or lookup neither asks nor is learnt. An answer is learnt when it has ended by itself,
-whole: one that was cancelled may have been decoded beyond a stop that only the gateway knows. Must not know how answers are shared.
+whole: one that was cancelled, or that reached its length with stop strings to be looked for, may have been decoded beyond a stop that only
+the gateway knows. Must not know how answers are shared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.telemetry.names import Label
 from outrider.types.identity import ModelIdentity
 
-_WHOLE = frozenset({FinishReason.STOP, FinishReason.LENGTH})
 
 
 class AnswerSharing:
@@ -44,10 +44,15 @@ class AnswerSharing:
         if num_shared:
             self._metrics.add(names.NUM_SHARED_NGRAM_TOKENS, self._labels, num_shared)
             self._metrics.add(names.NUM_SHARED_NGRAM_ACCEPTED_TOKENS, self._labels, num_accepted)
-        if finish.reason in _WHOLE and session.committed_len > spec.num_prompt:
+        if _is_whole(spec, finish) and session.committed_len > spec.num_prompt:
             first = max(0, spec.num_prompt - CONTEXT_LEN)
             answer = session.prefix.slice(first, min(session.committed_len, spec.num_prompt + MAX_LEARNED_LEN))
             self._shared.learn(self._shared.keys(spec.tenant, spec.adapter, self._identity), answer, spec.num_prompt - first)
+
+
+def _is_whole(spec: VerifierSpec, finish: Finish) -> bool:
+    """Nothing was decoded beyond the answer's end."""
+    return finish.reason is FinishReason.STOP or (finish.reason is FinishReason.LENGTH and not spec.has_stop_strings)
 
 
 def _takes_part(spec: VerifierSpec) -> bool:

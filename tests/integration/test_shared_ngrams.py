@@ -131,6 +131,17 @@ async def test_who_opted_out_is_not_learnt(folder: Path) -> None:
         assert shared_of(verifier)._queue.qsize() == len(shared_of(verifier).memory) == 0
 
 
+@pytest.mark.parametrize(("has_stop_strings", "is_learnt"), [(False, True), (True, False)])
+async def test_an_answer_that_may_have_ended_earlier_is_not_learnt(folder: Path, *, has_stop_strings: bool, is_learnt: bool) -> None:
+    async with sharing(folder, MEMORY) as verifier:
+        message = question("1")
+        message.has_stop_strings = has_stop_strings
+        await asked(verifier, message)
+        await verifier.until_idle()
+        shared_of(verifier).stop(CALL_TIMEOUT_S)  # once it has taken what waits
+        assert (shared_of(verifier).num_learnt == 1) is is_learnt
+
+
 async def test_a_cancelled_answer_is_not_learnt(folder: Path) -> None:
     """It may have been decoded beyond a stop that only the gateway knows."""
     async with sharing(folder, MEMORY) as verifier:

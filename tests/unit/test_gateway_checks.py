@@ -210,6 +210,11 @@ def test_fast_numerics_promise_no_exact_text() -> None:
 def test_the_cache_salt_reaches_the_verifier_as_whose_text_it_is() -> None:
     assert decode_start(resolved(cache_salt="team-7"), "session", 0).tenant == "team-7"
     assert decode_start(resolved(), "session", 0).tenant == ""
+
+
+def test_a_verifier_is_told_of_stop_strings() -> None:
+    assert decode_start(resolved(stop=["\n\n"]), "session", 0).has_stop_strings
+    assert not decode_start(resolved(), "session", 0).has_stop_strings
     assert len(resolved(cache_salt="s" * 128).checked.cache_salt) == 128
 
 

@@ -53,6 +53,7 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
         adapter=checked.adapter,
         tenant=checked.cache_salt,
         takes_end=True,
+        has_stop_strings=bool(checked.stops),
     )
 
 

@@ -27,7 +27,8 @@ class VerifierSpec:
     with_rows: rejection acceptance (drafters send the distributions they drew from).
     draft_priors: what to expect of drafts until the session has estimates of its own.
     lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
-    for these, by class (lookup_odds.CLASS_LENS); shared_priors: of guesses from other answers.
+    for these, by class (lookup_odds.CLASS_LENS); shared_priors: of guesses from other answers. has_stop_strings: whoever asks may end the
+    answer before its last committed token.
     """
 
     session: int
@@ -50,6 +51,7 @@ class VerifierSpec:
     lookup: bool = False
     lookup_priors: tuple[float, ...] = FIRST_RIGHTS
     shared_priors: tuple[float, ...] = FIRST_SHARED_RIGHTS
+    has_stop_strings: bool = False
 
 
 def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:
