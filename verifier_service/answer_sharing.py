@@ -20,7 +20,6 @@ from outrider.telemetry.names import Label
 from outrider.types.identity import ModelIdentity
 
 
-
 class AnswerSharing:
     """Of one target. shared: None: nothing is shared. metrics: guesses from other answers are counted into."""
 

@@ -15,7 +15,7 @@ from outrider.session.pacing.course_choice import HOPE, HOPEFUL_TESTS, hoped_acc
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
-from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses
+from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed
 
 TARGET_US = 24_000.0
 FLAT = CostCurve(((1, TARGET_US),))
@@ -31,6 +31,12 @@ def test_serial_courses_are_the_classical_throughput(acceptance: float) -> None:
     for course in serial_courses(rates, acceptance, continue_prob=1.0):
         known = serial_tokens_per_us(Rates(FLAT, 3_000.0, acceptance, 500.0), course.hit_len)
         assert course.tokens_per_us == pytest.approx(known, rel=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 4, 32])
+def test_the_speed_of_one_serial_course_is_that_of_the_list(length: int) -> None:
+    rates = measured_rates(STEEP, 2, draft_us=70.0, link_us=30.0, overhead_us=20.0, start_us=15.0)
+    assert serial_speed(rates, 0.8, length) == pytest.approx(serial_courses(rates, 0.8, 1.0)[length - 1].tokens_per_us)
 
 
 @pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])

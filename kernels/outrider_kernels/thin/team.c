@@ -1,8 +1,10 @@
 /* A team of threads takes chunks of work from one counter. Whoever is late finds nothing left and keeps nobody waiting: a thread that lost its
-   core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep. A team may be
+   core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep; while they
+   spin they offer their core to whoever else wants it, or a gateway beside them would wait for the end of their time slice. A team may be
    held to fewer threads for a while: the others sleep at a place of their own, where no operation wakes them. */
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -10,6 +12,7 @@
 
 #define CHUNKS_A_THREAD 4
 #define SPINS_BEFORE_SLEEP 20000
+#define SPINS_BEFORE_YIELD 64
 #define CLOSED 0xFFFFFFFFull
 
 struct team {
@@ -78,7 +81,10 @@ static void *help(void *argument) {
     const int helper = atomic_fetch_add(&all->num_started, 1);
     uint32_t seen = 0;
     for (;;) {
-        for (int spins = 0; is_waiting(all, helper, seen) && spins < SPINS_BEFORE_SLEEP; spins++) pause_briefly();
+        for (int spins = 1; is_waiting(all, helper, seen) && spins < SPINS_BEFORE_SLEEP; spins++) {
+            pause_briefly();
+            if (spins % SPINS_BEFORE_YIELD == 0) sched_yield();
+        }
         if (is_waiting(all, helper, seen)) sleep_until_called(all, helper, seen);
         if (atomic_load(&all->is_over)) return 0;
         if (is_off(all, helper)) {

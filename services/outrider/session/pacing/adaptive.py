@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
@@ -24,7 +25,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.together import Outlook, plan_together
@@ -236,9 +237,12 @@ class AdaptivePacing:
         if self._seen_rates is None:
             return False
         quick = {pace: replace(rates, draft_us=1.0, start_us=0.0) for pace, rates in self._seen_rates.items()}
-        courses = courses_of(quick, self._longest, max(HOPE, session.acceptance), 1.0, 0.0)
+        right, least = max(HOPE, session.acceptance), (1.0 + START_GAIN) * plain_course(quick[Pace.PLAIN]).tokens_per_us
+        if serial_speed(quick[Pace.SERIAL], right, min(PROBE_LEN, self._longest)) > least:
+            return False  # one way that pays is enough, and most drafters are near
+        courses = courses_of(quick, self._longest, right, 1.0, 0.0)
         best = max(course.tokens_per_us for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
-        return best <= (1.0 + START_GAIN) * courses[Pace.PLAIN][0].tokens_per_us
+        return best <= least
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
@@ -297,7 +301,8 @@ class AdaptivePacing:
                 found[key] = courses_of(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
             for pace in gains:
-                gains[pace] += max(self._worth(course) for course in (*found[key][pace], *found[key][Pace.PLAIN]))
+                best = max(found[key][pace], key=_speed)
+                gains[pace] += max(self._worth(best), self._worth(found[key][Pace.PLAIN][0]))
         drafting = self._drafting_pace(gains)
         for session, courses in looks:
             self._choose(session, courses, drafting)
@@ -360,6 +365,9 @@ class AdaptivePacing:
         own.course, own.looked_at = best, session.acceptance
 
     def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
-        best = max(courses, key=self._worth)
+        best = max(courses, key=_speed)
         present = same_course(own.course, courses) if own.course.pace is drafting else None
         return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
+
+
+_speed = attrgetter("tokens_per_us")  # among courses of one pace as good as their worth
