@@ -144,6 +144,17 @@ def test_one_stalled_round_does_not_condemn_a_pace() -> None:
     assert memory.factor(Pace.SERIAL) > 0.9
 
 
+def test_what_a_pace_took_is_forgotten_while_everybody_decodes_plainly() -> None:
+    memory = PaceMemory()
+    for _ in range(100):
+        memory.count(Pace.SERIAL, took_us=2_500.0, expected_us=1_000.0)
+    low = memory.factor(Pace.SERIAL)
+    memory.count_plain(100)
+    assert low < memory.factor(Pace.SERIAL) < low + 0.1, "not at once: it may be what that pace takes"
+    memory.count_plain(4_000)
+    assert memory.factor(Pace.SERIAL) > 0.95
+
+
 # --- the policy ----------------------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +231,24 @@ def test_good_guesses_are_waited_for_again_when_a_probe_finds_them() -> None:
     for _ in range(40):
         driver.round(acceptance=0.95, draft_us_per_token=1_000.0)
     assert driver.policy.draft_ahead(driver.session) > 4
+
+
+def test_guesses_given_up_while_the_machine_was_slow_are_tried_again() -> None:
+    """Nobody guesses then, so nothing but forgetting can mend the verdict."""
+    driver = Driver()
+    for _ in range(MAX_FIRST_TOKENS):
+        driver.round(acceptance=0.6, draft_us_per_token=8_000.0)
+    for pace in (Pace.SERIAL, Pace.AHEAD):
+        for _ in range(100):
+            driver.policy._memory.count(pace, took_us=2_500.0, expected_us=1_000.0)
+    for _ in range(100):
+        driver.round()
+    assert driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN
+    for _ in range(1_500):
+        driver.round()
+        if driver.policy._sessions.of(driver.session).course.pace is not Pace.PLAIN:
+            return
+    raise AssertionError("it never tries again")
 
 
 def test_noise_at_a_switching_point_does_not_make_it_oscillate() -> None:

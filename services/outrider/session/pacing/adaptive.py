@@ -277,6 +277,7 @@ class AdaptivePacing:
                 self._memory.count(own.course.pace, took_us, own.course.round_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
+                self._memory.count_plain(session.committed_len - own.committed_len)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False

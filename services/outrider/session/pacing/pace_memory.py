@@ -14,6 +14,9 @@ from outrider.session.pacing.round_model import Pace
 TRUST_ROUNDS = 12.0  # a pace never tried counts as having kept its promise in so many rounds
 KEEP_OWN = 0.985  # of what is remembered of a pace, with each of its rounds
 KEEP_OTHERS = 0.99  # and with each round of another pace: one given up is tried again some day
+KEEP_PLAIN = (
+    0.998  # and with each round without guesses, which are many: what a pace took while the machine was slow is no verdict for ever
+)
 MAX_SLOWNESS = 4.0  # of one round: a machine that stalled for once is no property of a pace
 
 
@@ -37,6 +40,11 @@ class PaceMemory:
         """What to multiply an expected speed by; 1 for a pace never tried."""
         record = self._records[pace]
         return (record.num_rounds + TRUST_ROUNDS) / (record.slowness + TRUST_ROUNDS)
+
+    def count_plain(self, num_rounds: int) -> None:
+        """So many rounds went without guesses, and without probing."""
+        for record in self._records.values():
+            record.fade(KEEP_PLAIN**num_rounds)
 
     def count(self, pace: Pace, took_us: float, expected_us: float) -> None:
         """A round at this pace took so long."""
