@@ -20,7 +20,7 @@ from outrider_kernels.card_ceilings import best_s, measure_ceilings, require_car
 from outrider_kernels.paged_tree_attention import PagedRows, reference_paged_tree_attention
 from outrider_kernels.triton_tree_attention import paged_tree_attention, plan_launch
 
-SHAPES = {"8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
+SHAPES = {"7B-like, no groups": (32, 32, 128), "8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
 BLOCK_LEN = 16
 WORST_ERROR = 2e-2
 
