@@ -163,6 +163,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.policy = AdaptivePacing()
+        self.contention = 1.0  # of a step beside a drafter at work, to one alone
         self.session = replace(READY, draft_us_per_token=3_000.0, acceptance=0.7, num_tested=0, remaining=10_000)
         self.now_us = NOW_US
 
@@ -174,7 +175,8 @@ class Driver:
             self.session, committed_len=self.session.committed_len + 2, num_tested=tested, waiting_since_us=self.now_us,
             draft_deadline_us=self.now_us + 50_000, **changes,
         )  # fmt: skip
-        self.policy.plan(StepView((self.session,), CostCurve(((1, TARGET_US), (32, 1.3 * TARGET_US))), 64, self.now_us))
+        cost, beside = (CostCurve(((1, one * TARGET_US), (32, 1.3 * one * TARGET_US))) for one in (1.0, self.contention))
+        self.policy.plan(StepView((self.session,), cost, 64, self.now_us, beside))
         return self.session
 
     def wait_len(self) -> int:
@@ -249,6 +251,17 @@ def test_guesses_given_up_while_the_machine_was_slow_are_tried_again() -> None:
         if driver.policy._sessions.of(driver.session).course.pace is not Pace.PLAIN:
             return
     raise AssertionError("it never tries again")
+
+
+@pytest.mark.parametrize(("remaining", "runs_ahead"), [(5_000, True), (40, False)])
+def test_nobody_runs_ahead_who_would_not_be_heard_of_before_the_answer_ends(remaining: int, *, runs_ahead: bool) -> None:
+    """A drafter forty steps away that is always right: it catches up after some forty tokens, and until then only slows the target."""
+    driver = Driver()
+    driver.contention = 1.2
+    for _ in range(2 * MAX_FIRST_TOKENS):
+        driver.round(acceptance=0.9999, draft_us_per_token=1_000.0, link_us=20.0 * TARGET_US, remaining=remaining)
+    course = driver.policy._sessions.of(driver.session).course
+    assert (course.pace is Pace.AHEAD) is runs_ahead
 
 
 def test_noise_at_a_switching_point_does_not_make_it_oscillate() -> None:

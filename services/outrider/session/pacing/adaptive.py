@@ -25,7 +25,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, ahead_start, plain_course, serial_speed
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.together import Outlook, plan_together
@@ -357,13 +357,24 @@ class AdaptivePacing:
         own = self._sessions.known(session.session)
         drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
         least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
-        best = drafted if self._worth(drafted) > (1.0 + least_gain) * self._worth(plain) else plain
+        best = drafted if self._worth_to_end(session, drafted) > (1.0 + least_gain) * self._worth(plain) else plain
         if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
             own.probe.stop(session)
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
         own.course, own.looked_at = best, session.acceptance
+
+    def _worth_to_end(self, session: SessionView, course: Course) -> float:
+        """What a course is worth in what is left of the answer. Far away nothing but plain rounds, beside a drafter at work, comes before
+        its first guesses; where those take most of the rest, they are all there is to it."""
+        worth = self._worth(course)
+        if course.pace is not Pace.AHEAD or course.miss_len or session.depth or self._seen_rates is None or not worth:
+            return worth
+        num_left = max(1, session.remaining)
+        num_before, round_us = ahead_start(self._seen_rates[Pace.AHEAD])
+        num_before = min(num_before, num_left)
+        return num_left / (num_before * round_us + (num_left - num_before) / worth)
 
     def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
         best = max(courses, key=_speed)

@@ -121,6 +121,13 @@ def best_ahead_course(
     return max(courses, key=lambda course: course.tokens_per_us)
 
 
+def ahead_start(rates: RoundRates) -> tuple[int, float]:
+    """Rounds without guesses until a drafter that starts over now is heard of with guesses beyond the truth, and the time of each (us)."""
+    round_us = float(rates.round_us(np.ones(1))[0])
+    heard_us = 2.0 * rates.link_us + rates.start_us + rates.draft_us
+    return _num_unheard(heard_us, round_us - rates.draft_us), round_us
+
+
 def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], num_unheard: int, unheard_wait_us: float) -> Course:
     """The best pair of lengths. shares: acceptance, continue_prob, hedge_share, and the same of branches verified in the step.
     num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what each waits on average."""
