@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, session_view
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
-from outrider.session.pacing.side_nodes import MAX_SIDE_NODES, MIN_SIDE_GAIN, SWITCH_GAIN, SideNodes, side_gains
+from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.side_nodes import MIN_SIDE_GAIN, SWITCH_GAIN, SideNodes, side_gains
 
 STEP_US = 10_000.0
 FLAT = CostCurve(((1, STEP_US),))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
+MAX_SIDE_NODES = 8  # of side branches of one session in one step
 PLAIN_REPEATS = 3  # steps without guesses that policies let pass unasked
 
 

@@ -14,9 +14,8 @@ from outrider.session.pacing.round_model import Pace
 TRUST_ROUNDS = 12.0  # a pace never tried counts as having kept its promise in so many rounds
 KEEP_OWN = 0.985  # of what is remembered of a pace, with each of its rounds
 KEEP_OTHERS = 0.99  # and with each round of another pace: one given up is tried again some day
-KEEP_PLAIN = (
-    0.998  # and with each round without guesses, which are many: what a pace took while the machine was slow is no verdict for ever
-)
+# And with each round without guesses, which are many: what a pace took while the machine was slow is no verdict for ever.
+KEEP_PLAIN = 0.998
 MAX_SLOWNESS = 4.0  # of one round: a machine that stalled for once is no property of a pace
 
 

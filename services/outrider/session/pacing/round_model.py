@@ -18,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve
 
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
-MAX_SIDE_ROWS = 8  # of side branches in a step
 SIDE_WORTH = 0.75  # of what side nodes beside every guess would bring to a step: not all of them are there in time
 HARDLY_EVER = 0.002  # chance that the truth comes so far along a chain: beyond it guesses only cost messages
 LOST_TOKENS = 1.0  # of what is drafted while a step runs: the one that its last pick tests
@@ -110,11 +109,11 @@ def best_ahead_course(
 ) -> Course:
     """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch;
     sides_count: branches are expected to add to the step itself too."""
-    heard_us = 2.0 * rates.link_us + rates.start_us + rates.draft_us
-    plain_us = float(rates.round_us(np.ones(1))[0])
+    num_unheard, plain_us = ahead_start(rates)
+    heard_us = _heard_us(rates)
     num_before = int(heard_us / plain_us)
     shares = acceptance, continue_prob, hedge_share, hedge_share if sides_count else 0.0
-    courses = [_ahead_course(rates, shares, _num_unheard(heard_us, plain_us - rates.draft_us), 0.0)]
+    courses = [_ahead_course(rates, shares, num_unheard, 0.0)]
     if 0 < num_before < MAX_UNHEARD:  # or the rounds that end before it is heard of, and a wait for the rest
         rest_us = heard_us - num_before * plain_us
         courses.append(_ahead_course(rates, shares, num_before, rest_us / num_before))
@@ -124,8 +123,12 @@ def best_ahead_course(
 def ahead_start(rates: RoundRates) -> tuple[int, float]:
     """Rounds without guesses until a drafter that starts over now is heard of with guesses beyond the truth, and the time of each (us)."""
     round_us = float(rates.round_us(np.ones(1))[0])
-    heard_us = 2.0 * rates.link_us + rates.start_us + rates.draft_us
-    return _num_unheard(heard_us, round_us - rates.draft_us), round_us
+    return _num_unheard(_heard_us(rates), round_us - rates.draft_us), round_us
+
+
+def _heard_us(rates: RoundRates) -> float:
+    """From a commit that makes a drafter start over to its first guess."""
+    return 2.0 * rates.link_us + rates.start_us + rates.draft_us
 
 
 def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], num_unheard: int, unheard_wait_us: float) -> Course:
@@ -167,7 +170,7 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
 def _side_tokens(rates: RoundRates, right: float, sent: _FloatArray, side_share: float) -> _FloatArray:
     """For each length 0..MAX_WAIT_LEN: what second choices beside the first guesses add to a round, less what plain decoding would do in
     the time of their rows. As many of them as are worth it."""
-    num_sides = np.arange(MAX_SIDE_ROWS + 1)
+    num_sides = np.arange(MAX_SIDE_NODES + 1)
     tokens = SIDE_WORTH * side_share * (1.0 - right**num_sides)
     without_us = rates.round_us(1.0 + sent)[:, None]
     with_us = rates.round_us((1.0 + sent)[:, None] + num_sides[None, :])

@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve, PacingPlan, SessionPlan, SessionView, StepView
 
-MAX_SIDE_NODES = 8  # of one session in one step
 MAX_WEIGHED = 64  # of all sessions in one step, the best of them: weighing takes time
 MIN_SIDE_GAIN = 0.01  # tokens: a node worth less is left out even where rows are free, since planning and merging it are not
 # Where side nodes are worth about their price, an estimate that moves a little must not begin and end them at every other step: they begin
@@ -52,6 +51,8 @@ class SideNodes:
 
     def beside(self, plan: PacingPlan, view: StepView, cost: CostCurve, tokens_per_us: float) -> PacingPlan:
         """The plan with side nodes in its parts. cost: of the step. tokens_per_us: what its time is worth, as in plan_together."""
+        if not any(session.side_depths for session in view.sessions):
+            return plan
         sessions = {session.session: session for session in view.sessions}
         found = [(gain, part.session) for part in plan.take for gain in side_gains(sessions[part.session], part)]
         num_rows = sum(part.num_rows for part in plan.take)
