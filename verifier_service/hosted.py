@@ -141,7 +141,12 @@ def host(
     """
     request = answer.request
     spec = dataclasses.replace(
-        request.spec, session=handle, draft_priors=priors.drafts, lookup_priors=priors.lookup, shared_priors=priors.shared
+        request.spec,
+        session=handle,
+        draft_priors=priors.drafts,
+        lookup_priors=priors.lookup,
+        shared_priors=priors.shared,
+        answer_ends=priors.ends,
     )
     guesses = policy.drafts or (policy.looks_up and spec.lookup)
     max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0

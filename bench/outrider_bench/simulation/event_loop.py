@@ -23,6 +23,7 @@ from outrider_bench.simulation.wire import Wire
 from outrider_bench.simulation.world import World
 
 MAX_INSTANTS = 5_000_000
+MAX_LATE = 8192  # requests that may end before a far drafter hears of the first of them
 START_US = 1_000_000  # no time of a session may be 0, which its statistics read as unknown
 
 
@@ -115,8 +116,8 @@ class Simulation:
         finished = list(self._verifier.finished)
         self._verifier.finished.clear()
         for request in finished:
-            del self._texts[request.handle]
             self._open(request.client)
+            self._texts.pop(request.handle - MAX_LATE, None)
 
     # --- work begins ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from outrider.session.answer_ends import NO_ENDS, AnswerEnds
 from outrider.session.events import (
     DrafterFrameArrived,
     DrafterJoined,
@@ -29,7 +30,7 @@ from outrider.types.frames import DrafterFrame, DraftLimits, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import ROOT, Verdict
 from outrider_bench.simulation.drafter_side import SOURCE
-from outrider_bench.simulation.text import VOCAB_SIZE, Text
+from outrider_bench.simulation.text import END_TOKEN, VOCAB_SIZE, Text
 from outrider_bench.simulation.world import World
 
 _GREEDY = SamplingParams(temperature=0.0)
@@ -50,6 +51,7 @@ class Request:
         priors: DraftPriors,
         now_us: int,
         drafters: Sequence[str] = (SOURCE,),
+        ends: AnswerEnds = NO_ENDS,
     ) -> None:
         self.handle = handle
         self.client = client
@@ -60,12 +62,17 @@ class Request:
         self.unsent: list[tuple[str, VerifierFrame]] = []
         self._text = text
         self._pending: Verify | None = None
-        self._session = VerifierSession(_spec(handle, text, world, priors), pacing, now_us)
+        self._session = VerifierSession(_spec(handle, text, world, priors, ends), pacing, now_us)
 
     @property
     def statistics(self) -> SessionStatistics:
         """The session's own."""
         return self._session.statistics
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Before its bound."""
+        return self._session.finished is not None and self._session.finished.reason is FinishReason.STOP
 
     @property
     def is_ready(self) -> bool:
@@ -131,11 +138,11 @@ class Request:
                 case Emit():
                     self.num_emitted = len(effect.tokens)
                 case Finish():
-                    assert effect.reason is FinishReason.LENGTH, effect
+                    assert effect.reason in (FinishReason.LENGTH, FinishReason.STOP), effect
                     self.finished = True
 
 
-def _spec(handle: int, text: Text, world: World, priors: DraftPriors) -> VerifierSpec:
+def _spec(handle: int, text: Text, world: World, priors: DraftPriors, ends: AnswerEnds) -> VerifierSpec:
     return VerifierSpec(
         session=handle,
         incarnation=1,
@@ -143,7 +150,7 @@ def _spec(handle: int, text: Text, world: World, priors: DraftPriors) -> Verifie
         prefix=np.asarray(text.truth[: text.prompt_len], np.int32),
         num_prompt=text.prompt_len,
         max_len=len(text.truth),
-        stop_token_ids=frozenset(),
+        stop_token_ids=frozenset((END_TOKEN,)),
         vocab_size=VOCAB_SIZE,
         sampling=_GREEDY,
         noise=_NOISE,
@@ -151,4 +158,5 @@ def _spec(handle: int, text: Text, world: World, priors: DraftPriors) -> Verifie
         max_draft_len=world.max_draft_len,
         max_nodes=world.max_nodes,
         draft_priors=priors,
+        answer_ends=ends,
     )

@@ -22,7 +22,8 @@ SECOND_WRONG_TOKEN, WRONG_TOKEN = 0, 1
 NEVER = 1 << 40
 FIRST_TOKEN = 2
 NUM_TOKENS = 251  # a prime: no period in common with draft lengths
-VOCAB_SIZE = FIRST_TOKEN + NUM_TOKENS
+END_TOKEN = FIRST_TOKEN + NUM_TOKENS  # where an answer ends by itself
+VOCAB_SIZE = END_TOKEN + 1
 _REQUEST_STRIDE = 1 << 20
 _CACHED_TEXTS = 4096
 _RIGHT, _UNSURE, _SECOND = 0, 1 << 32, 1 << 33  # purposes of a draw, added to the seed
@@ -70,9 +71,9 @@ class Text:
 
 def text_of(world: World, client: int, request: int) -> Text:
     """The text of a client's request; positions before the prompt's end are never guessed."""
-    truth, hashes = _truth(world.max_len)
+    truth, hashes = _truth(world.max_len, world.spare_len)
     phases = world.phases[client % len(world.phases)]
-    acceptance = _acceptances(phases, world.prompt_len, world.output_len)
+    acceptance = _acceptances(phases, world.prompt_len, world.output_len + world.spare_len)
     lucky = _draws(world, client, request) < acceptance
     unsure_shares = np.where(lucky, world.unsure_when_right, world.unsure_when_wrong)
     unsure = _uniforms(world.seed, client, request, world.max_len, _UNSURE) < unsure_shares
@@ -86,7 +87,7 @@ def text_of(world: World, client: int, request: int) -> Text:
 def traced_text(prompt_len: int, right: Sequence[bool], unsure: Sequence[bool], stray_lens: Sequence[int]) -> Text:
     """A text whose guesses are known one by one: of each token of the answer, whether the drafter's guess after the truth before it is
     right, whether it is unsure of it, and how many guesses a chain makes behind it before it pauses, if it is wrong."""
-    truth, hashes = _truth(prompt_len + len(right))
+    truth, hashes = _truth(prompt_len + len(right), 0)
     lucky = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(right, np.bool_)))
     doubts = np.concatenate((np.zeros(prompt_len, np.bool_), np.asarray(unsure, np.bool_)))
     guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
@@ -103,8 +104,10 @@ def _next_wrong(right: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
 
 
 @lru_cache(maxsize=16)
-def _truth(length: int) -> tuple[IntArray, tuple[int, ...]]:
+def _truth(length: int, spare_len: int) -> tuple[IntArray, tuple[int, ...]]:
     truth = (np.arange(length, dtype=np.int32) * 7 % NUM_TOKENS + FIRST_TOKEN).astype(np.int32)
+    if spare_len:
+        truth[length - spare_len - 1] = END_TOKEN
     hashes = [0]
     for token in truth.tolist():
         hashes.append(extend_hash(hashes[-1], [token]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from outrider.session.answer_ends import NO_ENDS
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
 from outrider.session.statistics import FIRST_PRIORS, SessionStatistics
 from outrider.types.frames import DrafterFrame, VerifierFrame
@@ -36,11 +37,12 @@ class VerifierProcess:
         self._taking_part: list[Request] = []
         self._num_rows = 0
         self._priors = FIRST_PRIORS
+        self._ends = NO_ENDS
         self._unsent: list[tuple[str, VerifierFrame]] = []
 
     def open(self, handle: int, client: int, text: Text, now_us: int, drafters: Sequence[str] = (SOURCE,)) -> None:
         """A request arrives, and its drafters are told."""
-        request = Request(handle, client, text, self._world, self._pacing, self._priors, now_us, drafters)
+        request = Request(handle, client, text, self._world, self._pacing, self._priors, now_us, drafters, self._ends)
         self._requests[handle] = request
         self.statistics.append(request.statistics)
         request.join(now_us)
@@ -130,3 +132,4 @@ class VerifierProcess:
         del self._requests[request.handle]
         self.finished.append(request)
         self._priors = request.statistics.remembered(self._priors)
+        self._ends = self._ends.after(request.statistics.num_emitted, by_itself=request.ended_by_itself)

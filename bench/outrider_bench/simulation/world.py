@@ -37,7 +37,8 @@ class World:
     hedge_toll: how much longer a guess of the chain takes while they are asked for.
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
-    replayed drafts. prompt_len, output_len: of every request. max_rows, max_draft_len, max_nodes: the service's bounds.
+    replayed drafts. prompt_len, output_len: of every request. spare_len: tokens that it allows beyond those; 0 = its answer ends at its
+    bound, else by itself. max_rows, max_draft_len, max_nodes: the service's bounds.
     """
 
     verify: CostCurve
@@ -62,6 +63,7 @@ class World:
     guess_us: int = 0
     session_us: int = 0
     hedge_toll: float = 1.0
+    spare_len: int = 0
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -81,11 +83,13 @@ class World:
             raise InvalidRequest("world.hedge_acceptance", "a drafter with side branches is never unsure here")
         if min(self.prompt_len, self.output_len, self.max_rows) < 1:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
+        if self.spare_len < 0:
+            raise InvalidRequest("world.spare_len", f"must be 0 or positive, got {self.spare_len}")
         for phases in self.phases:
             if not phases or any(not 0.0 <= phase.acceptance <= 1.0 for phase in phases):
                 raise InvalidRequest("world.phases", "every session needs an acceptance in [0, 1]")
 
     @property
     def max_len(self) -> int:
-        """Tokens of a request, prompt included."""
-        return self.prompt_len + self.output_len
+        """Tokens that a request may have, prompt included."""
+        return self.prompt_len + self.output_len + self.spare_len

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider.session.answer_ends import NO_ENDS, AnswerEnds
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.shared_lookup import FIRST_SHARED_RIGHTS
@@ -25,7 +26,7 @@ class VerifierSpec:
     prefix: int32, at least one token, num_prompt of which are prompt. max_len: committed tokens the answer may reach with its prompt.
     stop_token_ids: ids that end it. max_draft_len: levels of a verified tree, 0 turns drafts off. max_nodes: nodes of a verified tree.
     with_rows: rejection acceptance (drafters send the distributions they drew from).
-    draft_priors: what to expect of drafts until the session has estimates of its own.
+    draft_priors: what to expect of drafts until the session has estimates of its own. answer_ends: of earlier answers.
     lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
     for these, by class (lookup_odds.CLASS_LENS); shared_priors: of guesses from other answers. has_stop_strings: whoever asks may end the
     answer before its last committed token.
@@ -48,6 +49,7 @@ class VerifierSpec:
     tenant: str = ""
     adapter: str = ""
     draft_priors: DraftPriors = FIRST_PRIORS
+    answer_ends: AnswerEnds = NO_ENDS
     lookup: bool = False
     lookup_priors: tuple[float, ...] = FIRST_RIGHTS
     shared_priors: tuple[float, ...] = FIRST_SHARED_RIGHTS

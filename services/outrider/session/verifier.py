@@ -163,6 +163,7 @@ class VerifierSession:
             draft_deadline_us=self._deadline_us,
             max_draft_len=spec.max_draft_len,
             remaining=spec.max_len - committed_len,
+            expected_left=spec.answer_ends.expected_left(committed_len - spec.num_prompt, spec.max_len - committed_len),
             draft_us_per_token=stats.draft_us_per_token,
             draft_start_us=stats.draft_start_us,
             acceptance=stats.acceptance,

@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, same_course
+from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
@@ -25,9 +25,10 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, ahead_start, plain_course, serial_speed
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
+from outrider.session.pacing.silence import Silence
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -64,6 +65,7 @@ class AdaptivePacing:
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
         self._hedge_worth = HedgeWorth()
+        self._silence = Silence()  # watched until anything is measured
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
@@ -74,7 +76,6 @@ class AdaptivePacing:
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
-        self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -90,7 +91,6 @@ class AdaptivePacing:
             self._look(view)
         view = self._with_lookups(view)
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
-            self._excess_us = 0.0
             take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
             return PacingPlan(take, None, "verify", PLAIN_REPEATS)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
@@ -100,8 +100,7 @@ class AdaptivePacing:
         if going:
             plan = marked(plan, going.__contains__)
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
-        self._note_excess(plan, cost)
-        self._note_left_out(plan, view)
+        self._note_expected(plan, view, cost)
         return plan
 
     def _goes_without(self, session: SessionView) -> bool:
@@ -117,13 +116,19 @@ class AdaptivePacing:
         if not session.num_tested and session.committed_len == own.begin:
             own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)
             # While the target reads the prompt: the cheapest of all probes.
-            return 0 if own.hopeless else min(FIRST_LEN, self._bound(session))
+            return 0 if own.hopeless else self._asked(session, FIRST_LEN)
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
-            return min(PROBE_LEN, self._bound(session)) if own.probe.is_on else 0
+            return self._asked(session, PROBE_LEN) if own.probe.is_on else 0
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         return min(own.course.ahead_len, 2 * self._bound(session))
+
+    def _asked(self, session: SessionView, num_guesses: int) -> int:
+        """Leave for so many, to find out."""
+        if not self._rates.is_known:
+            self._silence.asked(session)
+        return min(num_guesses, self._bound(session))
 
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
@@ -241,24 +246,26 @@ class AdaptivePacing:
         if serial_speed(quick[Pace.SERIAL], right, min(PROBE_LEN, self._longest)) > least:
             return False  # one way that pays is enough, and most drafters are near
         courses = courses_of(quick, self._longest, right, 1.0, 0.0)
-        best = max(course.tokens_per_us for pace in (Pace.SERIAL, Pace.AHEAD) for course in courses[pace])
-        return best <= least
+        (ahead,) = courses[Pace.AHEAD]
+        far = ahead.tokens_per_us if not ahead.waits_for_none else speed_to_end(quick[Pace.AHEAD], ahead.tokens_per_us, num_left(session))
+        return max(far, *(course.tokens_per_us for course in courses[Pace.SERIAL])) <= least
 
-    def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
-        """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
-        taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
+    def _note_expected(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
+        """What the rounds of this step should take. It may hold more guesses than the courses ask for, where that pays: it is longer than
+        they promise, and keeps the promise; or fewer, or leave some out: that it is quick is no merit of theirs."""
+        taken = [(part, self._sessions.known(part.session)) for part in plan.take]
         if not taken:
             return
-        num_rows = sum(part.num_rows for part, _ in taken)
-        usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
-        self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
-
-    def _note_left_out(self, plan: PacingPlan, view: StepView) -> None:
-        """Parts without guesses where the course promises some, or that leave guesses out, for their rows would cost too much."""
+        step_us = cost.verify_us(sum(part.num_rows for part, _ in taken))
+        excess_us = max(0.0, step_us - cost.verify_us(sum(1 + own.course.hit_len for _, own in taken)))
         guessed = {session.session: session.num_nodes for session in view.sessions}
-        for part in plan.take:
-            own = self._sessions.known(part.session)
-            own.falls_short = part.max_nodes < min(max(guessed[part.session], 1), own.course.miss_len)
+        for part, own in taken:
+            course = own.course
+            if course.waits_for_none:
+                own.expected_us = step_us + self._rates.overhead_us + (course.hit_wait_us if part.max_nodes else course.miss_wait_us)
+            else:
+                own.expected_us = course.round_us + excess_us if course.round_us else 0.0
+            own.falls_short = part.max_nodes < min(max(guessed[part.session], 1), course.miss_len)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
@@ -270,11 +277,11 @@ class AdaptivePacing:
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
-            took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
+            took_us = session.waiting_since_us - own.ready_us
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
-            comparable = own.comparable and session.num_uncached == 1 and own.course.round_us > 0.0 and own.course.pace is not Pace.PLAIN
-            if comparable and took_us > (own.course.round_us if own.falls_short else 0.0):
-                self._memory.count(own.course.pace, took_us, own.course.round_us)
+            comparable = own.comparable and session.num_uncached == 1 and own.expected_us and own.course.pace is not Pace.PLAIN
+            if comparable and took_us > (own.expected_us if own.falls_short else 0.0):
+                self._memory.count(own.course.pace, took_us, own.expected_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain(session.committed_len - own.committed_len)
@@ -287,6 +294,8 @@ class AdaptivePacing:
     def _look(self, view: StepView) -> None:
         self._measure(view)
         self._taught = self._taught or self._has_seen_enough(view)
+        if not self._rates.is_known:
+            self._look_at_silence(view)
         if not self._rates.is_known or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
@@ -311,6 +320,18 @@ class AdaptivePacing:
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
+
+    def _look_at_silence(self, view: StepView) -> None:
+        """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
+        self._silence.observe(view.sessions)
+        if not (least_us := self._silence.least_us):
+            return
+        rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
+        self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
+        self._look_at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
+        self._sessions.usual = plain = plain_course(rates[Pace.PLAIN])
+        for session in view.sessions:
+            self._sessions.of(session).course = plain
 
     def _look_at_hedges(self, session: SessionView, rates: RoundRates) -> None:
         """Whether a drafter close by should guess beside its chain."""
@@ -366,15 +387,11 @@ class AdaptivePacing:
         own.course, own.looked_at = best, session.acceptance
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
-        """What a course is worth in what is left of the answer. Far away nothing but plain rounds, beside a drafter at work, comes before
-        its first guesses; where those take most of the rest, they are all there is to it."""
+        """What a course is worth in what is left of the answer."""
         worth = self._worth(course)
-        if course.pace is not Pace.AHEAD or course.miss_len or session.depth or self._seen_rates is None or not worth:
+        if not course.waits_for_none or session.depth or self._seen_rates is None or not worth:
             return worth
-        num_left = max(1, session.remaining)
-        num_before, round_us = ahead_start(self._seen_rates[Pace.AHEAD])
-        num_before = min(num_before, num_left)
-        return num_left / (num_before * round_us + (num_left - num_before) / worth)
+        return speed_to_end(self._seen_rates[Pace.AHEAD], worth, num_left(session))
 
     def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
         best = max(courses, key=_speed)

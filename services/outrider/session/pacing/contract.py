@@ -55,7 +55,8 @@ class SessionView:
     start over at the newest commit (it contradicted the tree, or the session was just opened there), so that nothing sent before can
     follow; True also while it is not known yet whether the newest commit was guessed. waiting_since_us: when the session last became
     ready (its commit, or its prefill's end). draft_deadline_us: past this the session must not wait for drafts any longer.
-    max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit.
+    max_draft_len: the request's own bound (0 = off). remaining: tokens it may still emit; expected_left: of them, as many as
+    earlier answers suggest, 0 when unknown.
     draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown. draft_start_us: measured, what a draft that
     begins anew takes beside its tokens, 0 when unknown or nothing.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
@@ -94,6 +95,7 @@ class SessionView:
     hedge_hit_share: float = 0.0
     draft_start_us: float = 0.0
     side_depths: tuple[int, ...] = ()
+    expected_left: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

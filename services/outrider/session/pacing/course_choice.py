@@ -35,3 +35,8 @@ def courses_of(
 def same_course(course: Course, among: list[Course]) -> Course | None:
     """The same course under present rates; None when it is not among them."""
     return next((one for one in among if (one.miss_len, one.hit_len) == (course.miss_len, course.hit_len)), None)
+
+
+def num_left(session: SessionView) -> float:
+    """Tokens to expect of the rest of an answer, at least one."""
+    return max(1.0, session.expected_left or session.remaining)

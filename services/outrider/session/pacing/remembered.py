@@ -26,6 +26,7 @@ class RememberedSession:
     committed_len: int
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
+    expected_us: float = 0.0  # what the round under way should take, by its course and the rows that its step has
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
     looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
     draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since

@@ -43,7 +43,7 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, mean time of a round.
 
     miss_len: guesses to verify when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
-    may guess.
+    may guess. miss_wait_us, hit_wait_us: of the mean round of either kind, running ahead.
     """
 
     pace: Pace
@@ -52,6 +52,13 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     ahead_len: int
     tokens_per_us: float
     round_us: float
+    miss_wait_us: float = 0.0
+    hit_wait_us: float = 0.0
+
+    @property
+    def waits_for_none(self) -> bool:
+        """Runs ahead, and rounds go on without guesses until its drafter is heard of."""
+        return self.pace is Pace.AHEAD and not self.miss_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,15 @@ def ahead_start(rates: RoundRates) -> tuple[int, float]:
     return _num_unheard(_heard_us(rates), round_us - rates.draft_us), round_us
 
 
+def speed_to_end(rates: RoundRates, speed: float, num_left: float) -> float:
+    """Tokens per microsecond in the rest of an answer, of a drafter that starts over now, whose guesses are not waited for, and that has
+    this speed once it is heard of: before that come nothing but plain rounds beside it, and where those take most of the rest, they are
+    all there is to it. num_left: tokens of the rest, more than 0."""
+    num_before, round_us = ahead_start(rates)
+    before = min(float(num_before), num_left)
+    return num_left / (before * round_us + (num_left - before) / speed)
+
+
 def _heard_us(rates: RoundRates) -> float:
     """From a commit that makes a drafter start over to its first guess."""
     return 2.0 * rates.link_us + rates.start_us + rates.draft_us
@@ -164,7 +180,8 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
-    return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len]))
+    speed, mean_us = float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len])
+    return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, speed, mean_us, float(miss_wait_us[miss_len]), float(hit_wait_us[hit_len]))
 
 
 def _side_tokens(rates: RoundRates, right: float, sent: _FloatArray, side_share: float) -> _FloatArray:
