@@ -10,8 +10,8 @@ import pytest
 
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
-from outrider.session.pacing.contract import CostCurve, SessionView, StepView
-from outrider.session.pacing.course_choice import HOPE, HOPEFUL_TESTS, hoped_acceptance
+from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
+from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
@@ -337,7 +337,7 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
     view = replace(READY, acceptance=0.2)
     hopes = [hoped_acceptance(replace(view, num_tested=num)) for num in range(HOPEFUL_TESTS + 2)]
-    assert hopes[0] == pytest.approx(HOPE)
+    assert hopes[0] == pytest.approx(FIRST_HOPE)
     assert hopes == sorted(hopes, reverse=True)
     assert hopes[-2:] == [0.2, 0.2]
     assert hoped_acceptance(replace(view, acceptance=0.95)) == 0.95

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_RATE = 1 / 32
@@ -17,6 +18,8 @@ PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move th
 PAUSE_RATE = 1 / 32
 TESTS_TO_REMEMBER = 16  # guesses judged: a session with fewer says that much less about the next
 MEMORY = 1 / 4
+TESTS_TO_DOUBT = 4  # guesses judged: a session with fewer takes that much less hope from the next
+FALL_OF_HOPE = 1 / 8
 LINK_RATE = 1 / 8
 HEDGE_PRIOR = 0.5
 PRIOR_HEDGES = 4  # mismatches that the prior counts for
@@ -31,11 +34,13 @@ MAX_TAIL_DRAFT_US = 60_000_000
 @dataclass(frozen=True)
 class DraftPriors:
     """Where a session's estimates begin: acceptance, of a drafted token, in [0, 1]; continue_prob and draft_start_us, as in
-    SessionStatistics. Without the last, a session whose drafts are of one guess each takes their start for the time of a guess."""
+    SessionStatistics. hope: acceptance of the agreeable ones among the sessions before. Without
+    draft_start_us, a session whose drafts are of one guess each takes their start for the time of a guess."""
 
     acceptance: float = 0.7
     continue_prob: float = 1.0
     draft_start_us: float = 0.0
+    hope: float = FIRST_HOPE
 
 
 FIRST_PRIORS = DraftPriors()
@@ -263,7 +268,13 @@ class SessionStatistics:
         """What to expect of the next session's drafts, after this one and those before it."""
         acceptance = known.acceptance + _weight(self.num_tested) * (self.acceptance - known.acceptance)
         continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
-        return DraftPriors(acceptance, continue_prob, self.draft_start_us)
+        return DraftPriors(acceptance, continue_prob, self.draft_start_us, self._hope_after(known.hope))
+
+    def _hope_after(self, hope: float) -> float:
+        """One agreeable session is reason to hope for another; that there is none takes several others."""
+        if self.acceptance > hope:
+            return hope + min(1.0, self.num_tested / TESTS_TO_REMEMBER) * (self.acceptance - hope)
+        return hope + FALL_OF_HOPE * min(1.0, self.num_tested / TESTS_TO_DOUBT) * (self.acceptance - hope)
 
     def _count_tests(self, outcomes: list[float]) -> None:
         acceptance, num_tested = self.acceptance, self.num_tested

@@ -177,6 +177,7 @@ class VerifierSession:
             lookup_rights=self.lookup_rights,
             num_hedge_tests=stats.num_hedge_tests,
             hedge_hit_share=stats.hedge_hit_share,
+            hope=spec.draft_priors.hope,
         )
 
     @property

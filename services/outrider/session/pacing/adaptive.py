@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import HOPE, courses_of, hoped_acceptance, num_left, same_course
+from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
@@ -38,6 +38,7 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
+HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
@@ -242,7 +243,7 @@ class AdaptivePacing:
         if self._seen_rates is None:
             return False
         quick = {pace: replace(rates, draft_us=1.0, start_us=0.0) for pace, rates in self._seen_rates.items()}
-        right, least = max(HOPE, session.acceptance), (1.0 + START_GAIN) * plain_course(quick[Pace.PLAIN]).tokens_per_us
+        right, least = max(HOPELESS, session.hope, session.acceptance), (1.0 + START_GAIN) * plain_course(quick[Pace.PLAIN]).tokens_per_us
         if serial_speed(quick[Pace.SERIAL], right, min(PROBE_LEN, self._longest)) > least:
             return False  # one way that pays is enough, and most drafters are near
         courses = courses_of(quick, self._longest, right, 1.0, 0.0)
@@ -387,9 +388,10 @@ class AdaptivePacing:
         own.course, own.looked_at = best, session.acceptance
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
-        """What a course is worth in what is left of the answer."""
+        """What a course is worth in what is left of the answer. A drafter at work is on its way to be heard of."""
         worth = self._worth(course)
-        if not course.waits_for_none or session.depth or self._seen_rates is None or not worth:
+        at_work = session.num_tested and self._sessions.of(session).course.waits_for_none
+        if not course.waits_for_none or at_work or session.depth or self._seen_rates is None or not worth:
             return worth
         return speed_to_end(self._seen_rates[Pace.AHEAD], worth, num_left(session))
 

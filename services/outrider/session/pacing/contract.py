@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 MAX_SIDE_NODES = 8  # of side branches of one session in one step
+FIRST_HOPE = 0.8  # acceptance to hope for before any session was seen
 PLAIN_REPEATS = 3  # steps without guesses that policies let pass unasked
 
 
@@ -63,6 +64,7 @@ class SessionView:
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
     for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
+    hope: acceptance to hope for in a session that was hardly tested.
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
     lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
     num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
@@ -96,6 +98,7 @@ class SessionView:
     draft_start_us: float = 0.0
     side_depths: tuple[int, ...] = ()
     expected_left: float = 0.0
+    hope: float = FIRST_HOPE
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
 
 # A session that was hardly tested is hoped to be an agreeable one: only who guesses learns.
-HOPE = 0.8  # acceptance
 HOPEFUL_TESTS = 4
 
 
@@ -17,8 +16,8 @@ def hoped_acceptance(session: SessionView) -> float:
     """Acceptance to choose a course by."""
     if not session.has_drafter or not session.max_draft_len:
         return session.acceptance  # nobody whose guesses could be tested
-    hope = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
-    return max(session.acceptance, session.acceptance + hope * (HOPE - session.acceptance))
+    share = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
+    return max(session.acceptance, session.acceptance + share * (session.hope - session.acceptance))
 
 
 def courses_of(

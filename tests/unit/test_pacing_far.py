@@ -1,0 +1,154 @@
+"""A drafter far away, a quick target and short answers: `adaptive` must cost next to nothing there, and look for what pays.
+
+The real policy and session machines on virtual time; both processes on cores that they share. The same claims are held against a policy
+that lacks what makes them true, which must break them.
+
+    pytest tests/unit/test_pacing_far.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fakes_pacing import READY
+from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.registry import make_pacing
+from outrider.session.pacing.round_model import MAX_SERIAL_LEN, RoundRates, measured_rates, speed_to_end
+from outrider.session.pacing.silence import MAX_WATCHED, UNHEARD_ANSWERS, Silence
+from outrider.session.statistics import FIRST_PRIORS, DraftPriors, SessionStatistics
+from outrider_bench.simulation.event_loop import DrafterKind, simulate
+from outrider_bench.simulation.world import Phase, World
+
+VERIFY = CostCurve(((1, 500.0), (2, 525.0), (4, 650.0), (8, 900.0), (16, 1750.0), (32, 3000.0), (64, 5500.0)))
+DRAFT = CostCurve(((1, 80.0), (4, 160.0)))
+NUM_ANSWERS = 40
+
+
+def world(delay_us: int, acceptance: float, output_len: int) -> World:
+    return World(
+        VERIFY,
+        DRAFT,
+        phases=((Phase(acceptance),),),
+        delay_us=delay_us,
+        message_us=60,
+        step_overhead_us=40,
+        verify_slowdown=1.8,
+        draft_slowdown=1.8,
+        output_len=output_len,
+        spare_len=92,
+    )
+
+
+def of_plain(policy: AdaptivePacing, where: World) -> float:
+    """Its tokens a second over plain decoding's."""
+    num_tokens = where.output_len * NUM_ANSWERS
+    plain = simulate(where, make_pacing("plain", None), num_tokens, DrafterKind.SESSION)
+    return simulate(where, policy, num_tokens, DrafterKind.SESSION).tokens_per_s / plain.tokens_per_s
+
+
+class Deaf(AdaptivePacing):
+    """Does not notice that nobody is ever heard of."""
+
+    def _look_at_silence(self, view: StepView) -> None:
+        pass
+
+
+class AlwaysHopeful(AdaptivePacing):
+    """Hopes for an agreeable session each time."""
+
+    def plan(self, view: StepView) -> PacingPlan:
+        return super().plan(replace(view, sessions=tuple(replace(one, hope=0.8) for one in view.sessions)))
+
+
+@pytest.mark.parametrize("output_len", [20, 36, 60])
+@pytest.mark.parametrize("acceptance", [0.6, 0.99])
+def test_twenty_milliseconds_away_it_is_as_good_as_plain_decoding(acceptance: float, output_len: int) -> None:
+    assert of_plain(AdaptivePacing(), world(20_000, acceptance, output_len)) >= 0.97
+
+
+def test_answers_shorter_than_the_way_there_and_back_cost_a_policy_that_does_not_notice() -> None:
+    assert of_plain(Deaf(), world(20_000, 0.6, 36)) < 0.93
+
+
+def test_close_by_a_drafter_that_is_hardly_ever_right_costs_little() -> None:
+    assert of_plain(AdaptivePacing(), world(60, 0.2, 36)) >= 0.945
+
+
+def test_hope_in_each_session_anew_costs_more() -> None:
+    assert of_plain(AlwaysHopeful(), world(60, 0.2, 36)) < 0.92
+
+
+def test_close_by_a_drafter_that_is_mostly_right_pays() -> None:
+    assert of_plain(AdaptivePacing(), world(60, 0.97, 94)) >= 1.6
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------------
+
+
+def rates(link_us: float) -> RoundRates:
+    return measured_rates(VERIFY, 1, 80.0, link_us, 40.0)
+
+
+def test_the_speed_to_the_end_is_that_of_plain_rounds_until_the_drafter_is_heard_of() -> None:
+    plain = 1.0 / 540.0
+    far = rates(20_000.0)
+    assert speed_to_end(far, 4.0 * plain, 40.0) == pytest.approx(plain)  # over before anything is heard
+    assert plain < speed_to_end(far, 4.0 * plain, 200.0) < 4.0 * plain
+    assert speed_to_end(far, 4.0 * plain, 1e9) == pytest.approx(4.0 * plain, rel=1e-3)
+    assert len(far.step_us) == MAX_SERIAL_LEN + 2
+
+
+def silent(session: int, since_us: int) -> SessionView:
+    return replace(READY, session=session, waiting_since_us=since_us, draft_us_per_token=0.0, num_tested=0)
+
+
+def test_silence_is_the_shortest_of_three_answers_in_a_row() -> None:
+    silence = Silence()
+    for number, length_us in enumerate([9_000, 5_000, 7_000]):
+        assert not silence.least_us
+        silence.asked(silent(number, 1_000))
+        silence.observe((silent(number, 1_000 + length_us),))
+        silence.observe(())
+    assert silence.least_us == 5_000
+
+
+def test_a_word_ends_the_silence() -> None:
+    silence = Silence()
+    for number in range(UNHEARD_ANSWERS):
+        silence.asked(silent(number, 0))
+        silence.observe((silent(number, 5_000),))
+        silence.observe(())
+    assert silence.least_us
+    silence.asked(silent(9, 0))
+    silence.observe((replace(silent(9, 1_000), draft_us_per_token=80.0),))
+    assert not silence.least_us
+
+
+def test_no_more_are_watched_than_the_bound() -> None:
+    silence = Silence()
+    for number in range(2 * MAX_WATCHED):
+        silence.asked(silent(number, 0))
+    assert len(silence._watched) == MAX_WATCHED
+
+
+def priors_after(outcomes: list[bool], known: DraftPriors) -> DraftPriors:
+    statistics = SessionStatistics(acceptance=known.acceptance)
+    statistics.count_overtaken(outcomes)
+    return statistics.remembered(known)
+
+
+def test_hope_rises_with_one_agreeable_session_and_falls_with_several_others() -> None:
+    known = FIRST_PRIORS
+    hopes = []
+    for _ in range(12):
+        known = priors_after([False] * 4, known)
+        hopes.append(known.hope)
+    assert hopes[0] > 0.7
+    assert all(after < before for before, after in pairwise(hopes))
+    assert hopes[-1] < 0.4
+    assert priors_after([True] * 60, known).hope > 0.9
+    assert priors_after([], known).hope == known.hope
