@@ -29,8 +29,8 @@ WANTED_PROGRAMS = 264  # two for each multiprocessor of an H200
 class TreeLaunch:
     """How a step's rows are cut up; made once, used by every layer of one head layout.
 
-    tiles: int32 [num_tiles, 3], sequence, first row, rows. tile_rows: rows times heads of a group in a tile, a power of two.
-    num_splits: programs that share the keys of a tile.
+    tiles: int32 [num_tiles, 3], sequence, first row, rows; one of no rows does nothing. tile_rows: rows times heads of a group in a tile,
+    a power of two. num_splits: programs that share the keys of a tile.
     """
 
     rows: PagedRows
@@ -42,19 +42,36 @@ class TreeLaunch:
 def plan_launch(rows: PagedRows, num_heads: int, num_kv_heads: int, num_splits: int | None = None) -> TreeLaunch:
     """Tiles and splits of a step. num_splits: None chooses as many as keep a large GPU busy."""
     group_len = num_heads // num_kv_heads
-    tile_rows = max(MIN_TILE_ROWS, triton.next_power_of_2(group_len))
-    rows_per_tile = tile_rows // group_len
     tiles: list[tuple[int, int, int]] = []
     begin = 0
     for sequence, num_rows in enumerate(rows.rows_per_sequence):
-        end = begin + num_rows
-        tiles += [(sequence, first, min(rows_per_tile, end - first)) for first in range(begin, end, rows_per_tile)]
-        begin = end
+        tiles += tiles_of(sequence, begin, begin + num_rows, rows_per_tile(group_len))
+        begin += num_rows
     if num_splits is None:
-        useful = min(MAX_SPLITS, -(-rows.max_keys // MIN_SPLIT_KEYS))
-        num_splits = max(1, min(useful, WANTED_PROGRAMS // max(1, len(tiles) * num_kv_heads)))
+        num_splits = useful_splits(len(tiles), num_kv_heads, rows.max_keys)
     table = torch.tensor(tiles, dtype=torch.int32, device=rows.block_table.device).view(-1, 3)
-    return TreeLaunch(rows, table, tile_rows, num_splits)
+    return TreeLaunch(rows, table, tile_rows_for(group_len, rows_per_tile(group_len)), num_splits)
+
+
+def rows_per_tile(group_len: int) -> int:
+    """Rows of a tile, so that rows times heads of a group fill the smallest product of a tensor core."""
+    return max(1, MIN_TILE_ROWS // group_len)
+
+
+def tile_rows_for(group_len: int, num_rows: int) -> int:
+    """TreeLaunch.tile_rows of tiles of so many rows, for a layer whose groups have group_len heads."""
+    return max(MIN_TILE_ROWS, int(triton.next_power_of_2(num_rows * group_len)))
+
+
+def tiles_of(sequence: int, begin: int, end: int, num_rows: int) -> list[tuple[int, int, int]]:
+    """(sequence, first row, rows) of the tiles of a sequence's rows [begin, end), num_rows in each but the last."""
+    return [(sequence, first, min(num_rows, end - first)) for first in range(begin, end, num_rows)]
+
+
+def useful_splits(num_tiles: int, num_kv_heads: int, max_keys: int) -> int:
+    """Splits that keep a large GPU busy. A sequence with fewer keys leaves some of them without work."""
+    useful = min(MAX_SPLITS, -(-max_keys // MIN_SPLIT_KEYS))
+    return max(1, min(useful, WANTED_PROGRAMS // max(1, num_tiles * num_kv_heads)))
 
 
 def paged_tree_attention(
@@ -71,7 +88,7 @@ def paged_tree_attention(
     assert query.is_contiguous()
     assert keys.stride() == values.stride()
     assert keys.stride(2) == 1
-    assert num_rows == rows.num_rows
+    assert num_rows == len(rows.row_positions)
     out = torch.empty_like(query)
     if num_rows == 0:
         return out

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from outrider.engine.attention import FastAttention, InvariantAttention
 from outrider.engine.block_table import BlockTable
+from outrider.engine.card_buckets import StepSizes
+from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.live_tree import LiveTree
@@ -29,6 +32,9 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.invariant_attention import InvariantShape
+
+if TYPE_CHECKING:
+    from outrider.engine.card_steps import CardSteps
 
 OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_logits] after its last token
 
@@ -78,6 +84,7 @@ class _Bench:
     limits: EngineLimits
     invariant: InvariantShape | None
     arrays: ArrayForward | None = None
+    card: CardSteps | None = None
 
     @property
     def is_invariant(self) -> bool:
@@ -89,6 +96,10 @@ class _Bench:
         batch = build_batch(StepPlan(rows), self.sequences, self.limits, self.forward.shape.num_logits, 8)
         if self.arrays is not None:
             logits = torch.from_numpy(self.arrays.logits(batch, batch.wanted()))
+            batch.apply()
+            return logits
+        if self.card is not None:
+            logits = self.card.run(batch, batch.wanted()).logits.clone()
             batch.apply()
             return logits
         device = self.cache.pools[0].device
@@ -123,9 +134,7 @@ def probe_batches(
     invariant: InvariantShape | None,
 ) -> None:
     """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
-    generator = np.random.default_rng(7)
-    first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
-    nodes = generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
+    first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
         got = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=5)
         own = [own_logits(tokens).float() for _, tokens, _ in got]
@@ -141,6 +150,21 @@ def probe_batches(
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
 
 
+def probe_card(forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str, num_ids: int) -> None:
+    """Raise ModelRefused when steps in the card's own way, none of them recorded, differ from the model's own forward."""
+    first, second, nodes = _probe_tokens(num_ids)
+    with torch.inference_mode():
+        got = _schedule(_bench(forward, dtype, device, None, with_card=True), first, second, nodes, cut=5)
+        _compare(got, [own_logits(tokens).float() for _, tokens, _ in got], _TOLERANCE[dtype])
+
+
+def _probe_tokens(num_ids: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Two prompts and a tree's tokens."""
+    generator = np.random.default_rng(7)
+    first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
+    return first, second, generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
+
+
 def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolerance: float) -> None:
     for (name, _, logits), expected in zip(got, own, strict=True):
         error = float((logits - expected).abs().max() / expected.abs().max().clamp_min(1.0))
@@ -148,13 +172,25 @@ def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolera
             raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
 
-def _bench(forward: DecoderForward, dtype: torch.dtype, device: str, invariant: InvariantShape | None, *, arrays: bool = False) -> _Bench:
-    cache = PagedCache(forward.shape.layers, _NUM_BLOCKS * _BLOCK_LEN, dtype, device)
+def _bench(
+    forward: DecoderForward,
+    dtype: torch.dtype,
+    device: str,
+    invariant: InvariantShape | None,
+    *,
+    arrays: bool = False,
+    with_card: bool = False,
+) -> _Bench:
+    cache = PagedCache(forward.shape.layers, (_NUM_BLOCKS + NUM_SPARE_BLOCKS) * _BLOCK_LEN, dtype, device)
     limits = EngineLimits(256, _BLOCK_LEN, _NUM_BLOCKS, forward.shape.max_positions)
     spec = SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 40, 8)
     tables = (BlockTable([4, 5, 0], _BLOCK_LEN), BlockTable([1, 2, 3], _BLOCK_LEN))
     sequences = {index: SequenceState(index, spec, table, LiveTree(8)) for index, table in enumerate(tables)}
-    return _Bench(forward, cache, sequences, limits, invariant, forward.array_forward(cache) if arrays else None)
+    bench = _Bench(forward, cache, sequences, limits, invariant, forward.array_forward(cache) if arrays else None)
+    if with_card:
+        sizes = StepSizes(limits.max_rows, limits.max_context, _BLOCK_LEN, _NUM_BLOCKS)
+        bench.card = CardWay(None).steps(forward, cache, sizes, forward.shape.num_logits, ())
+    return bench
 
 
 def _schedule(bench: _Bench, first: IntArray, second: IntArray, nodes: IntArray, cut: int) -> list[tuple[str, list[int], Tensor]]:
