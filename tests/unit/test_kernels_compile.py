@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 
 import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
-from outrider_kernels import triton_compact, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
+from outrider_kernels import triton_compact, triton_filtered_pick, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -82,6 +82,15 @@ def test_the_merge_of_picks_and_the_walk_compile() -> None:
     types = {"scores": "*fp64", "logits": "*fp32", "tokens": "*i32", "scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
     assert compiled(triton_pick._best_kernel, {"TILE_PARTS": 64}, types)
     assert compiled(triton_pick_walk._walk_kernel, {"TILE_NODES": 64}, {"max_nodes": "i32"}, rest="*i32")
+
+
+def test_the_filters_of_the_pick_compile() -> None:
+    types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
+    types |= {"logits": "*fp32", "temperatures": "*fp64"}
+    assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}, types)
+    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(("counts", "winner_tokens", "tokens_out"), "*i32")
+    types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
+    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, types)
 
 
 def test_only_files_named_after_triton_need_it() -> None:
