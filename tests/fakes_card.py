@@ -52,7 +52,6 @@ class RecordingGraphs:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See GraphCapture."""
-        work()  # the warm-up
         recorded = RecordedWork()
         with _Recorder(recorded), _recorded_launches(recorded):
             work()
@@ -68,11 +67,11 @@ def poison(tensor: Tensor) -> None:
         tensor.fill_(POISON_INT)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every torch operation."""
 
     def __init__(self, recorded: RecordedWork) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorded = recorded
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,13 +105,11 @@ class _Recorder(TorchDispatchMode):
 
 @contextmanager
 def _recorded_launches(recorded: RecordedWork) -> Any:
-    """Notes every launch of a kernel; what the interpreter itself does with torch is not the work's."""
+    """Notes every launch of a kernel, and runs none: a card runs nothing either while it records."""
     original = InterpretedFunction.run
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> None:
         recorded.calls.append(lambda: original(self, *args, **kwargs))
-        with torch.utils._python_dispatch._disable_current_modes():
-            return original(self, *args, **kwargs)
 
     InterpretedFunction.run = run
     try:

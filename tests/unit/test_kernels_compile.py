@@ -88,7 +88,9 @@ def test_the_filters_of_the_pick_compile() -> None:
     types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
     types |= {"logits": "*fp32", "temperatures": "*fp64"}
     assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}, types)
-    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(("counts", "winner_tokens", "tokens_out"), "*i32")
+    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(
+        ("counts", "winner_tokens", "tokens_out"), "*i32"
+    )
     types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
     assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, types)
 
