@@ -24,6 +24,9 @@ MIN_SPLIT_KEYS = 256  # a shorter split costs more in the merge than it saves
 MAX_SPLITS = 64
 WANTED_PROGRAMS = 264  # two for each multiprocessor of an H200
 
+# Sizes that differ from step to step: compiled for any, not again for each that is 1 or a multiple of 16.
+_STEP_SIZES = ("num_rows", "table_stride", "node_stride", "ancestry_stride")
+
 
 @dataclass(frozen=True, slots=True)
 class TreeLaunch:
@@ -69,9 +72,13 @@ def tiles_of(sequence: int, begin: int, end: int, num_rows: int) -> list[tuple[i
 
 
 def useful_splits(num_tiles: int, num_kv_heads: int, max_keys: int) -> int:
-    """Splits that keep a large GPU busy. A sequence with fewer keys leaves some of them without work."""
+    """Splits that keep a large GPU busy, a power of two: each number is a kernel of its own, compiled when it is first met.
+
+    A sequence with few keys leaves some splits without work.
+    """
     useful = min(MAX_SPLITS, -(-max_keys // MIN_SPLIT_KEYS))
-    return max(1, min(useful, WANTED_PROGRAMS // max(1, num_tiles * num_kv_heads)))
+    wanted = max(1, min(useful, WANTED_PROGRAMS // max(1, num_tiles * num_kv_heads)))
+    return 1 << (wanted.bit_length() - 1)
 
 
 def paged_tree_attention(
@@ -163,7 +170,7 @@ def _add_block(
     return new_top, weight, summed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_SIZES)
 def _split_kernel(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, tiles: tl.tensor, block_table: tl.tensor, committed_lens: tl.tensor,
     num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, summed_out: tl.tensor,
@@ -246,7 +253,7 @@ def _split_kernel(
         tl.store(weight_out + flat, weight, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_SIZES)
 def _merge_kernel(
     summed_in: tl.tensor, top_in: tl.tensor, weight_in: tl.tensor, out: tl.tensor, num_rows: tl.tensor, num_heads: tl.tensor,
     HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,

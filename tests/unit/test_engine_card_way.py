@@ -67,8 +67,9 @@ class PlayedCard:
         self.notes.append(f"end {stream}")
 
     @contextmanager
-    def _recording(self, graph: object, pool: object) -> Iterator[None]:
+    def _recording(self, graph: object, pool: object, capture_error_mode: str) -> Iterator[None]:
         assert graph is self
+        assert capture_error_mode == "thread_local"
         self.notes.append(f"record into {pool}")
         yield
         self.notes.append("recorded")

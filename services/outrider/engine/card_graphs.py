@@ -14,6 +14,8 @@ import torch
 
 WARM_UP_RUNS = 2  # the first compiles kernels and loads libraries, the second allocates as the recording will
 
+OWN_THREAD = "thread_local"  # another engine's thread may be loading its model meanwhile
+
 
 class GraphCapture(Protocol):
     """Records work. The recordings of one capture share memory: what one leaves beside its static buffers, another may overwrite."""
@@ -52,7 +54,7 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(side)
         new_graph: Any = torch.cuda.CUDAGraph
         graph = new_graph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode=OWN_THREAD):
             work()
         replay: Callable[[], None] = graph.replay
         return replay
