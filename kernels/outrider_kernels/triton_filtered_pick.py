@@ -124,11 +124,12 @@ def _decide_kernel(
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
     is_first = num_before == 0
     in_top_k = (top_k == 0) | (num_before < top_k)
-    # Behind top-k the nucleus is one of fewer tokens, whose mass is not known here.
-    in_nucleus = (top_p >= 1.0) | ((top_k == 0) & (before.to(tl.float64) < (top_p - _CLEAR_MARGIN) * mass.to(tl.float64)))
+    # Behind top-k the nucleus is one of fewer tokens, of which those up to the winner are known: their mass at least.
+    own = tl.exp((winner_logit - finite_best) / divisor)
+    whole = tl.where(top_k == 0, mass, before + own)
+    in_nucleus = (top_p >= 1.0) | (before.to(tl.float64) < (top_p - _CLEAR_MARGIN) * whole.to(tl.float64))
     near = finite_best.to(tl.float64) - winner_logit.to(tl.float64) <= tl.load(min_p_gaps + row)
     is_inside = (temperature == 0.0) | is_first | (in_top_k & in_nucleus & near)
     is_decided = is_number & is_inside & (temperature == temperature)
-    prob = tl.exp((winner_logit - finite_best) / divisor) / mass
     tl.store(tokens_out + row, tl.where(is_decided, winner_token, LEFT))
-    tl.store(probs_out + row, tl.where(is_decided, prob, float("nan")))
+    tl.store(probs_out + row, tl.where(is_decided, own / mass, float("nan")))

@@ -73,7 +73,7 @@ def around(name: str, logits: FloatArray, key: int, position: int, temperature: 
         "min p drops": (replace(free, min_p=min(0.9999, min_p * 1.001)), False),
         "two keep": (replace(free, top_p=before + EDGE, min_p=min_p * 0.999), True),
         "one of two drops": (replace(free, top_k=rank + 1, min_p=min(0.9999, min_p * 1.001)), False),
-        "nucleus behind top k": (replace(free, top_k=rank + 50, top_p=0.999), False),  # its mass is not known: left
+        "nucleus behind top k": (replace(free, top_k=rank + 50, top_p=0.999), False),  # its mass is not known well enough
     }
     return [Row(f"{name}, {kind}", logits, params, key, position, decided) for kind, (params, decided) in kinds.items()]
 
@@ -90,6 +90,11 @@ def all_rows() -> tuple[Row, ...]:
         rows += around(name, logits, chance.getrandbits(64), chance.randrange(5000), 0.9)
     peak = generator.normal(0.0, 1.0, NUM_IDS).astype(np.float32)
     peak[1027] = 30.0
+    few = np.full(NUM_IDS, -20.0, np.float32)
+    few[[3, 90, 500, 1026, 1029]] = 3.0, 2.9, 2.8, 2.7, 2.6
+    both = SamplingParams(temperature=1.0, top_k=5, top_p=0.95)
+    rows += [Row(f"nucleus behind top k, {key}", few, both, key, 3, True) for key in range(4)]
+    assert len({row.expected for row in rows[-4:]} - {3}) > 1
     strict = SamplingParams(temperature=0.7, top_k=1, top_p=0.01, min_p=0.99)
     rows.append(Row("the first is in every filter", peak, strict, 5, 6, True))
     rows.append(Row("greedy under filters", logits, SamplingParams(temperature=0.0, top_k=3, top_p=0.5), 1, 2, True))
@@ -148,11 +153,12 @@ def test_the_pick_is_the_references_or_is_left_to_it(interpreted: InterpretedPro
 MUTANTS = [
     ("(num_before < top_k)", "(num_before <= top_k)"),
     ("& (column < winner_token)", "& (column > winner_token)"),  # ties the other way round
-    ("(top_p - _CLEAR_MARGIN) * mass", "(top_p + 0.02) * mass"),
+    ("(top_p - _CLEAR_MARGIN) * whole", "(top_p + 0.02) * whole"),
+    ("tl.where(top_k == 0, mass, before + own)", "mass"),  # the nucleus of all tokens, behind top-k
+    ("tl.where(top_k == 0, mass, before + own)", "before + own"),  # leaves what it could decide
     ("winner_logit.to(tl.float64) <= tl.load(min_p_gaps", "winner_logit.to(tl.float64) >= tl.load(min_p_gaps"),
     ("num_not_numbers == 0", "num_not_numbers >= 0"),
     ("& (best < _INFINITY)", ""),
-    ("(top_k == 0) & (before.to", "(top_k >= 0) & (before.to"),
     ("is_decided = is_number & is_inside & (temperature == temperature)", "is_decided = is_number & is_inside"),
 ]
 
