@@ -19,6 +19,7 @@ from fakes_card import HostInRecording, RecordingGraphs
 from outrider.engine import card_buckets, card_steps
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_filling import fill_rows
+from outrider.engine.card_mover import CardMover
 from outrider.engine.card_steps import CardSteps
 from outrider.engine.card_way import CardWay
 from outrider.engine.config import EngineConfig, EngineKind
@@ -30,6 +31,7 @@ from outrider.engine.step_batch import StepBatch
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
+from outrider_kernels.compact import compact
 from outrider_kernels.thin_pick import LEFT
 
 MAX_NODES, MAX_LEN = 9, 90
@@ -62,8 +64,25 @@ class Report:
     played: set[tuple[int, int]] = field(default_factory=set)
 
 
-def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, recorded: bool = True, broken: str = "") -> dict[str, Any]:
-    """Run the schedule through both engines, or through a broken twin of the second."""
+class FailingGraphs(RecordingGraphs):
+    """Records some, and then fails as a card would that has no memory left."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See GraphCapture."""
+        if len(self.recorded) == 2:
+            raise RuntimeError("out of memory")
+        return super().capture(work)
+
+
+GRAPHS: dict[str, Callable[[], CardWay]] = {
+    "recorded": lambda: CardWay(RecordingGraphs()),
+    "launched": lambda: CardWay(None),
+    "failing": lambda: CardWay(FailingGraphs()),
+}
+
+
+def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, graphs: str = "recorded", broken: str = "") -> dict[str, Any]:
+    """Run the schedule through both engines, or through a broken twin of the second. graphs: one of GRAPHS."""
     torch.set_num_threads(1)
     card_buckets.MAX_BUCKET_ROWS, card_buckets.MAX_BUCKET_SEQUENCES = BUCKET_ROWS, BUCKET_SEQUENCES
     config = EngineConfig(
@@ -75,9 +94,7 @@ def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, reco
     plain = PagedEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS)
     restore = TWINS[broken]() if broken else lambda: None
     try:
-        card = CardEngine(
-            loaded._forward, identity, config, torch.float32, MISSING_IDS, None, CardWay(RecordingGraphs() if recorded else None)
-        )
+        card = CardEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS, None, GRAPHS[graphs]())
         return asdict(_run(plain, card, num_steps, seed))
     finally:
         restore()
@@ -306,3 +323,13 @@ def records_a_question() -> str:
     except HostInRecording as error:
         return type(error).__name__
     return "nothing"
+
+
+def moved_both_ways(num_rows: int) -> bool:
+    """Whether the card's mover leaves what torch's leaves, for rows that move one slot on, over one another."""
+    pools = [torch.randn(2, 2, num_rows + 8, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    expected = [pool.clone() for pool in pools]
+    source, destination = list(range(num_rows)), list(range(1, num_rows + 1))
+    moved = CardMover(pools)(source, destination)
+    compact(expected, source, destination)
+    return moved == num_rows and all(torch.equal(one, other) for one, other in zip(pools, expected, strict=True))

@@ -47,7 +47,8 @@ def _fill_sequence(inputs: CardInputs[HostArray], sequence: int, segment: Segmen
     tree, base = segment.state.tree, segment.base
     num_nodes = len(tree)
     inputs.committed_lens[sequence], inputs.num_nodes[sequence] = base, num_nodes
-    inputs.node_positions[sequence, :num_nodes] = base + tree.depths
+    if num_nodes:
+        inputs.node_positions[sequence, :num_nodes] = base + tree.depths
     firsts = segment.state.table.slots[: segment.num_keys : block_len]
     inputs.block_table[sequence, : len(firsts)] = firsts // block_len
     if num_nodes > segment.live_before:

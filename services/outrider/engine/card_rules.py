@@ -10,7 +10,6 @@ import math
 import numpy as np
 
 from outrider.engine.card_inputs import CardInputs, HostArray
-from outrider.engine.card_upload import as_words
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
 from outrider.noise.reference_pick import min_p_gap
@@ -23,22 +22,23 @@ def fill_rules(inputs: CardInputs[HostArray], batch: StepBatch, wanted: LongArra
     """Rules of the wanted rows in order; rows of padding behind them are nobody's."""
     num_wanted = len(wanted)
     inputs.pick_positions[:num_wanted] = batch.positions[wanted] + 1
-    begin = 0
-    for segment in batch.segments:
-        end = begin + segment.num_wanted
-        _fill_rule(inputs, slice(begin, end), segment)
-        begin = end
+    rules = [rule for segment in batch.segments if segment.num_wanted for rule in [_rule_of(segment)] * segment.num_wanted]
+    if rules:
+        keys, temperatures, top_ks, top_ps, min_p_gaps = zip(*rules, strict=True)
+        inputs.keys[:num_wanted] = np.array(keys, np.uint64).view(np.int64)
+        inputs.temperatures[:num_wanted] = temperatures
+        inputs.top_ks[:num_wanted] = top_ks
+        inputs.top_ps[:num_wanted] = top_ps
+        inputs.min_p_gaps[:num_wanted] = min_p_gaps
     inputs.temperatures[num_wanted:] = math.nan
 
 
-def _fill_rule(inputs: CardInputs[HostArray], rows: slice, segment: Segment) -> None:
+def _rule_of(segment: Segment) -> tuple[int, float, int, float, float]:
+    """Key, temperature, top-k, top-p and the gap of min-p."""
     spec = segment.state.spec
     params = spec.sampling
-    inputs.keys[rows] = as_words(np.array([key_of(spec.noise, Purpose.PICK)], np.uint64))
-    inputs.temperatures[rows] = math.nan if is_left(segment) else params.temperature
-    inputs.top_ks[rows] = params.top_k
-    inputs.top_ps[rows] = params.top_p
-    inputs.min_p_gaps[rows] = min_p_gap(params)
+    temperature = math.nan if is_left(segment) else params.temperature
+    return key_of(spec.noise, Purpose.PICK), temperature, params.top_k, params.top_p, min_p_gap(params)
 
 
 def is_left(segment: Segment) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,8 +41,3 @@ class CardUpload:
         self.device_words[:num_words].copy_(self._host[:num_words], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-
-
-def as_words(values: HostArray) -> HostArray:
-    """Bits of unsigned 64-bit numbers as int64."""
-    return values.astype(np.uint64).view(np.int64)
