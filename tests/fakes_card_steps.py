@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,14 +20,17 @@ from outrider.engine import card_buckets, card_steps
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_filling import fill_rows
 from outrider.engine.card_mover import CardMover
+from outrider.engine.card_probe import probed_way
 from outrider.engine.card_steps import CardSteps
 from outrider.engine.card_way import CardWay
 from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.load import load_engine
+from outrider.engine.model_files import find_model
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import Decided
 from outrider.engine.step_batch import StepBatch
+from outrider.engine.transformers_engine import load_model, own_logits
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
@@ -74,15 +77,15 @@ class FailingGraphs(RecordingGraphs):
         return super().capture(work)
 
 
-GRAPHS: dict[str, Callable[[], CardWay]] = {
-    "recorded": lambda: CardWay(RecordingGraphs()),
-    "launched": lambda: CardWay(None),
-    "failing": lambda: CardWay(FailingGraphs()),
+WAYS: dict[str, CardWay] = {
+    "recorded": CardWay(RecordingGraphs),
+    "launched": CardWay(None),
+    "failing": CardWay(FailingGraphs),
 }
 
 
 def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, graphs: str = "recorded", broken: str = "") -> dict[str, Any]:
-    """Run the schedule through both engines, or through a broken twin of the second. graphs: one of GRAPHS."""
+    """Run the schedule through both engines, or through a broken twin of the second. graphs: one of WAYS."""
     torch.set_num_threads(1)
     card_buckets.MAX_BUCKET_ROWS, card_buckets.MAX_BUCKET_SEQUENCES = BUCKET_ROWS, BUCKET_SEQUENCES
     config = EngineConfig(
@@ -94,7 +97,7 @@ def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, grap
     plain = PagedEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS)
     restore = TWINS[broken]() if broken else lambda: None
     try:
-        card = CardEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS, None, GRAPHS[graphs]())
+        card = CardEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS, None, WAYS[graphs])
         return asdict(_run(plain, card, num_steps, seed))
     finally:
         restore()
@@ -333,3 +336,17 @@ def moved_both_ways(num_rows: int) -> bool:
     moved = CardMover(pools)(source, destination)
     compact(expected, source, destination)
     return moved == num_rows and all(torch.equal(one, other) for one, other in zip(pools, expected, strict=True))
+
+
+def probed(folder: str, graphs: str, broken: str = "") -> str:
+    """Which of WAYS the load-time probe leaves of one, or "plain"; broken: TWINS."""
+    torch.set_num_threads(1)
+    config = EngineConfig(folder, EngineKind.LEAN, num_threads=1, thin_products=False, array_rows=0, probe=False)
+    forward = cast(PagedEngine, load_engine(config))._forward
+    own = own_logits(load_model(find_model(folder, ""), config))
+    restore = TWINS[broken]() if broken else lambda: None
+    try:
+        left = probed_way(WAYS[graphs], forward, own, torch.float32, "cpu")
+    finally:
+        restore()
+    return "plain" if left is None else next(name for name, way in WAYS.items() if way == left)

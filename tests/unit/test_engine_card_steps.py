@@ -90,3 +90,16 @@ def test_a_number_from_the_host_cannot_be_recorded(interpreted: InterpretedProce
 def test_rows_are_moved_over_one_another_as_by_torch(interpreted: InterpretedProcess, num_rows: int) -> None:
     """600 are more than the kernel takes in one call."""
     assert interpreted.call("fakes_card_steps", "moved_both_ways", num_rows)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "broken", "left"),
+    [
+        ("recorded", "", "recorded"),
+        ("failing", "", "launched"),
+        ("recorded", "reads Python when played", "launched"),
+        ("recorded", "nodes see no node", "plain"),
+    ],
+)
+def test_the_probe_leaves_what_is_right(interpreted: InterpretedProcess, folder: str, graphs: str, broken: str, left: str) -> None:
+    assert interpreted.call("fakes_card_steps", "probed", folder, graphs, broken) == left

@@ -103,7 +103,7 @@ def test_an_engine_on_a_cpu_or_in_invariant_numerics_stays_as_it_is(card: Played
 def test_an_engine_on_a_card_goes_its_way(card: PlayedCard, can_record: bool, wants_graphs: bool, records: bool) -> None:
     way = card_way.card_way(EngineConfig("m", device="cuda:1", card_graphs=wants_graphs), can_record=can_record)
     assert way is not None
-    assert (way.graphs is not None) == records
+    assert (way.new_graphs is not None) == records
     assert card.notes == ["on cuda:1"]
 
 
@@ -132,7 +132,7 @@ def test_kernels_that_fail_their_probe_are_not_used(
     monkeypatch.setattr(card_probe, "probe_card", fail)
     nothing: Any = None
     with caplog.at_level(logging.WARNING):
-        assert card_probe.probed_way(CardWay(None), nothing, nothing, torch.float32, "cuda", 9) is None
+        assert card_probe.probed_way(CardWay(None), nothing, nothing, torch.float32, "cuda") is None
     assert len(caplog.records) == 1
     assert str(failure) in caplog.records[0].getMessage()
 
@@ -142,8 +142,8 @@ def test_kernels_that_pass_their_probe_are_used(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(card_probe, "probe_card", lambda *arguments: asked.append(arguments))
     nothing: Any = None
     way = CardWay(None)
-    assert card_probe.probed_way(way, nothing, nothing, torch.float32, "cuda", 9) is way
-    assert card_probe.probed_way(None, nothing, nothing, torch.float32, "cpu", 9) is None
+    assert card_probe.probed_way(way, nothing, nothing, torch.float32, "cuda") is way
+    assert card_probe.probed_way(None, nothing, nothing, torch.float32, "cpu") is None
     assert len(asked) == 1
 
 

@@ -18,12 +18,14 @@ MAX_BUCKET_NODES = 128
 
 @dataclass(frozen=True, slots=True)
 class StepSizes:
-    """Of an engine. max_rows: of a step. max_context: committed tokens of a sequence. num_blocks: of the pool, for sequences."""
+    """Of an engine. max_rows, max_sequences: of a step in a bucket, where the bounds above allow as many. max_context: committed tokens of
+    a sequence. num_blocks: of the pool, for sequences."""
 
     max_rows: int
     max_context: int
     block_len: int
     num_blocks: int
+    max_sequences: int = MAX_BUCKET_SEQUENCES
 
 
 class CardBuckets:
@@ -37,7 +39,7 @@ class CardBuckets:
         self.shapes = tuple(
             self._shape(rows, sequences)
             for rows in _powers_up_to(most_rows)
-            for sequences in _powers_up_to(min(rows, MAX_BUCKET_SEQUENCES, sizes.num_blocks))
+            for sequences in _powers_up_to(min(rows, MAX_BUCKET_SEQUENCES, sizes.max_sequences, sizes.num_blocks))
         )
 
     def bucket_for(self, batch: StepBatch) -> CardShape | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CardWay:
-    """graphs: records steps; None: each is launched operation by operation."""
+    """new_graphs: what records the steps of one cache; None: each is launched operation by operation."""
 
-    graphs: GraphCapture | None
+    new_graphs: Callable[[], GraphCapture] | None
 
     def steps(self, forward: DecoderForward, cache: PagedCache, sizes: StepSizes, num_ids: int, missing_ids: tuple[int, ...]) -> CardSteps:
         """Steps over a cache of sizes.num_blocks + NUM_SPARE_BLOCKS blocks, recorded where they are to be, and moves of its rows."""
@@ -42,8 +43,8 @@ class CardWay:
 
         cache.move_with(CardMover(cache.pools))
         steps = CardSteps(forward, cache, sizes, num_ids, missing_ids)
-        if self.graphs is not None:
-            steps.record(self.graphs)
+        if self.new_graphs is not None:
+            steps.record(self.new_graphs())
         return steps
 
 
@@ -63,7 +64,7 @@ def card_way(config: EngineConfig, *, can_record: bool) -> CardWay | None:
         torch.cuda.set_device(device)  # kernels and recordings go to the thread's current card
     if config.card_graphs and not can_record:
         _LOG.info("steps on %s are launched operation by operation: this model's forward is not recorded", config.device)
-    return CardWay(CudaGraphs() if config.card_graphs and can_record else None)
+    return CardWay(CudaGraphs if config.card_graphs and can_record else None)
 
 
 def card_problem(device: torch.device) -> str | None:

@@ -65,7 +65,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
         own = _reference(files, config)
         probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
-        card = probed_way(card, forward, own, dtype, config.device, vocabulary.size)
+        card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
     return PagedEngine(

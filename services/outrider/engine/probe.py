@@ -41,6 +41,8 @@ OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_lo
 _BLOCK_LEN = 16
 _NUM_BLOCKS = 6
 _PROMPT_LEN = 21
+_PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
+_PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
 _TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 _NO_NODES: IntArray = np.empty(0, np.int32)
@@ -150,11 +152,14 @@ def probe_batches(
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
 
 
-def probe_card(forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str, num_ids: int) -> None:
-    """Raise ModelRefused when steps in the card's own way, none of them recorded, differ from the model's own forward."""
-    first, second, nodes = _probe_tokens(num_ids)
+def probe_card(way: CardWay, forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str) -> None:
+    """Raise ModelRefused when steps in the card's own way, played where they are recorded, differ from the model's own forward."""
+    first, second, nodes = _probe_tokens(forward.shape.num_logits)
     with torch.inference_mode():
-        got = _schedule(_bench(forward, dtype, device, None, with_card=True), first, second, nodes, cut=5)
+        bench = _bench(forward, dtype, device, None, card=way)
+        if way.new_graphs is not None and (bench.card is None or not bench.card.num_recordings):
+            raise ModelRefused("the card's graphs cannot be recorded")
+        got = _schedule(bench, first, second, nodes, cut=5)
         _compare(got, [own_logits(tokens).float() for _, tokens, _ in got], _TOLERANCE[dtype])
 
 
@@ -179,7 +184,7 @@ def _bench(
     invariant: InvariantShape | None,
     *,
     arrays: bool = False,
-    with_card: bool = False,
+    card: CardWay | None = None,
 ) -> _Bench:
     cache = PagedCache(forward.shape.layers, (_NUM_BLOCKS + NUM_SPARE_BLOCKS) * _BLOCK_LEN, dtype, device)
     limits = EngineLimits(256, _BLOCK_LEN, _NUM_BLOCKS, forward.shape.max_positions)
@@ -187,9 +192,9 @@ def _bench(
     tables = (BlockTable([4, 5, 0], _BLOCK_LEN), BlockTable([1, 2, 3], _BLOCK_LEN))
     sequences = {index: SequenceState(index, spec, table, LiveTree(8)) for index, table in enumerate(tables)}
     bench = _Bench(forward, cache, sequences, limits, invariant, forward.array_forward(cache) if arrays else None)
-    if with_card:
-        sizes = StepSizes(limits.max_rows, limits.max_context, _BLOCK_LEN, _NUM_BLOCKS)
-        bench.card = CardWay(None).steps(forward, cache, sizes, forward.shape.num_logits, ())
+    if card is not None:
+        sizes = StepSizes(_PROBE_ROWS, _PROBE_CONTEXT, _BLOCK_LEN, _NUM_BLOCKS, max_sequences=len(tables))
+        bench.card = card.steps(forward, cache, sizes, forward.shape.num_logits, ())
     return bench
 
 

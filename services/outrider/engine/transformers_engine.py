@@ -46,7 +46,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
         probe_positions(forward, config.device)
         own = own_logits(model)
         probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
-        card = probed_way(card, forward, own, dtype, config.device, vocabulary.size)
+        card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model.config.get_text_config())
     backend = "transformers" if card is None else "transformers, card kernels"
