@@ -23,13 +23,14 @@ from outrider.engine.card_mover import CardMover
 from outrider.engine.card_probe import probed_way
 from outrider.engine.card_steps import CardSteps
 from outrider.engine.card_way import CardWay
-from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.model_files import find_model
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import Decided
 from outrider.engine.step_batch import StepBatch
+from outrider.engine.torch_settings import TORCH_DTYPES
 from outrider.engine.transformers_engine import load_model, own_logits
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
@@ -84,20 +85,22 @@ WAYS: dict[str, CardWay] = {
 }
 
 
-def compare(folder: str, num_steps: int, seed: int, max_context: int = 100, graphs: str = "recorded", broken: str = "") -> dict[str, Any]:
+def compare(
+    folder: str, num_steps: int, seed: int, max_context: int = 100, graphs: str = "recorded", broken: str = "", dtype: str = "float32"
+) -> dict[str, Any]:
     """Run the schedule through both engines, or through a broken twin of the second. graphs: one of WAYS."""
     torch.set_num_threads(1)
     card_buckets.MAX_BUCKET_ROWS, card_buckets.MAX_BUCKET_SEQUENCES = BUCKET_ROWS, BUCKET_SEQUENCES
     config = EngineConfig(
-        folder, EngineKind.LEAN, num_blocks=30, block_len=16, max_rows=64, array_rows=0, num_threads=1, probe=False,
+        folder, EngineKind.LEAN, DType(dtype), num_blocks=30, block_len=16, max_rows=64, array_rows=0, num_threads=1, probe=False,
         thin_products=False, max_context=max_context,
     )  # fmt: skip
     loaded: Any = load_engine(config)
     identity = replace(loaded.identity, vocab_size=NUM_IDS)
-    plain = PagedEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS)
+    plain = PagedEngine(loaded._forward, identity, config, TORCH_DTYPES[config.dtype], MISSING_IDS)
     restore = TWINS[broken]() if broken else lambda: None
     try:
-        card = CardEngine(loaded._forward, identity, config, torch.float32, MISSING_IDS, None, WAYS[graphs])
+        card = CardEngine(loaded._forward, identity, config, TORCH_DTYPES[config.dtype], MISSING_IDS, None, WAYS[graphs])
         return asdict(_run(plain, card, num_steps, seed))
     finally:
         restore()
