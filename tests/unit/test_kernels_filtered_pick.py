@@ -109,9 +109,8 @@ def all_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def found(interpreted: InterpretedProcess, kernel: str = KERNEL) -> tuple[list[int], FloatArray]:
-    """Tokens and probabilities; the last row is nobody's."""
-    rows = all_rows()
+def found(interpreted: InterpretedProcess, rows: tuple[Row, ...], kernel: str = KERNEL) -> tuple[list[int], FloatArray]:
+    """Tokens and probabilities; a last row is nobody's."""
     signed = np.array([row.key for row in rows] + [0], np.uint64).view(np.int64)
     temperatures = [row.params.temperature for row in rows] + [math.nan]
     columns = [
@@ -138,8 +137,8 @@ def picked_in_the_child(kernel: str, logits: Tensor, columns: list[Tensor]) -> t
 
 
 def test_the_pick_is_the_references_or_is_left_to_it(interpreted: InterpretedProcess) -> None:
-    tokens, probs = found(interpreted)
     rows = all_rows()
+    tokens, probs = found(interpreted, rows)
     assert {row.name: token for row, token in zip(rows, tokens, strict=False)} == {row.name: row.expected for row in rows}
     assert tokens[-1] == LEFT
     for row, token, prob in zip(rows, tokens, probs, strict=False):
@@ -169,5 +168,6 @@ def test_a_broken_filter_is_caught(interpreted: InterpretedProcess, mutation: tu
     assert source.count(mutation[0]) == 1
     broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
     broken.write_text(source.replace(*mutation), encoding="utf-8")
-    tokens, _ = found(interpreted, str(broken))
-    assert tokens != [*(row.expected for row in all_rows()), LEFT]
+    rows = tuple(row for row in all_rows() if not row.name.startswith("flat"))  # those with ties tell as much
+    tokens, _ = found(interpreted, rows, str(broken))
+    assert tokens != [*(row.expected for row in rows), LEFT]
