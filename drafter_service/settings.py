@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drafter_service.scheduler import SchedulerLimits
-from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
+from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
@@ -79,6 +79,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
         kv_budget_mib=given.kv_mib,
         max_rows=given.max_rows,
         device=given.device,
+        card_graphs=not given.no_card_graphs,
         trust_remote_code=given.trust_remote_code,
         revision=given.revision,
         probe=not given.no_probe,
@@ -128,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
     model.add_argument("--numerics", choices=[numerics.value for numerics in Numerics], default=Numerics.FAST.value)
     model.add_argument("--device", default="cpu")
+    model.add_argument("--no-card-graphs", action="store_true", help=NO_CARD_GRAPHS_HELP)
     model.add_argument("--threads", type=int, default=1, help="torch threads of the drafting thread")
     model.add_argument("--no-probe", action="store_true", help="do not check the model at load time")
     sizes = parser.add_argument_group("sizes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from outrider.engine.config import WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
+from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
@@ -113,6 +113,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_rows=given.max_rows,
         max_context=given.max_context,
         device=given.device,
+        card_graphs=not given.no_card_graphs,
         trust_remote_code=given.trust_remote_code,
         revision=given.revision,
         prefix_cache=not given.no_prefix_cache,
@@ -175,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"
     add("--lent-threads", type=int, default=0, metavar="M", help=lent)
     add("--device", default="cpu")
+    add("--no-card-graphs", action="store_true", help=NO_CARD_GRAPHS_HELP)
     add("--revision", default="")
     add("--trust-remote-code", action="store_true")
     add("--kv-blocks", type=int, default=0, help="KV blocks; 0 derives them from --kv-mib")

@@ -21,11 +21,12 @@ from outrider_kernels.tree_attention import reference_tree_attention
 class PagedRows:
     """The rows of one step and where their keys are; rows of a sequence are neighbours, sequences in order.
 
-    rows_per_sequence: rows of each sequence. block_table: int32 [num_seqs, max_blocks] pool blocks. committed_lens, num_nodes: int32
-    [num_seqs]. node_positions: int32 [num_seqs, max_nodes >= 1]. row_positions: int32 [num_rows]. row_ancestry: int32 [num_rows,
-    num_words >= ceil(max_nodes / 32)] from `pack_bits`; zero for rows that are committed tokens themselves, which are slots
-    below committed_len and see no node. A tree row's position is at least committed_len and its own node is among its ancestry.
-    block_len: slots of a block. max_keys: at least every sequence's committed_len + num_nodes.
+    rows_per_sequence: rows of each sequence; empty where tiles that name them are made elsewhere. block_table: int32 [num_seqs,
+    max_blocks] pool blocks. committed_lens, num_nodes: int32 [num_seqs]. node_positions: int32 [num_seqs, max_nodes >= 1].
+    row_positions: int32 [num_rows]. row_ancestry: int32 [num_rows, num_words >= ceil(max_nodes / 32)] from `pack_bits`; zero for rows
+    that are committed tokens themselves, which are slots below committed_len and see no node. A tree row's position is at least
+    committed_len and its own node is among its ancestry. block_len: slots of a block. max_keys: at least every sequence's
+    committed_len + num_nodes.
     """
 
     rows_per_sequence: tuple[int, ...]

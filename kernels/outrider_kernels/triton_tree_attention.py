@@ -24,13 +24,16 @@ MIN_SPLIT_KEYS = 256  # a shorter split costs more in the merge than it saves
 MAX_SPLITS = 64
 WANTED_PROGRAMS = 264  # two for each multiprocessor of an H200
 
+# Sizes that differ from step to step: compiled for any, not again for each that is 1 or a multiple of 16.
+_STEP_SIZES = ("num_rows", "table_stride", "node_stride", "ancestry_stride")
+
 
 @dataclass(frozen=True, slots=True)
 class TreeLaunch:
     """How a step's rows are cut up; made once, used by every layer of one head layout.
 
-    tiles: int32 [num_tiles, 3], sequence, first row, rows. tile_rows: rows times heads of a group in a tile, a power of two.
-    num_splits: programs that share the keys of a tile.
+    tiles: int32 [num_tiles, 3], sequence, first row, rows; one of no rows does nothing. tile_rows: rows times heads of a group in a tile,
+    a power of two. num_splits: programs that share the keys of a tile.
     """
 
     rows: PagedRows
@@ -42,19 +45,40 @@ class TreeLaunch:
 def plan_launch(rows: PagedRows, num_heads: int, num_kv_heads: int, num_splits: int | None = None) -> TreeLaunch:
     """Tiles and splits of a step. num_splits: None chooses as many as keep a large GPU busy."""
     group_len = num_heads // num_kv_heads
-    tile_rows = max(MIN_TILE_ROWS, triton.next_power_of_2(group_len))
-    rows_per_tile = tile_rows // group_len
     tiles: list[tuple[int, int, int]] = []
     begin = 0
     for sequence, num_rows in enumerate(rows.rows_per_sequence):
-        end = begin + num_rows
-        tiles += [(sequence, first, min(rows_per_tile, end - first)) for first in range(begin, end, rows_per_tile)]
-        begin = end
+        tiles += tiles_of(sequence, begin, begin + num_rows, rows_per_tile(group_len))
+        begin += num_rows
     if num_splits is None:
-        useful = min(MAX_SPLITS, -(-rows.max_keys // MIN_SPLIT_KEYS))
-        num_splits = max(1, min(useful, WANTED_PROGRAMS // max(1, len(tiles) * num_kv_heads)))
+        num_splits = useful_splits(len(tiles), num_kv_heads, rows.max_keys)
     table = torch.tensor(tiles, dtype=torch.int32, device=rows.block_table.device).view(-1, 3)
-    return TreeLaunch(rows, table, tile_rows, num_splits)
+    return TreeLaunch(rows, table, tile_rows_for(group_len, rows_per_tile(group_len)), num_splits)
+
+
+def rows_per_tile(group_len: int) -> int:
+    """Rows of a tile, so that rows times heads of a group fill the smallest product of a tensor core."""
+    return max(1, MIN_TILE_ROWS // group_len)
+
+
+def tile_rows_for(group_len: int, num_rows: int) -> int:
+    """TreeLaunch.tile_rows of tiles of so many rows, for a layer whose groups have group_len heads."""
+    return max(MIN_TILE_ROWS, int(triton.next_power_of_2(num_rows * group_len)))
+
+
+def tiles_of(sequence: int, begin: int, end: int, num_rows: int) -> list[tuple[int, int, int]]:
+    """(sequence, first row, rows) of the tiles of a sequence's rows [begin, end), num_rows in each but the last."""
+    return [(sequence, first, min(num_rows, end - first)) for first in range(begin, end, num_rows)]
+
+
+def useful_splits(num_tiles: int, num_kv_heads: int, max_keys: int) -> int:
+    """Splits that keep a large GPU busy, a power of two: each number is a kernel of its own, compiled when it is first met.
+
+    A sequence with few keys leaves some splits without work.
+    """
+    useful = min(MAX_SPLITS, -(-max_keys // MIN_SPLIT_KEYS))
+    wanted = max(1, min(useful, WANTED_PROGRAMS // max(1, num_tiles * num_kv_heads)))
+    return 1 << (wanted.bit_length() - 1)
 
 
 def paged_tree_attention(
@@ -71,7 +95,7 @@ def paged_tree_attention(
     assert query.is_contiguous()
     assert keys.stride() == values.stride()
     assert keys.stride(2) == 1
-    assert num_rows == rows.num_rows
+    assert num_rows == len(rows.row_positions)
     out = torch.empty_like(query)
     if num_rows == 0:
         return out
@@ -146,7 +170,7 @@ def _add_block(
     return new_top, weight, summed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_SIZES)
 def _split_kernel(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, tiles: tl.tensor, block_table: tl.tensor, committed_lens: tl.tensor,
     num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, summed_out: tl.tensor,
@@ -229,7 +253,7 @@ def _split_kernel(
         tl.store(weight_out + flat, weight, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_SIZES)
 def _merge_kernel(
     summed_in: tl.tensor, top_in: tl.tensor, weight_in: tl.tensor, out: tl.tensor, num_rows: tl.tensor, num_heads: tl.tensor,
     HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,

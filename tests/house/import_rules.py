@@ -82,6 +82,7 @@ VENDORS: dict[str, set[str]] = {
     "router_service": _GRPC | {"numpy", "uvloop"},
     "pair_service": set(),
     "outrider_models": _TORCH | {"numpy", "rich"},
+    "outrider.cli.checks.card": {"torch"},
     "outrider.cli": _GRPC | {"packaging", "rich", "tokenizers"},
     "outrider_bench.openvino_export": _TORCH | {"numpy", "openvino", "openvino_tokenizers"},
     "outrider_bench.openvino_worker": {"numpy", "openvino", "openvino_genai"},

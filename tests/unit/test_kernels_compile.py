@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 
 import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
-from outrider_kernels import triton_compact, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
+from outrider_kernels import triton_compact, triton_filtered_pick, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -82,6 +82,47 @@ def test_the_merge_of_picks_and_the_walk_compile() -> None:
     types = {"scores": "*fp64", "logits": "*fp32", "tokens": "*i32", "scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
     assert compiled(triton_pick._best_kernel, {"TILE_PARTS": 64}, types)
     assert compiled(triton_pick_walk._walk_kernel, {"TILE_NODES": 64}, {"max_nodes": "i32"}, rest="*i32")
+
+
+def test_the_filters_of_the_pick_compile() -> None:
+    types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
+    types |= {"logits": "*fp32", "temperatures": "*fp64"}
+    assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}, types)
+    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(
+        ("counts", "winner_tokens", "tokens_out"), "*i32"
+    )
+    types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
+    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, types)
+
+
+def test_sizes_of_one_compile_too() -> None:
+    """A number that is 1 becomes part of the kernel, where it is no tensor any more."""
+    ones = dict.fromkeys(("window", "num_heads", "head_stride", "slot_stride"), 1)
+    constants = {
+        "GROUP_LEN": 1, "HEAD_DIM": 16, "BLOCK_LEN": 16, "NUM_SPLITS": 1, "HAS_WINDOW": True, "HAS_SOFTCAP": False,
+        "WIDE": False, "TILE_ROWS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
+    }  # fmt: skip
+    tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
+    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "summed_out"), "*fp16")
+    types |= {"top_out": "*fp32", "weight_out": "*fp32", "scaling": "fp32", "softcap": "fp32"}
+    assert compiled(triton_tree_attention._split_kernel, constants | ones, types)
+    types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
+    types |= {"logits": "*fp32", "temperatures": "*fp64"}
+    assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": 1024, "num_ids": 1, "logits_stride": 1, "part_stride": 1}, types)
+    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(
+        ("counts", "winner_tokens", "tokens_out"), "*i32"
+    )
+    types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
+    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": -1, "TILE_PARTS": 1, "num_parts": 1, "part_stride": 1}, types)
+
+
+def test_sizes_that_differ_from_step_to_step_make_no_new_kernels() -> None:
+    for kernel in (triton_tree_attention._split_kernel, triton_tree_attention._merge_kernel):
+        varying = [parameter.name for parameter in kernel.params if parameter.do_not_specialize]
+        assert "num_rows" in varying
+    assert {"table_stride", "node_stride", "ancestry_stride"} <= {
+        parameter.name for parameter in triton_tree_attention._split_kernel.params if parameter.do_not_specialize
+    }
 
 
 def test_only_files_named_after_triton_need_it() -> None:

@@ -8,6 +8,7 @@ import os
 from rich.console import Console
 from rich.table import Table
 
+from outrider.cli.checks.card import check_card
 from outrider.cli.checks.finding import Finding, Level
 from outrider.cli.checks.machine import check_machine
 from outrider.cli.checks.models import check_models
@@ -48,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print every finding; 1 when any is broken."""
     console = make_console()
-    findings = check_machine()
+    findings = [*check_machine(), check_card()]
     findings += check_network(args.gateway)
     if not args.no_models:
         with make_console(stderr=True).status("loading and probing the models ..."):

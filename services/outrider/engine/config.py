@@ -12,6 +12,7 @@ from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
+NO_CARD_GRAPHS_HELP = "on a card, launch every step operation by operation; otherwise small steps are recorded at start and played"
 WEIGHTS_HELP = (
     "what is kept of the layers' matrices: full, in the dtype; int8, a quarter of float32's memory, rounded, so that it is another model "
     "with answers and a fingerprint of its own (lean engine only) (%(default)s)"
@@ -62,6 +63,7 @@ class EngineConfig:
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never).
+    card_graphs: on a card, small steps of the lean engine in `fast` numerics are recorded at load time and played from then on.
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
@@ -82,6 +84,7 @@ class EngineConfig:
     thin_products: bool = True
     max_context: int = 0
     device: str = "cpu"
+    card_graphs: bool = True
     trust_remote_code: bool = False
     revision: str = ""
     probe: bool = True

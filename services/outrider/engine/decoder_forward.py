@@ -21,12 +21,16 @@ from outrider_kernels.thin_pick import PickRule, ThinPick
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """layers: cache sizes per layer. num_logits: columns of the head (padding included). max_positions: longest context trained for."""
+    """layers: cache sizes per layer. num_logits: columns of the head (padding included). max_positions: longest context trained for.
+
+    group_len: query heads that share a key head, in the layer with most.
+    """
 
     layers: tuple[LayerShape, ...]
     hidden_len: int
     num_logits: int
     max_positions: int
+    group_len: int = 1
 
 
 class RowChain(Protocol):

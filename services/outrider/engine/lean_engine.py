@@ -12,6 +12,8 @@ import torch
 from transformers import AutoConfig
 
 from outrider.engine.admission import refusing
+from outrider.engine.card_probe import probed_way
+from outrider.engine.card_way import CardWay, card_way
 from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
@@ -57,20 +59,31 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         thin = team is not None
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin=thin)
     forward = LeanForward(weights, team, config.array_rows)
+    card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
-        probe_batches(forward, _reference(files, config), dtype, config.device, vocabulary.size, invariant_shape(config))
+        own = _reference(files, config)
+        probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
+        card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
     return PagedEngine(
         forward,
-        model_identity(files, config, "lean" if team is None else "lean, thin products", vocabulary, max_context, eos),
+        model_identity(files, config, _backend(team, card), vocabulary, max_context, eos),
         config,
         dtype,
         vocabulary.missing_ids,
         step_threads(config, team),
+        card,
     )
+
+
+def _backend(team: ThinTeam | None, card: CardWay | None) -> str:
+    """What computes, for the fingerprint."""
+    if card is not None:
+        return "lean, card kernels"
+    return "lean" if team is None else "lean, thin products"
 
 
 def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:

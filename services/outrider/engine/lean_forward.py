@@ -39,7 +39,9 @@ class LeanForward:
         self._final_scale = weights.final_norm * sizes.hidden_len**0.5
         self._qk_scales = [None if layer.qk_norm is None else layer.qk_norm * sizes.head_dim**0.5 for layer in weights.layers]
         layers = (LayerShape(sizes.num_kv_heads, sizes.head_dim),) * sizes.num_layers
-        self._shape = DecoderShape(layers, sizes.hidden_len, weights.head.shape[1], sizes.max_positions)
+        self._shape = DecoderShape(
+            layers, sizes.hidden_len, weights.head.shape[1], sizes.max_positions, sizes.num_heads // sizes.num_kv_heads
+        )
 
     @property
     def shape(self) -> DecoderShape:

@@ -7,6 +7,8 @@ Must not know models, trees, sequences or which block is whose.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +25,14 @@ class LayerShape:
     head_dim: int
 
 
+class SlotMover(Protocol):
+    """Copies slots of pools it knows."""
+
+    def __call__(self, source: list[int], destination: list[int]) -> int:
+        """Copy pool slots source[i] to destination[i] in every layer, overlap being safe. Returns the rows moved per layer."""
+        ...
+
+
 class PagedCache:
     """All KV memory of an engine. pools[layer]: [2, kv_heads, num_slots, head_dim], zeroed (unread slots must stay finite)."""
 
@@ -31,6 +41,11 @@ class PagedCache:
         self.keys = [pool[0] for pool in self.pools]
         self.values = [pool[1] for pool in self.pools]
         self.device = self.pools[0].device
+        self._move: SlotMover = partial(compact, self.pools)
+
+    def move_with(self, mover: SlotMover) -> None:
+        """Move slots in this way from now on."""
+        self._move = mover
 
     def write(self, layer: int, begin: int, end: int, index: Tensor | None, keys_values: Tensor) -> None:
         """Store rows at pool slots [begin, end), or at `index` (int64 [rows]) when given. keys_values: [2, kv_heads, rows, dim]."""
@@ -41,11 +56,11 @@ class PagedCache:
 
     def move(self, table: BlockTable, source: list[int], destination: list[int]) -> int:
         """Copy logical slots, overlap being safe, in every layer. Returns the rows moved per layer."""
-        return compact(self.pools, table.slots[source].tolist(), table.slots[destination].tolist())
+        return self._move(table.slots[source].tolist(), table.slots[destination].tolist())
 
     def copy(self, source: list[int], destination: list[int]) -> None:
         """Copy pool slots in every layer."""
-        compact(self.pools, source, destination)
+        self._move(source, destination)
 
 
 def bytes_per_slot(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from outrider.engine.attention import FastAttention, InvariantAttention
+from outrider.engine.card_buckets import StepSizes
+from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.config import EngineConfig
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.paged_cache import LayerShape, PagedCache, bytes_per_slot
 from outrider.engine.pick_follower import PickFollower
-from outrider.engine.row_picker import RowPicker
+from outrider.engine.row_picker import Decided, RowPicker
 from outrider.engine.sequence_table import SequenceTable
 from outrider.engine.step_batch import StepBatch, build_batch
 from outrider.engine.step_threads import FixedThreads, StepThreads
@@ -41,6 +43,7 @@ class PagedEngine:
         dtype: torch.dtype,
         missing_ids: tuple[int, ...] = (),
         threads: StepThreads | None = None,
+        card: CardWay | None = None,
     ) -> None:
         self._threads = threads or FixedThreads()
         self._forward = forward
@@ -51,7 +54,8 @@ class PagedEngine:
         self._shape = InvariantShape(sizes.rows, sizes.block_len, sizes.max_tree_depth, sizes.group_blocks)
         shape = forward.shape
         num_blocks = config.num_blocks or blocks_within(config, shape.layers, dtype)
-        self._cache = PagedCache(shape.layers, num_blocks * config.block_len, dtype, config.device)
+        num_spare = 0 if card is None else NUM_SPARE_BLOCKS
+        self._cache = PagedCache(shape.layers, (num_blocks + num_spare) * config.block_len, dtype, config.device)
         arrays = forward.array_forward(self._cache) if config.array_rows else None
         self._arrays = arrays if arrays is not None and (arrays.is_invariant or not self._invariant) else None
         # a way whose bits do not depend on the row count takes all rows: what another computes has other bits
@@ -63,6 +67,7 @@ class PagedEngine:
         self._missing_ids = missing_ids
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
         self._follower = self._follower_of(self._arrays)
+        self._card = None if card is None else card.steps(forward, self._cache, self._card_sizes(), identity.vocab_size, missing_ids)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -104,10 +109,10 @@ class PagedEngine:
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
             try:
-                logits = self._logits(batch)
+                logits, decided = self._forwarded(batch)
                 forwarded = time.perf_counter_ns()
                 batch.apply()
-                results = self._followed(batch, self._picker.results(batch, logits))
+                results = self._followed(batch, self._picked(batch, logits, decided))
             except BaseException:
                 batch.revert()
                 raise
@@ -158,6 +163,22 @@ class PagedEngine:
             return results
         both = zip(batch.segments, results, strict=True)
         return tuple(follower.follow(segment, result, wish) if (wish := segment.rows.follow) else result for segment, result in both)
+
+    def _card_sizes(self) -> StepSizes:
+        limits = self._limits
+        return StepSizes(limits.max_rows, limits.max_context, limits.block_len, limits.num_blocks)
+
+    def _forwarded(self, batch: StepBatch) -> tuple[Tensor, Decided | None]:
+        """Logits of the wanted rows, in plan order, and what was picked beside them."""
+        if self._card is None:
+            return self._logits(batch), None
+        answer = self._card.run(batch, batch.wanted())
+        return answer.logits, answer.decided
+
+    def _picked(self, batch: StepBatch, logits: Tensor, decided: Decided | None) -> tuple[SequenceResult, ...]:
+        if decided is None:
+            return self._picker.results(batch, logits)
+        return self._picker.decided_results(batch, logits, decided)
 
     def _logits(self, batch: StepBatch) -> Tensor:
         """float32 [wanted rows, num_logits], in plan order."""

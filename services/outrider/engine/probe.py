@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from outrider.engine.attention import FastAttention, InvariantAttention
 from outrider.engine.block_table import BlockTable
+from outrider.engine.card_buckets import StepSizes
+from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.live_tree import LiveTree
@@ -30,11 +33,16 @@ from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.invariant_attention import InvariantShape
 
+if TYPE_CHECKING:
+    from outrider.engine.card_steps import CardSteps
+
 OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_logits] after its last token
 
 _BLOCK_LEN = 16
 _NUM_BLOCKS = 6
 _PROMPT_LEN = 21
+_PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
+_PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
 _TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 _NO_NODES: IntArray = np.empty(0, np.int32)
@@ -78,6 +86,7 @@ class _Bench:
     limits: EngineLimits
     invariant: InvariantShape | None
     arrays: ArrayForward | None = None
+    card: CardSteps | None = None
 
     @property
     def is_invariant(self) -> bool:
@@ -89,6 +98,10 @@ class _Bench:
         batch = build_batch(StepPlan(rows), self.sequences, self.limits, self.forward.shape.num_logits, 8)
         if self.arrays is not None:
             logits = torch.from_numpy(self.arrays.logits(batch, batch.wanted()))
+            batch.apply()
+            return logits
+        if self.card is not None:
+            logits = self.card.run(batch, batch.wanted()).logits.clone()
             batch.apply()
             return logits
         device = self.cache.pools[0].device
@@ -123,9 +136,7 @@ def probe_batches(
     invariant: InvariantShape | None,
 ) -> None:
     """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
-    generator = np.random.default_rng(7)
-    first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
-    nodes = generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
+    first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
         got = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=5)
         own = [own_logits(tokens).float() for _, tokens, _ in got]
@@ -141,6 +152,24 @@ def probe_batches(
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
 
 
+def probe_card(way: CardWay, forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str) -> None:
+    """Raise ModelRefused when steps in the card's own way, played where they are recorded, differ from the model's own forward."""
+    first, second, nodes = _probe_tokens(forward.shape.num_logits)
+    with torch.inference_mode():
+        bench = _bench(forward, dtype, device, None, card=way)
+        if way.new_graphs is not None and (bench.card is None or not bench.card.num_recordings):
+            raise ModelRefused("the card's graphs cannot be recorded")
+        got = _schedule(bench, first, second, nodes, cut=5)
+        _compare(got, [own_logits(tokens).float() for _, tokens, _ in got], _TOLERANCE[dtype])
+
+
+def _probe_tokens(num_ids: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Two prompts and a tree's tokens."""
+    generator = np.random.default_rng(7)
+    first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
+    return first, second, generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
+
+
 def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolerance: float) -> None:
     for (name, _, logits), expected in zip(got, own, strict=True):
         error = float((logits - expected).abs().max() / expected.abs().max().clamp_min(1.0))
@@ -148,13 +177,25 @@ def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolera
             raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
 
-def _bench(forward: DecoderForward, dtype: torch.dtype, device: str, invariant: InvariantShape | None, *, arrays: bool = False) -> _Bench:
-    cache = PagedCache(forward.shape.layers, _NUM_BLOCKS * _BLOCK_LEN, dtype, device)
+def _bench(
+    forward: DecoderForward,
+    dtype: torch.dtype,
+    device: str,
+    invariant: InvariantShape | None,
+    *,
+    arrays: bool = False,
+    card: CardWay | None = None,
+) -> _Bench:
+    cache = PagedCache(forward.shape.layers, (_NUM_BLOCKS + NUM_SPARE_BLOCKS) * _BLOCK_LEN, dtype, device)
     limits = EngineLimits(256, _BLOCK_LEN, _NUM_BLOCKS, forward.shape.max_positions)
     spec = SequenceSpec(SamplingParams(), NoiseAddress(0), 0, 40, 8)
     tables = (BlockTable([4, 5, 0], _BLOCK_LEN), BlockTable([1, 2, 3], _BLOCK_LEN))
     sequences = {index: SequenceState(index, spec, table, LiveTree(8)) for index, table in enumerate(tables)}
-    return _Bench(forward, cache, sequences, limits, invariant, forward.array_forward(cache) if arrays else None)
+    bench = _Bench(forward, cache, sequences, limits, invariant, forward.array_forward(cache) if arrays else None)
+    if card is not None:
+        sizes = StepSizes(_PROBE_ROWS, _PROBE_CONTEXT, _BLOCK_LEN, _NUM_BLOCKS, max_sequences=len(tables))
+        bench.card = card.steps(forward, cache, sizes, forward.shape.num_logits, ())
+    return bench
 
 
 def _schedule(bench: _Bench, first: IntArray, second: IntArray, nodes: IntArray, cut: int) -> list[tuple[str, list[int], Tensor]]:

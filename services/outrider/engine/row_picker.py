@@ -44,6 +44,15 @@ class _WantedRows:
     sampling: RowSampling
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was picked beside the logits. picks: int32 [wanted rows], LEFT where the general pick must decide. probs: float32 [wanted rows],
+    NaN where it must."""
+
+    picks: IntArray
+    probs: FloatArray
+
+
 class RowPicker:
     """Picks at wanted rows. num_ids: emittable ids; columns beyond are padding. missing_ids: ids below that stand for nothing.
 
@@ -83,18 +92,27 @@ class RowPicker:
             logits = logits.index_fill(1, self._missing, -torch.inf)
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
-        picks, probs = _picks(logits, wanted, choices, self._picker)
-        results = []
-        for entry in wanted:
-            rows, own = entry.segment.rows, logits[entry.begin : entry.end]
-            own_picks = picks[entry.begin : entry.end]
-            verdict = _verdict(entry, own, own_picks) if rows.acceptance else None
-            scored: TokenLogprobs | None = None
-            if rows.top_logprobs is not None and entry.end > entry.begin:
-                scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
-            own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
-            results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs))
-        return tuple(results)
+        return _results(logits, wanted, choices, _quickly(logits, wanted, choices, self._picker))
+
+    def decided_results(self, batch: StepBatch, logits: Tensor, decided: Decided) -> tuple[SequenceResult, ...]:
+        """As `results`, for rows most of which are picked. logits: float32 [wanted rows, num_ids], ids of nothing at -inf."""
+        wanted = _wanted(batch)
+        return _results(logits, wanted, _choices(logits, wanted), decided)
+
+
+def _results(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided) -> tuple[SequenceResult, ...]:
+    picks, probs = _picks(logits, wanted, choices, decided)
+    results = []
+    for entry in wanted:
+        rows, own = entry.segment.rows, logits[entry.begin : entry.end]
+        own_picks = picks[entry.begin : entry.end]
+        verdict = _verdict(entry, own, own_picks) if rows.acceptance else None
+        scored: TokenLogprobs | None = None
+        if rows.top_logprobs is not None and entry.end > entry.begin:
+            scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
+        own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
+        results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs))
+    return tuple(results)
 
 
 def _verdict(entry: _WantedRows, logits: Tensor, picks: IntArray) -> Verdict:
@@ -139,10 +157,14 @@ def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
     return found
 
 
-def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], picker: ThinPick | None) -> tuple[IntArray, FloatArray]:
-    """int32 [wanted rows], where candidates were drawn the first of them; and float32 [wanted rows] probabilities, NaN if not asked for."""
+def _quickly(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], picker: ThinPick | None) -> Decided:
     groups = [QuickRows(entry.sampling, entry.segment.rows.pick_probs, entry.segment.rows.sequence in choices) for entry in wanted]
-    picks, probs = quick_picks(logits, groups, picker)
+    return Decided(*quick_picks(logits, groups, picker))
+
+
+def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided) -> tuple[IntArray, FloatArray]:
+    """int32 [wanted rows], where candidates were drawn the first of them; and float32 [wanted rows] probabilities of those asked for."""
+    picks, probs = decided.picks, decided.probs
     for entry in wanted:
         drawn = choices.get(entry.segment.rows.sequence)
         if drawn is not None:

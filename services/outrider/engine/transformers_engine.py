@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from outrider.engine.admission import refusing
+from outrider.engine.card_probe import probed_way
+from outrider.engine.card_way import card_way
 from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.model_files import ModelFiles, find_model
@@ -39,13 +41,17 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     forward = TransformersForward(model)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     dtype = TORCH_DTYPES[config.dtype]
+    card = card_way(config, can_record=False)  # modules may ask the card for a number, which a recording cannot
     if config.probe:
         probe_positions(forward, config.device)
-        probe_batches(forward, own_logits(model), dtype, config.device, vocabulary.size, invariant_shape(config))
+        own = own_logits(model)
+        probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
+        card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model.config.get_text_config())
-    identity = model_identity(files, config, "transformers", vocabulary, max_context, eos)
-    return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config))
+    backend = "transformers" if card is None else "transformers, card kernels"
+    identity = model_identity(files, config, backend, vocabulary, max_context, eos)
+    return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config), card)
 
 
 def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:

@@ -74,6 +74,7 @@ class LayerTrace:
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
         self.windows: dict[int, int | None] = {}
+        self.group_lens: dict[int, int] = {}
 
     def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """Note the layer's cache shape and window; returns zeros [rows, heads, dim]."""
@@ -81,6 +82,7 @@ class LayerTrace:
             raise ModelRefused(f"layer index {layer} attends twice in one forward; not supported")
         self.shapes[layer] = LayerShape(keys_values.shape[1], keys_values.shape[3])
         self.windows[layer] = window
+        self.group_lens[layer] = query.shape[1] // keys_values.shape[1]
         return torch.zeros_like(query)
 
 
@@ -122,7 +124,9 @@ class TransformersForward:
                 check_layers(trace, text_config)
             layers = tuple(trace.shapes[layer] for layer in range(text_config.num_hidden_layers))
             self.windows = tuple(trace.windows[layer] for layer in range(text_config.num_hidden_layers))
-            self._shape = DecoderShape(layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings))
+            self._shape = DecoderShape(
+                layers, int(hidden.shape[-1]), num_logits, int(text_config.max_position_embeddings), max(trace.group_lens.values())
+            )
 
     @property
     def shape(self) -> DecoderShape:

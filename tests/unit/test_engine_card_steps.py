@@ -1,0 +1,115 @@
+"""Steps in the card's own way, kernels interpreted on the CPU and graphs stood in for by recordings, against today's engine on the same
+plans: logits within the rounding of other sums, and exactly the picks that the general pick makes of them. Broken twins are caught.
+
+Run: pytest tests/unit/test_engine_card_steps.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fakes_models
+from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
+
+TOLERANCE = 2e-4  # of logits between -5 and 5; two orders of fp32 sums differ by some 1e-6
+TOLERANCES_16 = {"bfloat16": 0.1, "float16": 0.02}  # a few units in the last place of hidden states, through the head
+TWIN_STEPS, TWIN_SEED = 5, 11
+
+
+@pytest.fixture
+def interpreted() -> InterpretedProcess:
+    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
+    return shared_process()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose every layer has a window of 12, two query heads to a key head."""
+    path: Path = tmp_path_factory.mktemp("mistral")
+    fakes_models.make_model("mistral", path, num_hidden_layers=1, vocab_size=fakes_models.VOCAB)
+    return str(path)
+
+
+def test_recorded_steps_are_todays(interpreted: InterpretedProcess, folder: str) -> None:
+    report = interpreted.call("fakes_card_steps", "compare", folder, 14, 3)
+    assert report["num_recordings"] == 7
+    assert report["num_played"] > 6
+    assert len(report["played"]) > 3
+    assert report["num_own"] > 0
+    assert report["num_moved"] > 0
+    assert report["largest_error"] < TOLERANCE
+    assert report["different_picks"] == report["different_results"] == 0
+    assert 0 < report["num_left"] < report["num_picks"]
+
+
+def test_long_prefixes_are_split_and_groups_may_be_wide(interpreted: InterpretedProcess, tmp_path: Path) -> None:
+    """A long context makes the recorded attention split every prefix, also those too short to need it; four query heads to a key head."""
+    fakes_models.make_model("llama_tied_one_kv_head", tmp_path, num_hidden_layers=1)
+    report = interpreted.call("fakes_card_steps", "compare", str(tmp_path), 6, 8, max_context=512)
+    assert report["num_played"] > 2
+    assert report["largest_error"] < TOLERANCE
+    assert report["different_picks"] == report["different_results"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_recorded_steps_of_16_bits_are_todays(interpreted: InterpretedProcess, folder: str, dtype: str) -> None:
+    """As cards run models; the kernels widen bfloat16 here, for the interpreter's arithmetic with it is wrong."""
+    report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, dtype=dtype)
+    assert report["num_played"] > 2
+    assert report["largest_error"] < TOLERANCES_16[dtype]
+    assert report["different_picks"] == report["different_results"] == 0
+
+
+@pytest.mark.parametrize("graphs", ["launched", "failing"])
+def test_steps_that_are_not_recorded_are_todays(interpreted: InterpretedProcess, tmp_path: Path, graphs: str) -> None:
+    """Because nobody wants recordings, or because one of them failed."""
+    fakes_models.make_model("qwen3", tmp_path, num_hidden_layers=1)
+    report = interpreted.call("fakes_card_steps", "compare", str(tmp_path), 5, 8, graphs=graphs)
+    assert report["num_played"] == report["num_recordings"] == 0
+    assert report["largest_error"] < TOLERANCE
+    assert report["different_picks"] == report["different_results"] == 0
+
+
+TWINS = [
+    "reads Python when played",
+    "padding writes into a sequence",
+    "padding is picked at",
+    "nodes see no node",
+    "one block a sequence",
+]
+
+
+@pytest.mark.parametrize("broken", TWINS)
+def test_a_broken_step_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
+    report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, broken=broken)
+    assert report["largest_error"] > 100 * TOLERANCE
+
+
+def test_what_the_broken_steps_come_from_is_right(interpreted: InterpretedProcess, folder: str) -> None:
+    report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED)
+    assert report["largest_error"] < TOLERANCE
+
+
+def test_a_number_from_the_host_cannot_be_recorded(interpreted: InterpretedProcess) -> None:
+    assert interpreted.call("fakes_card_steps", "records_a_question") == "HostInRecording"
+
+
+@pytest.mark.parametrize("num_rows", [1, 40, 600])
+def test_rows_are_moved_over_one_another_as_by_torch(interpreted: InterpretedProcess, num_rows: int) -> None:
+    """600 are more than the kernel takes in one call."""
+    assert interpreted.call("fakes_card_steps", "moved_both_ways", num_rows)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "broken", "left"),
+    [
+        ("recorded", "", "recorded"),
+        ("failing", "", "launched"),
+        ("recorded", "reads Python when played", "launched"),
+        ("recorded", "nodes see no node", "plain"),
+    ],
+)
+def test_the_probe_leaves_what_is_right(interpreted: InterpretedProcess, folder: str, graphs: str, broken: str, left: str) -> None:
+    assert interpreted.call("fakes_card_steps", "probed", folder, graphs, broken) == left
