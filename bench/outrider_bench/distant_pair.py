@@ -96,9 +96,11 @@ class DistantPair:
         max_sessions: int = 32,
         places: Places | None = None,
         hedge_acceptance: float = 0.0,
+        verifier_extra: tuple[str, ...] = (),
     ) -> None:
         """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. places: None for unix sockets.
-        hedge_acceptance: of a replaying drafter's second choice where the first is wrong; 0: it sends none.
+        hedge_acceptance: of a replaying drafter's second choice where the first is wrong; 0: it sends none. verifier_extra: further
+        words of the verifier's command line.
 
         Raises what a start raises.
         """
@@ -113,7 +115,7 @@ class DistantPair:
         wired += ("--max-sessions", str(max_sessions))
         spec = DeploymentSpec(
             model_path(args.target), None, "serial", threads,
-            dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=wired,
+            dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=(*wired, *verifier_extra),
         )  # fmt: skip
         try:
             self._deployment = _SpreadDeployment(spec, self._places)
