@@ -51,6 +51,11 @@ def random_prompts(num: int, length: int, num_ids: int, seed: int) -> list[Promp
     return [Prompt(TASK, tuple(row)) for row in ids.tolist()]
 
 
+def texts_of(prompts: Sequence[Prompt], found: Burst) -> list[tuple[int, ...]]:
+    """Prompt and answer of each request, as a replaying drafter knows them."""
+    return [(*prompt.token_ids, *answer.tokens) for prompt, answer in zip(prompts, found.answers, strict=True)]
+
+
 def burst(contestant: Stack, prompts: Sequence[Prompt], max_tokens: int, temperature: float, pool: Executor) -> Burst:
     """Ask all prompts at once, each with its own seed, and wait for the last. pool: with a thread for each."""
 

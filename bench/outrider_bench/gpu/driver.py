@@ -22,7 +22,7 @@ from outrider.launch.threads import ThreadPlan, usable_cores
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World
 from outrider_bench.facts import measurement_facts
-from outrider_bench.gpu.bursts import Burst, burst, random_prompts
+from outrider_bench.gpu.bursts import Burst, burst, random_prompts, texts_of
 from outrider_bench.gpu.card import Card, find_card
 from outrider_bench.gpu.micro import BurstCosts, BurstMicro
 from outrider_bench.gpu.prediction import predict
@@ -30,7 +30,7 @@ from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, mark
 from outrider_bench.gpu.shapes import MAX_POSITIONS, SIZES, TargetShape, draft_us
 from outrider_bench.gpu.target_folder import cache_folder, find_or_write
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, replayed_text
+from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark
 from outrider_bench.predictions import Shape
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED
@@ -184,11 +184,10 @@ class _GpuBench:
         known: list[tuple[int, ...]] = []
         for temperature in self._amount.temperatures:
             reported, apart = self._prompts.reported[temperature], self._prompts.apart[temperature]
-            found = self._burst(self._contestants[0], reported, temperature)
+            found = self._burst(self._contestants[0], reported, temperature, self._amount.max_tokens)
             self.truths[temperature] = [answer.tokens for answer in found.answers]
-            whole = [(*prompt.token_ids, *answer.tokens) for prompt, answer in zip(reported, found.answers, strict=True)]
-            self._apart_texts[temperature] = [replayed_text(self._contestants[0], prompt, temperature) for prompt in apart]
-            known += [*whole, *self._apart_texts[temperature]]
+            self._apart_texts[temperature] = texts_of(apart, self._burst(self._contestants[0], apart, temperature, PLAIN_TOKENS))
+            known += [*texts_of(reported, found), *self._apart_texts[temperature]]
         self._pair.know(known)
 
     def record(self, acceptance: float) -> Iterator[None]:
@@ -203,8 +202,10 @@ class _GpuBench:
         for turn in turns(cells, len(self._contestants), self._amount.repeats):
             if turn.repetition != sampled:
                 sampled = turn.repetition
-                for micro in (*single.values(), *together.values()):
-                    micro.sample()
+                for one in single.values():
+                    one.sample()
+                for several in together.values():
+                    several.sample()
             contestant = self._contestants[turn.contestant]
             self.bursts.setdefault((turn.cell, contestant.name), []).append(self._ask(contestant, turn.cell))
             yield
@@ -225,10 +226,11 @@ class _GpuBench:
         return BurstMicro(self._contestants[0], prompts, texts, temperature, pair.drafter, pair.verifier.identity, self._pool)
 
     def _ask(self, contestant: Stack, cell: GpuCell) -> Burst:
-        return self._burst(contestant, self._prompts.reported[cell.temperature][: cell.num_requests], cell.temperature)
+        prompts = self._prompts.reported[cell.temperature][: cell.num_requests]
+        return self._burst(contestant, prompts, cell.temperature, self._amount.max_tokens)
 
-    def _burst(self, contestant: Stack, prompts: Sequence[Prompt], temperature: float) -> Burst:
-        return burst(contestant, prompts, self._amount.max_tokens, temperature, self._pool)
+    def _burst(self, contestant: Stack, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Burst:
+        return burst(contestant, prompts, max_tokens, temperature, self._pool)
 
 
 def _simulated(costs: Mapping[GpuCell, BurstCosts], shape: Shape, progress: Progress) -> dict[tuple[GpuCell, str], float]:

@@ -5,8 +5,8 @@ answers to a token with the one STRIDE ids further: the best token leads by so m
 of rows to the next, does not turn it (a target whose logits are random numbers would differ from itself in every answer), and by so little
 that at the temperature of SURPRISE_TEMPERATURE the noise picks another one about once in a hundred tokens. So equal answers prove the order
 of things and the noise, not attention: that is what the engine's own check at load is for. The tokenizer is the reference pair's with names
-added for further ids; no token ends an answer. The stand-in has the same ids and hardly any numbers: its drafts are replayed. Run as `python -m
-outrider_bench.gpu.random_target SIZE FOLDER`. Must not know who measures it.
+added for further ids; no token ends an answer. The stand-in has the same ids and hardly any numbers: its drafts are replayed. Run as
+`python -m outrider_bench.gpu.random_target SIZE FOLDER`. Must not know who measures it.
 """
 
 from __future__ import annotations
