@@ -47,6 +47,12 @@ def require_card() -> None:
         raise SystemExit(2)
 
 
+class Timed(Protocol):
+    """Seconds of one call of some work, as best_s says them."""
+
+    def __call__(self, work: Callable[[], object], /) -> float: ...
+
+
 class CardClock(Protocol):
     """A device's own time. Marks and flushes queue behind the work that was given to the device before."""
 
