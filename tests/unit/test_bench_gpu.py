@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from outrider.cli import bench as bench_command
 from outrider.cli.__main__ import build_parser, main
+from outrider.cli.connection import Connection
 from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.vocabulary import read_vocabulary
@@ -45,7 +46,7 @@ from outrider_bench.simulation.world import World
 
 SMALL = TargetShape(2, 64, 4, 2, 16, 96, 2500)
 ONE = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 2400.0), (64, 4000.0))), 150, 900.0, 300.0, 160.0, 512, 100)
-COSTS = BurstCosts(ONE, 40, 5000.0, CostCurve(((1, 300.0), (4, 320.0))))
+COSTS = BurstCosts(ONE, 40, 100, 5000.0, CostCurve(((1, 300.0), (4, 320.0))))
 SERIAL = "outrider serial"
 DRAFTED = DraftNumbers(
     num_rounds=4, num_drafted=10, num_accepted=6, verify_ms=1.0, draft_ms=1.0, overlapped_draft_ms=0.0, draft_wait_ms=0.0
@@ -273,16 +274,43 @@ def test_a_round_of_a_plain_burst_begins_when_all_have_begun() -> None:
     assert round_us_of(Burst((Answer((1,) * 11, 10.0, 100.0), Answer((1,) * 11, 50.0, 150.0)))) == pytest.approx(10_000)
 
 
-def test_a_further_request_costs_what_a_burst_takes_beyond_its_step() -> None:
-    micro = BurstMicro(
-        cast("Stack", None), random_prompts(8, 2, 100, 1), [(1, 2)] * 8, 0.0, "", identity_pb2.ModelIdentity(), cast("Executor", None)
-    )
-    micro._bursts.append(Burst(tuple(Answer((1,) * 11, 5.0, 5.0 + 10 * 3.95) for _ in range(8))))
-    micro._drafts_us.append(320.0)
-    costs = micro.result(ONE)
+def test_a_further_request_costs_what_a_burst_takes_beyond_its_step_and_guesses_what_a_drafted_one_takes_beyond_that() -> None:
+    costs = sampled_micro(8).result(ONE)
     assert costs.session_us == 200  # 3,950 - 2,400 - 150 over 7
+    # 24 rows a round of 7,000, beside a step of 24 rows, 150, drafting of two guesses, a message both ways and 7 further requests
+    step_us = ONE.verify.verify_us(24)
+    assert costs.guess_us == round((7000 - step_us - 150 - 2 * 320 - 160 - 7 * 200) / 8)
     assert costs.first_us == pytest.approx(5000)
     assert costs.draft.points == ((1, 300.0), (8, 320.0))
+
+
+def test_one_request_costs_what_its_own_micro_benchmarks_say() -> None:
+    costs = sampled_micro(1).result(ONE)
+    assert (costs.session_us, costs.guess_us, costs.draft.points) == (0, ONE.guess_us, ((1, 300.0),))
+
+
+def sampled_micro(num: int) -> BurstMicro:
+    """After a sample: ten plain rounds of 3.95 ms, five drafted ones of 7 ms with two guesses each."""
+    stack = Stack("plain", cast("Connection", None), DraftWishes("off"), "")
+    prompts = random_prompts(num, 2, 100, 1)
+    micro = BurstMicro(stack, prompts, [(1, 2)] * num, 0.0, "", identity_pb2.ModelIdentity(), cast("Executor", None))
+    drafted = replace(DRAFTED, num_rounds=6, num_drafted=12)
+    micro._bursts.append(Burst(tuple(Answer((1,) * 11, 5.0, 5.0 + 10 * 3.95) for _ in range(num))))
+    micro._drafted_bursts.append(Burst(tuple(Answer((1,) * 11, 5.0, 5.0 + 5 * 7.0, drafted) for _ in range(num))))
+    micro._drafts_us.append(320.0)
+    return micro
+
+
+def test_what_the_engine_said_of_its_steps_is_kept() -> None:
+    log = "\n".join(
+        [
+            "2026-11-22 20:00:00,001 INFO outrider.engine.card_steps: recorded 1 of 9 graphs",
+            "2026-11-22 20:00:00,002 INFO outrider.rpc.server: serving outrider.engine: here",
+            "2026-11-22 20:00:01,001 WARNING outrider.engine.card_way: steps on cuda run on plain torch operations: no Triton",
+        ]
+    )
+    assert driver.said_by_engine(log) == ("recorded 1 of 9 graphs; steps on cuda run on plain torch operations: no Triton")
+    assert driver.said_by_engine("") == "nothing was said"
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------------
@@ -291,7 +319,7 @@ def test_a_further_request_costs_what_a_burst_takes_beyond_its_step() -> None:
 def test_one_request_is_predicted_as_other_runs_predict_it() -> None:
     shape = Shape(64, 60)
     reading_us = ONE.verify.verify_us(64) + ONE.step_overhead_us
-    costs = BurstCosts(ONE, 0, reading_us + ONE.request_us, CostCurve(((1, 300.0),)))
+    costs = BurstCosts(ONE, 0, ONE.guess_us, reading_us + ONE.request_us, CostCurve(((1, 300.0),)))
     for wishes in CONTESTANTS.values():
         ours = predict(wishes, costs, 0.8, 1, shape)
         assert ours == pytest.approx(predicted_tokens_per_s(wishes, Circumstances(ONE, 0.8, 5, 0), [shape]), rel=0.01)

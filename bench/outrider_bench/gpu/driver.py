@@ -51,6 +51,8 @@ PROMPT_LEN = 64  # as long as the curve of steps is
 DTYPE = "bfloat16"
 MAX_VERIFIER_THREADS = 4  # beside a card they only prepare steps
 MIB = 1 << 20
+ENGINE_LOGGER, MAX_ENGINE_LINES = " outrider.engine.", 4
+START_S = 900.0  # tens of gigabytes are read three times: for their hash, to be served, and to be checked against
 SPARE_TOKENS = 128  # of the cache for each request: guesses, and blocks begun
 
 
@@ -107,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     target, draft = find_or_write(args.size, cache_folder())
     served = argparse.Namespace(target=target, draft=draft, dtype=DTYPE, draft_us=token_us)
     found = measure(served, args.device, shape, amount, args.prompt_seed)
-    facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us)
+    facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us) | {"engine's log": found.engine_log}
     show(make_console(), found)
     if args.out is not None:
         args.out.write_text(markdown(facts, found))
@@ -138,8 +140,9 @@ def measure(served: argparse.Namespace, device: str, shape: TargetShape, amount:
     """served: target, draft, dtype and draft_us, as DistantPair takes them. Raises what a start raises."""
     options = ("--device", device, "--kv-mib", str(amount.cache_bytes(shape) // MIB))
     with ExitStack() as stack, make_progress() as progress:
-        pair = stack.enter_context(DistantPair(served, threads(), amount.most_requests, verifier_extra=options))
+        pair = stack.enter_context(DistantPair(served, threads(), amount.most_requests, verifier_extra=options, start_s=START_S))
         pool = stack.enter_context(ThreadPoolExecutor(amount.most_requests))
+        engine_log = said_by_engine(pair.verifier_log)
         bench = _GpuBench(pair, amount, _Prompts(amount, shape.num_ids, prompt_seed), pool)
         bench.learn_truths()
         bar = progress.add_task("measuring", total=amount.repeats * len(amount.acceptances) * bench.turns_of_an_acceptance)
@@ -147,7 +150,13 @@ def measure(served: argparse.Namespace, device: str, shape: TargetShape, amount:
             for _ in bench.record(acceptance):
                 progress.advance(bar)
         simulated = _simulated(bench.costs, Shape(PROMPT_LEN, amount.max_tokens), progress)
-    return GpuFound(rows_of(bench.bursts, simulated), bench.costs, *count_flips(bench.bursts, bench.truths))
+    return GpuFound(rows_of(bench.bursts, simulated), bench.costs, *count_flips(bench.bursts, bench.truths), engine_log)
+
+
+def said_by_engine(log: str) -> str:
+    """The last lines of a verifier's log that its engine wrote while it loaded: whether steps are recorded graphs, or why they are not."""
+    lines = [line.split(ENGINE_LOGGER, 1)[1].split(": ", 1)[-1] for line in log.splitlines() if ENGINE_LOGGER in line]
+    return "; ".join(lines[-MAX_ENGINE_LINES:]) or "nothing was said"
 
 
 class _Prompts:

@@ -31,7 +31,7 @@ def predict(wishes: DraftWishes, costs: BurstCosts, acceptance: float, num_reque
 def burst_world(wishes: DraftWishes, costs: BurstCosts, acceptance: float, num_requests: int, shape: Shape) -> World:
     """Clients that ask again as soon as they are answered: equal requests with equal luck end together, and make the next burst."""
     alone = world_of(wishes, Circumstances(costs.one, acceptance, REPLAY_SEED, 0), shape)
-    return replace(alone, num_sessions=num_requests, session_us=costs.session_us, draft=costs.draft)
+    return replace(alone, num_sessions=num_requests, session_us=costs.session_us, guess_us=costs.guess_us, draft=costs.draft)
 
 
 def _simulated_us(world: World, policy: str, num_tokens: int) -> float:

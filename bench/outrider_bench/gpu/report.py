@@ -73,13 +73,15 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuFound:
-    """num_flips: answers unlike plain decoding's first ones. num_answers, num_tokens: of all that were compared."""
+    """num_flips: answers unlike plain decoding's first ones. num_answers, num_tokens: of all that were compared. engine_log: how the
+    target's steps ran, in the engine's words."""
 
     rows: list[GpuRow]
     costs: Mapping[GpuCell, BurstCosts]
     num_flips: int
     num_answers: int
     num_tokens: int
+    engine_log: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -206,6 +208,6 @@ def _cells(row: GpuRow) -> tuple[str, ...]:
 
 def _cost_cells(cell: GpuCell, costs: BurstCosts) -> tuple[str, ...]:
     one = costs.one
-    beside = (str(one.step_overhead_us), str(costs.session_us), str(one.guess_us), f"{costs.first_us / 1000:.1f}")
+    beside = (str(one.step_overhead_us), str(costs.session_us), str(costs.guess_us), f"{costs.first_us / 1000:.1f}")
     drafts = ", ".join(f"{num}: {us:.0f}" for num, us in costs.draft.points)
     return (*cell.axes, *beside, drafts, f"{one.round_trip_us / 2:.0f}", one.steps_text)
