@@ -32,9 +32,10 @@ bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs t
 	@scripts/setup_extra.sh peers "200 MB" openvino openvino_genai openvino_tokenizers
 	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
-bench-gpu: $(STAMP) ## our Triton kernels on a CUDA card, against its measured ceilings; last lines RESULT {json}
+bench-gpu: $(STAMP) ## on a CUDA card: our Triton kernels against its measured ceilings, then the full stack; lines RESULT {json}
 	@$(PY) kernels/benchmarks/bench_triton_tree_attention.py --nodes 32 && $(PY) kernels/benchmarks/bench_triton_compact.py
 	@$(PY) kernels/benchmarks/bench_triton_pick.py && $(PY) kernels/benchmarks/bench_triton_pick_walk.py
+	@.venv/bin/outrider bench gpu
 
 chaos: $(STAMP) ## 200 faults (kills, stops, drains, cut and slow links) under 16 requests at a time: nothing lost, no token different
 	@.venv/bin/outrider bench chaos

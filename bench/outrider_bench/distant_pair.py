@@ -77,9 +77,9 @@ def three_machines(machines: Sequence[Machine]) -> Places:
 class _SpreadDeployment(Deployment):
     """Each service on its machine."""
 
-    def __init__(self, spec: DeploymentSpec, places: Places) -> None:
+    def __init__(self, spec: DeploymentSpec, places: Places, deadline_s: float) -> None:
         self._places = places
-        super().__init__(spec)
+        super().__init__(spec, deadline_s)
 
     def launch(self, command: ServiceCommand) -> ServiceProcess:
         with self._places.inside(command.name):
@@ -96,9 +96,12 @@ class DistantPair:
         max_sessions: int = 32,
         places: Places | None = None,
         hedge_acceptance: float = 0.0,
+        verifier_extra: tuple[str, ...] = (),
+        start_s: float = START_DEADLINE_S,
     ) -> None:
         """Start verifier and gateway; there is no drafter before `play`. max_sessions: at a time. places: None for unix sockets.
-        hedge_acceptance: of a replaying drafter's second choice where the first is wrong; 0: it sends none.
+        hedge_acceptance: of a replaying drafter's second choice where the first is wrong; 0: it sends none. verifier_extra: further
+        words of the verifier's command line. start_s: what loading may take at most.
 
         Raises what a start raises.
         """
@@ -113,10 +116,11 @@ class DistantPair:
         wired += ("--max-sessions", str(max_sessions))
         spec = DeploymentSpec(
             model_path(args.target), None, "serial", threads,
-            dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=wired,
+            dtype=args.dtype, listen=self._places.gateway, verifier_listen=self._places.verifier, verifier_extra=(*wired, *verifier_extra),
+            gateway_extra=("--verifier-timeout-s", str(start_s)),
         )  # fmt: skip
         try:
-            self._deployment = _SpreadDeployment(spec, self._places)
+            self._deployment = _SpreadDeployment(spec, self._places, start_s)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -128,6 +132,11 @@ class DistantPair:
     def drafter(self) -> str:
         """Where the verifier finds the drafter of the world in play: at the near end of the wire."""
         return self._places.near
+
+    @property
+    def verifier_log(self) -> str:
+        """What the verifier has written so far."""
+        return (self._deployment.folder / "verifier.log").read_text("utf-8", "replace")
 
     def know(self, texts: Sequence[Sequence[int]]) -> None:
         """What the drafter of every later world replays: prompt and answer of each request."""

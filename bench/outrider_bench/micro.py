@@ -62,11 +62,13 @@ class MicroBenchmark:
     """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
 
     plain: our stack without drafts. info: of the verifier before its first request. drafter: its address, as the verifier reaches it; it
-    must replay the prompt's `replayed_text` as well. prompt: none of a cell's.
+    must replay the prompt's `replayed_text` of the same temperature as well. prompt: none of a cell's.
     """
 
-    def __init__(self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt) -> None:
-        self._plain, self._drafter, self._prompt = plain, drafter, prompt
+    def __init__(
+        self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt, temperature: float = 0.0
+    ) -> None:
+        self._plain, self._drafter, self._prompt, self._temperature = plain, drafter, prompt, temperature
         self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
@@ -83,10 +85,10 @@ class MicroBenchmark:
 
     def sample(self) -> None:
         """One plain answer, the same one drafted, and a few messages."""
-        answer = _ask(self._plain, self._prompt)
+        answer = _ask(self._plain, self._prompt, self._temperature)
         self._rounds_us.append(token_us(answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
-        self._drafts.append(drafted_rounds(_ask(self._drafted, self._prompt)))
+        self._drafts.append(drafted_rounds(_ask(self._drafted, self._prompt, self._temperature)))
         self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
@@ -104,9 +106,9 @@ class MicroBenchmark:
         return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us)
 
 
-def replayed_text(plain: Stack, prompt: Prompt) -> tuple[int, ...]:
+def replayed_text(plain: Stack, prompt: Prompt, temperature: float = 0.0) -> tuple[int, ...]:
     """The prompt and its plain answer, for a drafter to replay."""
-    return (*prompt.token_ids, *_ask(plain, prompt).first.token_ids)
+    return (*prompt.token_ids, *_ask(plain, prompt, temperature).first.token_ids)
 
 
 def token_us(answer: CollectedAnswer) -> float:
@@ -123,7 +125,7 @@ def drafted_rounds(answer: CollectedAnswer) -> DraftedRounds:
     return DraftedRounds(1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds, draft_us)
 
 
-def _ask(plain: Stack, prompt: Prompt) -> CollectedAnswer:
-    request = plain.request(prompt, PLAIN_TOKENS, 0.0, seed=0)
+def _ask(plain: Stack, prompt: Prompt, temperature: float) -> CollectedAnswer:
+    request = plain.request(prompt, PLAIN_TOKENS, temperature, seed=0)
     request.ignore_eos = True
     return plain.gateway.ask(request)

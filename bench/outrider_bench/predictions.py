@@ -95,7 +95,7 @@ def predicted_tokens_per_s(wishes: DraftWishes, at: Circumstances, shapes: Seque
 
 def _request_us(wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
     world = world_of(wishes, at, shape)
-    until = [simulate(world, make_pacing(_policy(wishes)), shape.output_len * num).elapsed_us for num in (1, 1 + NUM_COUNTED)]
+    until = [simulate(world, make_pacing(policy_name(wishes)), shape.output_len * num).elapsed_us for num in (1, 1 + NUM_COUNTED)]
     return (until[1] - until[0]) / NUM_COUNTED + at.micro.request_us
 
 
@@ -121,7 +121,8 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
     )
 
 
-def _policy(wishes: DraftWishes) -> str:
+def policy_name(wishes: DraftWishes) -> str:
+    """Of the registry."""
     return "plain" if wishes.pacing == "off" else wishes.pacing
 
 

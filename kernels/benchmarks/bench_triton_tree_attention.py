@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from outrider_kernels.bit_mask import pack_bits
-from outrider_kernels.card_ceilings import best_s, measure_ceilings, require_card
+from outrider_kernels.card_ceilings import CardCeilings, Timed, best_s, measure_ceilings, require_card
 from outrider_kernels.paged_tree_attention import PagedRows, reference_paged_tree_attention
 from outrider_kernels.triton_tree_attention import paged_tree_attention, plan_launch
 
-SHAPES = {"7B-like, no groups": (32, 32, 128), "8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
+SHAPES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {"7B-like, no groups": (32, 32, 128), "8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
+)  # heads, kv_heads, dim
 BLOCK_LEN = 16
 WORST_ERROR = 2e-2
 
 
-def chain_rows(num_sequences: int, context: int, num_nodes: int) -> PagedRows:
+def chain_rows(num_sequences: int, context: int, num_nodes: int, device: str = "cuda") -> PagedRows:
     """Each sequence: one committed row and a tree of two chains, over blocks in random order."""
     num_blocks = -(-(context + num_nodes) // BLOCK_LEN)
     depths = torch.arange(num_nodes) // 2
@@ -36,12 +40,12 @@ def chain_rows(num_sequences: int, context: int, num_nodes: int) -> PagedRows:
     positions = torch.cat([torch.tensor([context - 1]), context + depths])
     return PagedRows(
         rows_per_sequence=(1 + num_nodes,) * num_sequences,
-        block_table=torch.randperm(num_sequences * num_blocks).view(num_sequences, num_blocks).int().cuda(),
-        committed_lens=torch.full((num_sequences,), context, dtype=torch.int32, device="cuda"),
-        num_nodes=torch.full((num_sequences,), num_nodes, dtype=torch.int32, device="cuda"),
-        node_positions=(context + depths).int().repeat(num_sequences, 1).cuda(),
-        row_positions=positions.int().repeat(num_sequences).cuda(),
-        row_ancestry=pack_bits(own).repeat(num_sequences, 1).cuda(),
+        block_table=torch.randperm(num_sequences * num_blocks).view(num_sequences, num_blocks).int().to(device),
+        committed_lens=torch.full((num_sequences,), context, dtype=torch.int32, device=device),
+        num_nodes=torch.full((num_sequences,), num_nodes, dtype=torch.int32, device=device),
+        node_positions=(context + depths).int().repeat(num_sequences, 1).to(device),
+        row_positions=positions.int().repeat(num_sequences).to(device),
+        row_ancestry=pack_bits(own).repeat(num_sequences, 1).to(device),
         block_len=BLOCK_LEN,
         max_keys=context + num_nodes,
     )
@@ -50,16 +54,16 @@ def chain_rows(num_sequences: int, context: int, num_nodes: int) -> PagedRows:
 def tensors(rows: PagedRows, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Query and pools in bfloat16."""
     heads, kv_heads, dim = shape
-    num_slots = rows.block_table.numel() * BLOCK_LEN
-    query = torch.randn(rows.num_rows, heads, dim, device="cuda", dtype=torch.bfloat16)
-    keys, values = torch.randn(2, kv_heads, num_slots, dim, device="cuda", dtype=torch.bfloat16)
+    num_slots, device = rows.block_table.numel() * BLOCK_LEN, rows.block_table.device
+    query = torch.randn(rows.num_rows, heads, dim, device=device, dtype=torch.bfloat16)
+    keys, values = torch.randn(2, kv_heads, num_slots, dim, device=device, dtype=torch.bfloat16)
     return query, keys, values
 
 
-def check(shape: tuple[int, int, int]) -> None:
+def check(shape: tuple[int, int, int], device: str = "cuda") -> None:
     """A kernel that is wrong on this card is not worth timing."""
     for num_splits in (1, 3):
-        rows = chain_rows(2, 100, 7)
+        rows = chain_rows(2, 100, 7, device)
         query, keys, values = tensors(rows, shape)
         launch = plan_launch(rows, shape[0], shape[1], num_splits)
         got = paged_tree_attention(query, keys, values, launch, shape[2] ** -0.5, 30, 20.0).cpu().double()
@@ -69,15 +73,43 @@ def check(shape: tuple[int, int, int]) -> None:
             raise SystemExit(f"The kernel is wrong on this card: error {error:.1e} with {num_splits} splits. Nothing was timed.")
 
 
-def torch_s(rows: PagedRows, shape: tuple[int, int, int], context: int, num_nodes: int) -> float:
+def torch_s(rows: PagedRows, shape: tuple[int, int, int], context: int, num_nodes: int, timed: Timed = best_s) -> float:
     """Time of torch's own attention over a gathered batch of the same sizes."""
     heads, kv_heads, dim = shape
-    num_sequences = len(rows.rows_per_sequence)
-    query = torch.randn(num_sequences, heads, 1 + num_nodes, dim, device="cuda", dtype=torch.bfloat16)
-    keys, values = torch.randn(2, num_sequences, kv_heads, context + num_nodes, dim, device="cuda", dtype=torch.bfloat16)
-    mask = torch.ones(1 + num_nodes, context + num_nodes, dtype=torch.bool, device="cuda").tril(context - 1)
+    num_sequences, device = len(rows.rows_per_sequence), rows.block_table.device
+    query = torch.randn(num_sequences, heads, 1 + num_nodes, dim, device=device, dtype=torch.bfloat16)
+    keys, values = torch.randn(2, num_sequences, kv_heads, context + num_nodes, dim, device=device, dtype=torch.bfloat16)
+    mask = torch.ones(1 + num_nodes, context + num_nodes, dtype=torch.bool, device=device).tril(context - 1)
     attend = torch.nn.functional.scaled_dot_product_attention
-    return best_s(lambda: attend(query, keys, values, attn_mask=mask, enable_gqa=True))
+    return timed(lambda: attend(query, keys, values, attn_mask=mask, enable_gqa=True))
+
+
+def measure(
+    context: int,
+    num_nodes: int,
+    num_sequences: int,
+    ceilings: CardCeilings,
+    device: str = "cuda",
+    timed: Timed = best_s,
+    shapes: Mapping[str, tuple[int, int, int]] = SHAPES,
+) -> dict[str, dict[str, float]]:
+    """Every shape, checked and timed."""
+    report: dict[str, dict[str, float]] = {}
+    for name, shape in shapes.items():
+        check(shape, device)
+        heads, kv_heads, dim = shape
+        rows = chain_rows(num_sequences, context, num_nodes, device)
+        query, keys, values = tensors(rows, shape)
+        launch = plan_launch(rows, heads, kv_heads)
+        spent_s = timed(partial(paged_tree_attention, query, keys, values, launch, dim**-0.5))
+        num_keys = num_sequences * rows.max_keys
+        num_bytes = 2 * (2 * num_keys * kv_heads * dim + 2 * query.numel())
+        num_operations = 4 * num_keys * (1 + num_nodes) * heads * dim
+        report[name] = ceilings.report(spent_s, num_bytes, num_operations) | {
+            "num_splits": launch.num_splits,
+            "torch_us": torch_s(rows, shape, context, num_nodes, timed) * 1e6,
+        }
+    return report
 
 
 def main() -> None:
@@ -90,22 +122,9 @@ def main() -> None:
     require_card()
     ceilings = measure_ceilings(torch.bfloat16)
     print(f"{ceilings.name}: copies {ceilings.bytes_per_s / 1e12:.2f} TB/s, products {ceilings.operations_per_s / 1e12:.0f} T/s")
-    report: dict[str, dict[str, float]] = {}
-    for name, shape in SHAPES.items():
-        check(shape)
-        heads, kv_heads, dim = shape
-        rows = chain_rows(arguments.sequences, arguments.context, arguments.nodes)
-        query, keys, values = tensors(rows, shape)
-        launch = plan_launch(rows, heads, kv_heads)
-        spent_s = best_s(partial(paged_tree_attention, query, keys, values, launch, dim**-0.5))
-        num_keys = arguments.sequences * rows.max_keys
-        num_bytes = 2 * (2 * num_keys * kv_heads * dim + 2 * query.numel())
-        num_operations = 4 * num_keys * (1 + arguments.nodes) * heads * dim
-        report[name] = ceilings.report(spent_s, num_bytes, num_operations) | {
-            "num_splits": launch.num_splits,
-            "torch_us": torch_s(rows, shape, arguments.context, arguments.nodes) * 1e6,
-        }
-        print(f"{name:20s}", "  ".join(f"{key} {value:.3g}" for key, value in report[name].items()))
+    report = measure(arguments.context, arguments.nodes, arguments.sequences, ceilings)
+    for name, found in report.items():
+        print(f"{name:20s}", "  ".join(f"{key} {value:.3g}" for key, value in found.items()))
     print("RESULT", json.dumps({"card": ceilings.name, "context": arguments.context, "nodes": arguments.nodes, "shapes": report}))
 
 

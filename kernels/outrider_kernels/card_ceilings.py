@@ -1,7 +1,8 @@
 """What a card can do at most, measured on it: bytes moved and products of matrices a second, for benchmarks to be judged by.
 
 Data sheets give numbers no program reaches; a kernel is compared with a plain copy and a large product on the same card at the same
-time. Must not know any kernel. Times come from the card's own events, best of many.
+time. Must not know any kernel. Times come from the card's own events, best of many, each with a second-level cache that holds nothing of
+the work's: a cache of 50 MB would keep many a benchmark's operands, and hand them out faster than memory can.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 REPEATS = 20
+WARM_CALLS = 3
+FLUSH_BYTES = 1 << 29  # ten times an H200's cache; writing it takes a card longer than Python takes to launch a kernel
 COPY_BYTES = 1 << 30
 PRODUCT_LEN = 8192
 
@@ -44,27 +47,79 @@ def require_card() -> None:
         raise SystemExit(2)
 
 
-def best_s(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Best time of one call on the card, seconds; the first calls, which compile, do not count."""
-    for _ in range(3):
+class Timed(Protocol):
+    """Seconds of one call of some work, as best_s says them."""
+
+    def __call__(self, work: Callable[[], object], /) -> float: ...
+
+
+class CardClock(Protocol):
+    """A device's own time. Marks and flushes queue behind the work that was given to the device before."""
+
+    def flush(self) -> None:
+        """Push everything out of the device's cache."""
+        ...
+
+    def mark(self) -> Any:
+        """This moment of the device."""
+        ...
+
+    def between_s(self, begin: Any, end: Any) -> float:
+        """Seconds from one mark to the other; waits for the second."""
+        ...
+
+
+class EventClock:
+    """CardClock of the current CUDA device, by its events."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def flush(self) -> None:
+        """Write more than the cache holds."""
+        self._buffer.zero_()
+
+    def mark(self) -> Any:
+        """An event in the current stream."""
+        event_type: Any = torch.cuda.Event  # torch leaves its constructor without types
+        event = event_type(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(self, begin: Any, end: Any) -> float:
+        """torch counts in milliseconds."""
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+
+def best_s(work: Callable[[], object], repeats: int = REPEATS, clock: CardClock | None = None) -> float:
+    """Best time of one call on the card, seconds; the first calls, which compile, do not count.
+
+    The cache is flushed before each call, and while the card is busy with that, the host launches the work: what it takes to launch is in
+    the time only as far as it is longer than a flush, or waits for the card.
+    """
+    clock = clock or EventClock()
+    for _ in range(WARM_CALLS):
         work()
     times: list[float] = []
-    event: Any = torch.cuda.Event  # torch leaves its constructor without types
     for _ in range(repeats):
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
+        clock.flush()
+        begin = clock.mark()
         work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1000)
+        times.append(clock.between_s(begin, clock.mark()))
     return min(times)
+
+
+def copy_bytes_per_s() -> float:
+    """Of copying a gigabyte on the card, read and written."""
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.zeros_like(source)
+    return 2 * COPY_BYTES / best_s(lambda: target.copy_(source))
 
 
 def measure_ceilings(dtype: torch.dtype) -> CardCeilings:
     """A copy of a gigabyte, and a product of two square matrices of the dtype."""
-    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    copy_s = best_s(lambda: target.copy_(source))
+    bytes_per_s = copy_bytes_per_s()
     left, right = torch.randn(2, PRODUCT_LEN, PRODUCT_LEN, device="cuda", dtype=dtype)
     product_s = best_s(lambda: left @ right)
-    return CardCeilings(torch.cuda.get_device_name(), 2 * COPY_BYTES / copy_s, 2 * PRODUCT_LEN**3 / product_s)
+    return CardCeilings(torch.cuda.get_device_name(), bytes_per_s, 2 * PRODUCT_LEN**3 / product_s)

@@ -14,9 +14,9 @@ from outrider_bench.simulation.drafter_side import DrafterSide
 
 
 class DrafterProcess:
-    """open_session: makes the drafter's half of a request from its handle."""
+    """open_session: makes the drafter's half of a request from its handle; None for one that is over."""
 
-    def __init__(self, open_session: Callable[[int], DrafterSide]) -> None:
+    def __init__(self, open_session: Callable[[int], DrafterSide | None]) -> None:
         self._open_session = open_session
         self._sessions: dict[int, DrafterSide] = {}
         self._taking_part: list[DrafterSide] = []
@@ -31,9 +31,10 @@ class DrafterProcess:
         for frame in frames:
             session = self._sessions.get(frame.session)
             if session is None:
-                if not isinstance(frame, Open):
+                session = self._open_session(frame.session) if isinstance(frame, Open) else None
+                if session is None:
                     continue
-                session = self._sessions[frame.session] = self._open_session(frame.session)
+                self._sessions[frame.session] = session
             self._unsent += session.receive(frame)
             if session.ended:
                 del self._sessions[frame.session]

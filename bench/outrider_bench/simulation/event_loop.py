@@ -83,8 +83,10 @@ class Simulation:
         self._verifier.open(handle, client, self._texts[handle], self._now_us)
         self._must_plan = True
 
-    def _open_drafter(self, handle: int) -> DrafterSide:
-        text = self._texts[handle]
+    def _open_drafter(self, handle: int) -> DrafterSide | None:
+        text = self._texts.get(handle)
+        if text is None:  # the request is over before its drafter has heard of it, and says so next
+            return None
         if self._world.hedge_acceptance:
             return HedgingDrafter(handle, text, self._world.hedge_acceptance)
         return ChainDrafter(handle, text) if self._kind is DrafterKind.CHAIN else SessionDrafter(handle, text)

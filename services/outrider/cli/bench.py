@@ -21,6 +21,7 @@ FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
+TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
@@ -35,6 +36,8 @@ _EXAMPLES = """examples:
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench machines                     gateway, verifier and draft model as three machines, 0 to 20 ms apart: x plain
   outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
+  outrider bench gpu --size 8b                the full stack on a CUDA card: a large random target, replayed drafts (make bench-gpu)
+  outrider bench gpu --device cpu --size tiny --quick    the same code without a card, for its own sake
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
@@ -53,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "simulate", "chaos", "fleet", "grid")
+    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid")
     parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
@@ -87,6 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
     )
     _add_network(parser.add_argument_group("network, machines and load (network and load replay drafts)"))
+    _add_gpu(parser.add_argument_group("gpu (it replays drafts too)"))
     _add_simulation(parser.add_argument_group("simulate"))
     chaos = parser.add_argument_group("chaos")
     chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
@@ -102,10 +106,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--delays-ms", nargs="+", type=_not_negative, metavar="MS", help="network, machines: one way (0 1 5 20; --quick: 5)")
     group.add_argument(
-        "--replay-acceptances", nargs="+", type=_probability, metavar="A", help="network: of a drafted token (0.5 0.7 0.9; --quick: 0.7)"
+        "--replay-acceptances",
+        nargs="+",
+        type=_probability,
+        metavar="A",
+        help="network, gpu: of a drafted token (0.5 0.7 0.9; --quick: 0.7; gpu: 0.6 0.8 0.9; 0.8)",
     )
     group.add_argument(
-        "--requests", nargs="+", type=int, metavar="N", help="load: at a time (1 4 16 64; --quick: 1 8); grid: one number (4; --quick: 2)"
+        "--requests",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="load, gpu: at a time (1 4 16 64; --quick: 1 8; gpu: 1 16; 1 4); grid: one number (4; --quick: 2)",
     )
     group.add_argument(
         "--replay-hedge-acceptance",
@@ -115,6 +127,18 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         help="of the second choice where the first is wrong; 0: none is sent (%(default)s, as the reference draft's on prose at T = 0.8)",
     )
     group.add_argument("--draft-us", type=int, default=200, metavar="US", help="what drafting a token takes (%(default)s)")
+
+
+def _add_gpu(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--size", choices=TARGET_SIZES, default="8b", metavar="SIZE",
+        help=f"of the random target, written once into the cache folder: {', '.join(TARGET_SIZES)} (%(default)s: 16 GB)",
+    )  # fmt: skip
+    group.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the target runs (%(default)s)")
+    group.add_argument(
+        "--draft-ms", type=_not_negative, metavar="MS",
+        help="what drafting a token takes (what a model of a twentieth of the target's bytes would at the measured speed of copies)",
+    )  # fmt: skip
 
 
 def _add_simulation(group: argparse._ArgumentGroup) -> None:

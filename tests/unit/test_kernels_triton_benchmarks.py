@@ -1,0 +1,87 @@
+"""The benchmarks for a card, as far as they can go without: their checks and every line that prepares, interpreted on the CPU; what they
+time. That every kernel compiles for such a card is tests/unit/test_kernels_compile.py.
+
+Run: pytest tests/unit/test_kernels_triton_benchmarks.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fakes_timed import ONE_S, CountingClock, once_s
+from house.repository import ROOT
+from outrider_kernels.card_ceilings import FLUSH_BYTES, WARM_CALLS, CardCeilings, best_s, require_card
+from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
+
+CEILINGS = CardCeilings("none", 1e12, 1e15)
+CACHE_OF_AN_H200 = 50 << 20
+
+
+def benchmark(name: str) -> str:
+    return str(ROOT / "kernels" / "benchmarks" / f"bench_triton_{name}.py")
+
+
+def call(name: str, function: str, *arguments: object) -> Any:
+    return shared_process().call(benchmark(name), function, *arguments)
+
+
+def test_a_time_is_the_best_of_calls_that_find_nothing_in_the_cache() -> None:
+    clock = CountingClock([3.0, 1.0, 2.0])
+    assert best_s(lambda: clock.asked.append("work"), 3, clock) == 1.0
+    assert clock.asked == ["work"] * WARM_CALLS + ["flush", "mark", "work", "mark"] * 3
+    assert FLUSH_BYTES >= 2 * CACHE_OF_AN_H200
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
+def test_without_a_card_a_benchmark_ends_before_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        require_card()
+    assert ended.value.code == 2
+    assert "Nothing was measured" in capsys.readouterr().err
+
+
+def test_attention_is_checked_prepared_and_counted() -> None:
+    report = call("tree_attention", "measure", 40, 3, 2, CEILINGS, "cpu", once_s, {"odd": (6, 2, 24)})
+    keys, queries = 2 * (2 * (40 + 3) * 2 * 24), 2 * (2 * 4 * 6 * 24)
+    assert report["odd"]["mbytes"] == pytest.approx(2 * (keys + queries) / 1e6)
+    assert report["odd"]["us"] == report["odd"]["torch_us"] == pytest.approx(1e6 * ONE_S)
+
+
+def test_compaction_is_checked_prepared_and_counted() -> None:
+    report = call("compact", "measure", 4, 40, CEILINGS, "cpu", once_s, {"odd": (3, 2, 24)})
+    assert report["odd"]["mbytes"] == pytest.approx(2 * 2 * 2 * 3 * 2 * 24 * 4 / 1e6)  # read and write, keys and values, 2 bytes
+
+
+def test_picks_are_checked_prepared_and_counted() -> None:
+    call("pick", "check_noise", 4096, "cpu")
+    call("pick", "check_picks", "cpu")
+    report = call("pick", "measure", 2, 3000, CEILINGS, "cpu", once_s)
+    assert set(report) == {"bfloat16", "float32"}
+    assert report["float32"]["mbytes"] == pytest.approx(2 * 3000 * 4 / 1e6)
+
+
+def test_walks_are_checked_prepared_and_counted() -> None:
+    assert call("pick_walk", "measure", 3, 5, CEILINGS, "cpu", once_s)["us"] == pytest.approx(1e6 * ONE_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "function", "arguments"),
+    [
+        ("tree_attention", "(query, keys, values, launch, shape", "(query, values, keys, launch, shape", "check", ((4, 2, 16), "cpu")),
+        ("pick", "gumbel(*on_card)", "gumbel(on_card[0] + 1, *on_card[1:])", "check_noise", (512, "cpu")),
+        ("pick_walk", "walks = work()", "walks = work(); walks.paths[0, -1] = -1", "measure", (3, 5, CEILINGS, "cpu", once_s)),
+    ],
+)
+def test_a_benchmark_of_a_wrong_kernel_times_nothing(
+    tmp_path: Path, name: str, right: str, wrong: str, function: str, arguments: tuple[object, ...]
+) -> None:
+    source = Path(benchmark(name)).read_text("utf-8")
+    assert source.count(right) == 1
+    broken = tmp_path / f"broken_{name}.py"
+    broken.write_text(source.replace(right, wrong), "utf-8")
+    with InterpretedProcess() as process, pytest.raises(InterpretedProcessDied, match="Nothing was timed"):
+        process.call(str(broken), function, *arguments)
