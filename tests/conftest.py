@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 SETTINGS = {
@@ -30,7 +31,12 @@ settings.load_profile("outrider")
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """All is imported: from here on garbage is collected, among what comes."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All is imported: from here on garbage is collected, among what comes. Whoever forks services finds the process that does it ready."""
     gc.freeze()
     gc.enable()
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    if not session.config.option.collectonly and any({"ForkedService", "ForkedDeployment"} & vars(module).keys() for module in modules):
+        from forked_services import nursery
+
+        nursery()
