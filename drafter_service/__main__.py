@@ -22,6 +22,7 @@ from drafter_service.settings import DrafterSettings, parse_settings
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
+from outrider.rpc.process_exit import exit_at_once
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
 from outrider.types.fleet import Replica
 
@@ -126,4 +127,4 @@ def _refused(error: OutriderError) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_at_once(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from drafter_service.loading import load_drafter
 from drafter_service.settings import DrafterSettings
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.errors import InvalidRequest
+from outrider.rpc.process_exit import exit_at_once
 from pair_service.next_door import DrafterNextDoor
 from verifier_service.process import run_verifier
 from verifier_service.settings import VerifierSettings
@@ -52,4 +53,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_at_once(main(sys.argv[1:]))

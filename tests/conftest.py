@@ -2,12 +2,17 @@
 
 Set before anything imports torch, which reads these once. Tests that need another number of threads start a process of their own.
 How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it.
+
+What collecting imports is a million objects that live as long as the process: they are neither searched for garbage while they come, nor
+later, each time that a test's own objects are.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 SETTINGS = {
@@ -22,3 +27,16 @@ os.environ.update(SETTINGS)
 
 settings.register_profile("outrider", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("outrider")
+
+gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All is imported: from here on garbage is collected, among what comes. Whoever forks services finds the process that does it ready."""
+    gc.freeze()
+    gc.enable()
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    if not session.config.option.collectonly and any({"ForkedService", "ForkedDeployment"} & vars(module).keys() for module in modules):
+        from forked_services import nursery
+
+        nursery()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from outrider.errors import OutriderError
+from outrider.rpc.process_exit import exit_at_once
 from verifier_service.process import run_verifier
 from verifier_service.settings import parse_settings
 
@@ -23,4 +24,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_at_once(main())

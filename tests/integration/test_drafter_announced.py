@@ -13,6 +13,7 @@ import pytest
 
 from fakes_coordinator import FakeFleet, coordinator_over, fake_replica
 from fakes_models import VOCAB, make_model
+from forked_services import ForkedService
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.types.fleet import Role
 
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def started(model: Path, folder: Path, coordinator: str) -> ServiceProcess:
     service = ("-m", "drafter_service", "--model", str(model), "--listen", f"unix:{folder}/d.sock", "--threads", "1")
     command = ServiceCommand("drafter", (*service, "--coordinator", coordinator, "--replica-id", "d-0"))
-    process = ServiceProcess(command, folder / "drafter.log")
+    process = ForkedService(command, folder / "drafter.log")
     await asyncio.to_thread(process.wait_ready, time.monotonic() + START_S)
     return process
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from forked_services import ForkedService
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.errors import Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
@@ -94,7 +95,7 @@ class Fleet:
             model = ("--model", str(model_dir("ref-large")), "--numerics", "invariant", "--pacing", "serial", "--threads", "1")
             rest = ("--drafter", self.address("drafter"), "--grace-s", f"{GRACE_S:g}")
             arguments = ("-m", "verifier_service", *common, *model, *rest)
-        self.processes[name] = ServiceProcess(ServiceCommand(name, arguments), self._folder / f"{name}.log")
+        self.processes[name] = ForkedService(ServiceCommand(name, arguments), self._folder / f"{name}.log")
 
     def _await(self, name: str) -> None:
         self.processes[name].wait_ready(time.monotonic() + START_S)

@@ -15,7 +15,7 @@ from fakes_verifier import MODEL_DIR, FakeVerifier, fake_identity, gateway_over,
 from outrider.client import connect
 from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, OutriderError, Overloaded, Unavailable, UnknownSession
 from outrider.gateway.gateway import GatewayConfig, start_gateway
-from outrider.gateway.limits import GatewayLimits
+from outrider.gateway.limits import FailoverLimits, GatewayLimits
 from outrider.gateway.tokenizer import load_tokenizer
 from outrider.rpc.convert import noise_from_proto, sampling_from_proto
 from outrider.rpc.server import ServerLimits
@@ -290,7 +290,7 @@ async def test_model_info_tells_what_is_served() -> None:
     ],
 )
 async def test_a_verifiers_refusal_reaches_the_client_as_it_was_meant(refusal: OutriderError) -> None:
-    async with gateway_over(FakeVerifier([EOS], refuse=refusal)) as under_test:
+    async with gateway_over(FakeVerifier([EOS], refuse=refusal), failover=FailoverLimits(begin_timeout_s=0.2)) as under_test:
         with pytest.raises(type(refusal)) as caught:
             await stream(under_test, replace(REQUEST, draft=DraftWishes(pacing="warp")))
     assert str(caught.value) == str(refusal)

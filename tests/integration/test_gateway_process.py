@@ -23,6 +23,7 @@ from outrider.client import address_of_ready_line, connect
 from outrider.errors import Unavailable
 from outrider.gateway.__main__ import parse_config
 from outrider.gateway.gateway import GatewayConfig, start_gateway
+from outrider.gateway.limits import FailoverLimits
 from outrider.rpc.channel import open_channel
 from outrider.types.generation import Delta, Done, GenerationRequest
 
@@ -129,7 +130,9 @@ async def test_health_follows_the_verifiers(tmp_path: Path) -> None:
     socket = f"unix:{tmp_path}/verifier.sock"
     async with AsyncExitStack() as stack:
         async with serving(FakeVerifier([EOS]), socket):
-            config = GatewayConfig(("127.0.0.1:0",), (socket,), MODEL_DIR, verifier_refresh_s=0.05)
+            config = GatewayConfig(
+                ("127.0.0.1:0",), (socket,), MODEL_DIR, verifier_refresh_s=0.05, failover=FailoverLimits(begin_timeout_s=0.2)
+            )
             gateway = await start_gateway(config)
             stack.push_async_callback(gateway.stop, 0.0)
             channel = await stack.enter_async_context(open_channel(gateway.address))

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fakes_models import worn
+from forked_services import ForkedDeployment
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
-from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import plan_threads, usable_cores
 from outrider_bench.contestants import DRAFTLESS, DraftWishes
 from outrider_bench.identity import draft_cells
@@ -54,7 +55,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     draft = worn(model_dir("ref-small"), tmp_path_factory.mktemp("worn"), WEAR)
     models = str(model_dir(TARGETS[request.param])), str(draft)
     spec = DeploymentSpec(*models, "serial", plan_threads(len(usable_cores()), "serial"), dtype=request.param, numerics="invariant")
-    with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway:
+    with ForkedDeployment(spec) as deployment, Connection(deployment.gateway) as gateway:
         cells = [wishes for wishes in draft_cells(list(await_pair(deployment).pacings)) if wishes.pacing not in DRAFTLESS]
         cases = make_cases(gateway, CASES_A_CELL[request.param] * len(cells), NUM_TOKENS[request.param], len(cells))
         yield Stack(request.param, gateway, cells, cases, ask_all(gateway, cases, PLAIN_WISHES, CONCURRENCY))

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fakes_models import worn
+from forked_services import ForkedDeployment
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
-from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.identity_cases import make_cases
@@ -50,7 +51,7 @@ def rounded(model: Path, directory: Path) -> Path:
 def test_drafts_of_an_int8_drafter_change_no_token(target_weights: str, tmp_path: Path) -> None:
     models = str(TARGET), str(worn(model_dir("ref-small"), tmp_path / "worn", WEAR))
     spec = DeploymentSpec(*models, "serial", ThreadPlan(1, 1), numerics="invariant", target_weights=target_weights, draft_weights="int8")
-    with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway:
+    with ForkedDeployment(spec) as deployment, Connection(deployment.gateway) as gateway:
         info = await_pair(deployment)
         assert info.identity.dtype == ("float32, int8 weights" if target_weights == "int8" else "float32")
         assert [pair.identity.dtype for pair in info.pairs] == ["float32, int8 weights"]

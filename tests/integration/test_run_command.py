@@ -84,7 +84,7 @@ def test_up_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"not a model")
     (tmp_path / "config.json").write_text("{}")
-    process = outrider("run", "--target", str(tmp_path))
+    process = outrider("run", "--target", str(tmp_path), "--draft", "none")
     _, complaints = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
     assert "verifier ended before it was ready" in complaints

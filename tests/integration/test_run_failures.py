@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from forked_services import ForkedDeployment
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.starting import await_pair
 from outrider.errors import Cancelled, Unavailable
@@ -63,7 +64,7 @@ def request(*, drafts: bool = True, num_tokens: int = NUM_TOKENS) -> pb.Generate
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     spec = DeploymentSpec(str(model_dir("ref-large")), str(model_dir("ref-small")), "serial", ThreadPlan(1, 1), numerics="invariant")
-    with Deployment(spec) as deployment:
+    with ForkedDeployment(spec) as deployment:
         await_pair(deployment)
         with Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
             yield Pair(deployment, gateway, verifier, gateway.ask(request(drafts=False)).first.token_ids)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fakes_redis import redis_server
+from forked_services import ForkedDeployment
 from outrider.cli.connection import CollectedSample, Connection
-from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import sampling_pb2
@@ -34,7 +35,7 @@ def gateways(redis: RedisServer) -> Iterator[list[Connection]]:
     shared = ("--redis-url", redis.url)
     spec = DeploymentSpec(str(model_dir("ref-small")), None, "lookup", ThreadPlan(1, 1), numerics="invariant", verifier_extra=shared)
     with ExitStack() as stack:
-        deployments = [stack.enter_context(Deployment(spec)) for _ in range(2)]
+        deployments = [stack.enter_context(ForkedDeployment(spec)) for _ in range(2)]
         yield [stack.enter_context(Connection(deployment.gateway)) for deployment in deployments]
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from forked_services import ForkedDeployment
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.starting import await_pair
-from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import sampling_pb2
@@ -52,7 +53,7 @@ class Served:
 def serve(extra: tuple[str, ...]) -> Iterator[Served]:
     models = str(model_dir("ref-medium")), str(model_dir("ref-small"))
     spec = DeploymentSpec(*models, "pearl", ThreadPlan(1, 1), numerics="invariant", drafter_extra=extra, verifier_extra=extra)
-    with Deployment(spec) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
+    with ForkedDeployment(spec) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
         await_pair(deployment)
         assert deployment.drafter is not None
         with Connection(deployment.drafter) as drafter:

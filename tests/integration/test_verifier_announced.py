@@ -15,6 +15,7 @@ import pytest
 
 from fakes_coordinator import FakeFleet, coordinator_over, fake_replica
 from fakes_models import make_model
+from forked_services import ForkedService
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.telemetry import names
 from outrider.types.fleet import Replica, Role
@@ -41,7 +42,7 @@ def service(name: str, model: Path, folder: Path, coordinator: str, *extra: str)
     common = ("--model", str(model), "--listen", f"unix:{folder}/{name}.sock", "--threads", "1", "--kv-mib", "16")
     membership = ("--coordinator", coordinator, "--replica-id", f"{name}-0")
     arguments = ("-m", f"{name}_service", *common, *membership, *ANY_PORT, *extra)
-    return ServiceProcess(ServiceCommand(name, arguments), folder / f"{name}.log")
+    return ForkedService(ServiceCommand(name, arguments), folder / f"{name}.log")
 
 
 async def ended(process: ServiceProcess) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.launch import process as launch_process
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 
 READY = "import json, sys; print(json.dumps({'ready': True, 'port': 7}), flush=True)\n"
@@ -79,7 +80,8 @@ def test_a_service_that_ignores_sigterm_is_killed_at_the_bound(tmp_path: Path) -
     assert process.stop(0.05) == -signal.SIGKILL
 
 
-def test_a_child_that_outlives_its_service_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_child_that_outlives_its_service_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_process, "READER_DEADLINE_S", 0.2)
     # the child has the service's stdout open until somebody writes to the fifo
     fifo = tmp_path / "until"
     os.mkfifo(fifo)

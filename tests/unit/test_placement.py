@@ -29,56 +29,63 @@ NEAR = PairMeasurement(200, 0.8, True)
 # --- any fleet, any wish -----------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def verifiers(draw: st.DrawFn, name: str) -> Replica:
-    scale = draw(st.sampled_from((0.5, 1.0, 2.0)))
-    pairs = draw(st.dictionaries(st.sampled_from([f"d{at}:1" for at in range(6)]), pair_measurements(), max_size=4))
-    return verifier(
-        name,
-        identity=identity(
-            draw(st.sampled_from(VOCABULARIES)), draw(st.sampled_from(("bits", "others"))), noise_revision=draw(st.integers(1, 2))
+# Strategies are made once: drawing one that was made within a draw takes several times as long.
+ENDPOINTS = {kind: [f"{kind}{at}:1" for at in range(6)] for kind in "vd"}
+PAIR_MEASUREMENTS = st.builds(
+    PairMeasurement, st.integers(0, 20_000), st.one_of(st.none(), st.floats(0.0, 1.0)), st.booleans(), st.floats(0.0, 1.0)
+)
+
+
+def scaled(num_points: int, scale: float) -> tuple[tuple[int, float], ...]:
+    return tuple((rows, us * scale) for rows, us in KNEE[:num_points])
+
+
+COSTS = st.builds(scaled, st.integers(0, 4), st.sampled_from((0.5, 1.0, 2.0)))
+VERIFIERS = st.fixed_dictionaries(
+    {
+        "identity": st.builds(
+            lambda vocabulary, bits, revision: identity(vocabulary, bits, noise_revision=revision),
+            st.sampled_from(VOCABULARIES),
+            st.sampled_from(("bits", "others")),
+            st.integers(1, 2),
         ),
-        draining=draw(st.booleans()),
-        num_sessions=draw(st.integers(0, 17)),
-        kv_blocks_used=draw(st.integers(0, 60)),
-        kv_blocks_total=draw(st.sampled_from((0, 20, 60))),
-        cost=tuple((rows, us * scale) for rows, us in KNEE[: draw(st.integers(0, 4))]),
-        queue_us=draw(st.sampled_from((0.0, 1e5))),
-        pairs=pairs,
-    )
+        "draining": st.booleans(),
+        "num_sessions": st.integers(0, 17),
+        "kv_blocks_used": st.integers(0, 60),
+        "kv_blocks_total": st.sampled_from((0, 20, 60)),
+        "cost": COSTS,
+        "queue_us": st.sampled_from((0.0, 1e5)),
+        "pairs": st.dictionaries(st.sampled_from(ENDPOINTS["d"]), PAIR_MEASUREMENTS, max_size=4),
+    }
+)
+DRAFTERS = st.fixed_dictionaries(
+    {
+        "identity": st.builds(
+            lambda vocabulary, revision: identity(vocabulary, noise_revision=revision), st.sampled_from(VOCABULARIES), st.integers(1, 2)
+        ),
+        "draining": st.booleans(),
+        "num_sessions": st.integers(0, 17),
+        "draft_us": st.sampled_from((0.0, 300.0, 1_000.0, 9_000.0)),
+    }
+)
 
 
-def pair_measurements() -> st.SearchStrategy[PairMeasurement]:
-    return st.builds(PairMeasurement, st.integers(0, 20_000), st.one_of(st.none(), st.floats(0.0, 1.0)), st.booleans(), st.floats(0.0, 1.0))
+def fleet_of(verifiers: list[dict[str, Any]], drafters: list[dict[str, Any]]) -> list[Replica]:
+    return [
+        *(verifier(f"v{at}", **parts) for at, parts in enumerate(verifiers)),
+        *(drafter(f"d{at}", **parts) for at, parts in enumerate(drafters)),
+    ]
 
 
-@st.composite
-def drafters(draw: st.DrawFn, name: str) -> Replica:
-    return drafter(
-        name,
-        identity=identity(draw(st.sampled_from(VOCABULARIES)), noise_revision=draw(st.integers(1, 2))),
-        draining=draw(st.booleans()),
-        num_sessions=draw(st.integers(0, 17)),
-        draft_us=draw(st.sampled_from((0.0, 300.0, 1_000.0, 9_000.0))),
-    )
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> list[Replica]:
-    found = [draw(verifiers(f"v{at}")) for at in range(draw(st.integers(0, 6)))]
-    return [*found, *(draw(drafters(f"d{at}")) for at in range(draw(st.integers(0, 6))))]
-
-
-@st.composite
-def wishes(draw: st.DrawFn) -> PlacementWish:
-    endpoints = [f"{kind}{at}:1" for kind in "vd" for at in range(6)]
-    return wish(
-        num_samples=draw(st.integers(1, 3)),
-        prefix_len=draw(st.sampled_from((1, 100, 400))),
-        fingerprint=draw(st.sampled_from(("", "", "bits", "nobody's"))),
-        exclude=frozenset(draw(st.lists(st.sampled_from(endpoints), max_size=4))),
-        wants_drafts=draw(st.booleans()),
-    )
+FLEETS = st.builds(fleet_of, st.lists(VERIFIERS, max_size=6), st.lists(DRAFTERS, max_size=6))
+WISHES = st.builds(
+    wish,
+    num_samples=st.integers(1, 3),
+    prefix_len=st.sampled_from((1, 100, 400)),
+    fingerprint=st.sampled_from(("", "", "bits", "nobody's")),
+    exclude=st.frozensets(st.sampled_from([*ENDPOINTS["v"], *ENDPOINTS["d"]]), max_size=4),
+    wants_drafts=st.booleans(),
+)
 
 
 def takes(replica: Replica, asked: PlacementWish) -> bool:
@@ -95,7 +102,7 @@ def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
 
 
 @settings(max_examples=200)
-@given(fleets(), wishes())
+@given(FLEETS, WISHES)
 def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fleet: list[Replica], asked: PlacementWish) -> None:
     by_endpoint = {replica.endpoint: replica for replica in fleet}
     able = {one.endpoint for one in fleet if one.role is Role.VERIFIER and takes_all_of(one, asked)}
@@ -118,7 +125,7 @@ def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fle
 
 
 @settings(max_examples=100)
-@given(fleets(), wishes(), st.randoms(use_true_random=False))
+@given(FLEETS, WISHES, st.randoms(use_true_random=False))
 def test_the_order_in_which_the_fleet_joined_changes_nothing(fleet: list[Replica], asked: PlacementWish, order: random.Random) -> None:
     shuffled = list(fleet)
     order.shuffle(shuffled)
@@ -133,7 +140,7 @@ def outcome(fleet: list[Replica], asked: PlacementWish) -> object:
 
 
 @settings(max_examples=200)
-@given(fleets(), wishes(), st.integers(0, 5), st.floats(0.3, 1.0))
+@given(FLEETS, WISHES, st.integers(0, 5), st.floats(0.3, 1.0))
 def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
     fleet: list[Replica], asked: PlacementWish, at: int, factor: float
 ) -> None:
@@ -151,7 +158,7 @@ def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
 
 
 @settings(max_examples=200)
-@given(fleets(), wishes())
+@given(FLEETS, WISHES)
 def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish) -> None:
     check_bounds(table_of(fleet), asked)
 

@@ -35,8 +35,11 @@ WORLD = World(FLAT.verify_curve(6_000), FLAT.draft_curve(1_200), ((Phase(0.8),),
 MACHINE = Machine(6_000.0, 100, 100, CURVE_SHAPES)
 
 
-def plan_of(axes: Axes, judged: tuple[str, ...], fixed: tuple[str, ...] = ("plain", "serial:2", "serial:4", "pearl")) -> Plan:
-    return Plan(tuple(cells_of(axes)), fixed, judged, MACHINE, 0.3)
+FIXED = ("plain", "serial:2", "serial:4", "pearl")
+
+
+def plan_of(axes: Axes, judged: tuple[str, ...], share: float = 0.1) -> Plan:
+    return Plan(tuple(cells_of(axes)), FIXED, judged, MACHINE, share)
 
 
 # --- determinism and luck -------------------------------------------------------------------------------------------------
@@ -59,7 +62,7 @@ def test_a_step_away_adaptive_beats_every_fixed_policy(acceptance: float, num_se
     verify, draft = knee.verify_curve(5_000), knee.draft_curve(500)
     far = World(verify, draft, ((Phase(acceptance),),), delay_us=5_000, output_len=192, num_sessions=num_sessions)
     names = ("plain", "serial:4", "serial:8", "pearl", "adaptive")
-    speeds = {name: simulate(far, Contestant.parse(name).pacing(), 2_000 * num_sessions).tokens_per_s for name in names}
+    speeds = {name: simulate(far, Contestant.parse(name).pacing(), 1_000 * num_sessions).tokens_per_s for name in names}
     adaptive = speeds.pop("adaptive")
     assert adaptive > gain * max(speeds.values())
 
@@ -69,10 +72,10 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     verify, draft = FLAT.verify_curve(5_000), FLAT.draft_curve(500)
     far = World(verify, draft, ((Phase(0.7),),), delay_us=5_000, output_len=192)
     worlds = [replace(far, hedge_acceptance=share) for share in (0.0, 0.001, 0.5)]
-    without, useless, hedged = (simulate(world, make_pacing("adaptive"), 1_500) for world in worlds)
+    without, useless, hedged = (simulate(world, make_pacing("adaptive"), 800) for world in worlds)
     assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
     assert useless.tokens_per_s > 0.97 * without.tokens_per_s
-    assert hedged == simulate(worlds[2], make_pacing("adaptive"), 1_500)
+    assert hedged == simulate(worlds[2], make_pacing("adaptive"), 800)
 
 
 @pytest.mark.parametrize(("acceptance", "gain"), [(0.5, 1.04), (0.7, 1.01)])
@@ -80,8 +83,8 @@ def test_branches_verified_in_the_step_make_a_drafter_worth_more_where_rows_are_
     """Rounds that verify a chain only, though branches are there, against rounds that verify branches too."""
     verify, draft = FLAT.verify_curve(10_000), FLAT.draft_curve(500)
     away = World(verify, draft, ((Phase(acceptance),),), delay_us=4_000, output_len=192, hedge_acceptance=0.35)
-    chains = simulate(away, ChainsOnly(), 1_500)
-    trees = simulate(away, make_pacing("adaptive"), 1_500)
+    chains = simulate(away, ChainsOnly(), 800)
+    trees = simulate(away, make_pacing("adaptive"), 800)
     assert trees.tokens_per_s > gain * chains.tokens_per_s
     assert trees.rows_per_step > chains.rows_per_step
 
@@ -90,7 +93,7 @@ def test_close_by_branches_are_asked_for_where_they_pay_and_left_where_they_make
     verify, draft = FLAT.verify_curve(5_000), FLAT.draft_curve(1_000)
     near = World(verify, draft, ((Phase(0.5),),), delay_us=100, output_len=192)
     worlds = [replace(near, hedge_acceptance=share, hedge_toll=toll) for share, toll in ((0.0, 1.0), (0.35, 1.0), (0.35, 3.0))]
-    without, hedged, dear = (simulate(world, make_pacing("adaptive"), 2_000) for world in worlds)
+    without, hedged, dear = (simulate(world, make_pacing("adaptive"), 1_000) for world in worlds)
     assert hedged.tokens_per_s > 1.04 * without.tokens_per_s
     assert dear.tokens_per_s > 0.96 * without.tokens_per_s
 
@@ -272,7 +275,7 @@ def test_curves_come_from_a_file_of_measured_times(tmp_path: Path) -> None:
 
 def test_a_broken_policy_is_reported_with_the_cell_in_which_it_fails() -> None:
     """Always drafting 16 loses where few are accepted, and the report says where and to whom."""
-    results = list(run_cells(plan_of(Axes(("0.1", "0.98"), (2, 30), (0,), (1,), ("flat",)), ("serial:16",)), 1))
+    results = list(run_cells(plan_of(Axes(("0.1", "0.98"), (2, 30), (0,), (1,), ("flat",)), ("serial:16",), 0.3), 1))
     worst = worst_of("serial:16", results)
     assert worst.ratio < 0.5
     assert worst.below >= 2
@@ -297,7 +300,7 @@ def test_several_processes_give_the_results_of_one() -> None:
 def arguments(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
-    return parser.parse_args(["bench", "simulate", "--jobs", "1", "--share", "0.3", "--sessions", "1", "--curves", "flat", *options])
+    return parser.parse_args(["bench", "simulate", "--jobs", "1", "--share", "0.1", "--sessions", "1", "--curves", "flat", *options])
 
 
 def test_the_command_reports_a_worst_ratio_and_fails_a_policy_below_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

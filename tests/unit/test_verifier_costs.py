@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 from fakes import TableEngine, TruthTable
@@ -32,12 +34,13 @@ def test_the_cost_curve_is_measured_refined_and_never_falls() -> None:
 
 def test_a_step_moves_the_point_nearest_by_ratio_and_those_that_saw_none_with_it() -> None:
     measured = (1, 2, 4, 8, 16, 32, 64)
+    settled = CostModel({rows: 1_000.0 + rows / 100 for rows in measured})
+    for rows in measured:
+        for _ in range(100 * OWN_STEPS):
+            settled.observe(rows, 1_000)
+    before = dict(settled.curve().points)
     for num_rows in range(1, 200):
-        model = CostModel({rows: 1_000.0 + rows / 100 for rows in measured})
-        for rows in measured:
-            for _ in range(100 * OWN_STEPS):
-                model.observe(rows, 1_000)
-        before = dict(model.curve().points)
+        model = deepcopy(settled)
         model.observe(num_rows, 2_000)
         nearest = min(measured, key=lambda rows: max(rows, num_rows) / min(rows, num_rows))
         moved = {rows: us / before[rows] - 1.0 for rows, us in model.curve().points}

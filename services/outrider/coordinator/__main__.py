@@ -19,6 +19,7 @@ from outrider.coordinator.waking_clock import WakingClock
 from outrider.errors import OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
+from outrider.rpc.process_exit import exit_at_once
 from outrider.rpc.server import run_service, run_until_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7069"
@@ -72,4 +73,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_at_once(main())

@@ -27,6 +27,7 @@ from outrider.gateway.limits import (
     GatewayLimits,
 )
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
+from outrider.rpc.process_exit import exit_at_once
 from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -199,4 +200,4 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_at_once(main())

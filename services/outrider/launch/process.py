@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from outrider.errors import OutriderError
 from outrider.launch.threads import thread_environment
@@ -53,18 +54,8 @@ class ServiceProcess:
         self.log_path = log_path
         self._ready: dict[str, object] | None = None
         self._decided = threading.Event()
-        cores = ",".join(map(str, command.cores)) or "-"
-        # -I -S: the wrapper needs nothing but ctypes, and must not be changed by the environment meant for the service.
-        wrapper = [sys.executable, "-I", "-S", str(_BOUND_EXEC), str(os.getpid()), cores]
         with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*wrapper, sys.executable, *command.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(command),
-                start_new_session=True,
-            )
+            self._process = self._spawn(log)
         self._reader = threading.Thread(target=self._read_stdout, name=f"{command.name}-stdout", daemon=True)
         self._reader.start()
 
@@ -116,6 +107,20 @@ class ServiceProcess:
             text = log.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-num_lines:])
 
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Its stdout is ours to read, its stderr the log."""
+        cores = ",".join(map(str, self.command.cores)) or "-"
+        # -I -S: the wrapper needs nothing but ctypes, and must not be changed by the environment meant for the service.
+        wrapper = [sys.executable, "-I", "-S", str(_BOUND_EXEC), str(os.getpid()), cores]
+        return subprocess.Popen(
+            [*wrapper, sys.executable, *self.command.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=service_environment(self.command),
+            start_new_session=True,
+        )
+
     def _read_stdout(self) -> None:
         """Keep the ready line; pass anything else on to the log, so that a chatty service never blocks on a full pipe."""
         stdout = self._process.stdout
@@ -136,7 +141,7 @@ class ServiceProcess:
         return f"{self.command.name} {problem}\n  command: {command}\n  log: {self.log_path}\n--- end of its log ---\n{tail}"
 
 
-def _environment(command: ServiceCommand) -> dict[str, str]:
+def service_environment(command: ServiceCommand) -> dict[str, str]:
     """The parent's environment with the parent's import path, so that a checkout needs no installation."""
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
     return {**os.environ, "PYTHONPATH": paths, **thread_environment(command.num_threads), **command.environment}

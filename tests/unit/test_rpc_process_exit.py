@@ -1,0 +1,57 @@
+"""The end of a service's process: nothing that was written is lost, and Python does not take itself apart first."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 60.0
+CODE = """
+import atexit, logging, logging.handlers, sys, threading
+from outrider.rpc.process_exit import exit_at_once
+
+class Tracked:
+    def __del__(self): print("taken apart", flush=True)
+
+tracked = Tracked()
+atexit.register(print, "registered", flush=True)
+threading.Thread(target=threading.Event().wait).start()
+logging.getLogger().addHandler(logging.handlers.MemoryHandler(100, target=logging.StreamHandler(sys.stderr)))
+logging.warning("the last warning")
+print("the last line", end="")
+exit_at_once(3)
+"""
+SERVICES = ("drafter_service", "verifier_service", "pair_service", "outrider.gateway", "outrider.coordinator")
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": ""}  # what is to be lost must be kept first
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+
+
+def test_what_was_written_arrives_and_nothing_else_runs() -> None:
+    """Not even a thread that never ends is waited for."""
+    process = ended(CODE)
+    assert (process.returncode, process.stdout, process.stderr) == (3, "the last line", "the last warning\n")
+
+
+def test_a_reader_that_has_gone_does_not_change_the_exit_code() -> None:
+    gone = "import os; here, there = os.pipe(); os.dup2(there, 1); os.close(there); os.close(here)"
+    process = ended(f"{gone}\n{CODE}")
+    assert process.returncode == 3
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_service_ends_that_way(service: str) -> None:
+    spec = importlib.util.find_spec(f"{service}.__main__")
+    assert spec is not None
+    assert spec.origin is not None
+    last = Path(spec.origin).read_text(encoding="utf-8").rstrip().splitlines()[-2:]
+    assert last[0] == 'if __name__ == "__main__":'
+    assert last[1].strip().startswith("exit_at_once(main(")
