@@ -65,7 +65,8 @@ class SessionStatistics:
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
     confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
-    less their drafting, and until that was measured from the end of drafting to the arrival.
+    less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
+    heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
@@ -99,6 +100,7 @@ class SessionStatistics:
     continue_prob: float = DraftPriors.continue_prob
     link_us: float = 0.0
     step_overhead_us: float = 0.0
+    heard_us: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
     _num_answers: int = 0
@@ -180,10 +182,11 @@ class SessionStatistics:
             rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
             self.continue_prob += rate * (goes_on - self.continue_prob)
 
-    def count_answer(self, away_us: int) -> None:
-        """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways, all hand-overs and
-        a token that was under way. Unlike one way by two clocks, this is what a round that waits for it waits for."""
-        one_way_us = max(0, away_us) / 2.0
+    def count_answer(self, away_us: int, busy_us: int = 0) -> None:
+        """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways and all hand-overs.
+        Unlike one way by two clocks, this is what a round that waits for it waits for. busy_us: of it, until it began to guess anew; what
+        a token takes of that was one under way, which is no distance: another time it is less."""
+        one_way_us = max(0.0, away_us - min(max(0.0, busy_us), self.draft_us_per_token)) / 2.0
         self.link_us = _followed(self.link_us, one_way_us, LINK_RATE) if self._num_answers else one_way_us
         self._num_answers += 1
 
