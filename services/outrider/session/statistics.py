@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.session.acceptance_shift import AcceptanceShift
 from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_RATE = 1 / 32
 PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
+SETTLED_TESTS = 24  # guesses judged before a change is looked for: until then the estimate is quick, and the prior no evidence
 PAUSE_RATE = 1 / 32
 TESTS_TO_REMEMBER = 16  # guesses judged: a session with fewer says that much less about the next
 MEMORY = 1 / 4
@@ -103,6 +105,8 @@ class SessionStatistics:
     heard_us: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    _num_alike: int = 0  # guesses judged since their acceptance last changed
+    _shift: AcceptanceShift = field(default_factory=AcceptanceShift)
     _num_answers: int = 0
     _num_draft_times: int = 0
     _num_pause_tests: int = 0
@@ -269,12 +273,15 @@ class SessionStatistics:
         return DraftPriors(acceptance, continue_prob, self.draft_start_us)
 
     def _count_tests(self, outcomes: list[float]) -> None:
-        acceptance, num_tested = self.acceptance, self.num_tested
+        acceptance, num_alike = self.acceptance, self._num_alike
         for outcome in outcomes:
-            num_tested += 1
-            rate = 1.0 / (PRIOR_TESTS + num_tested)
+            num_alike += 1
+            rate, before = 1.0 / (PRIOR_TESTS + num_alike), acceptance
             acceptance += (rate if rate > ACCEPTANCE_RATE else ACCEPTANCE_RATE) * (outcome - acceptance)
-        self.acceptance, self.num_tested = acceptance, num_tested
+            if num_alike > SETTLED_TESTS and (changed := self._shift.rate_after(before, right=outcome > 0.0)) is not None:
+                acceptance, num_alike = changed
+        self.acceptance, self._num_alike = acceptance, num_alike
+        self.num_tested += len(outcomes)
 
 
 def _weight(num_tests: int) -> float:
