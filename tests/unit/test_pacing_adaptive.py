@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
-from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
@@ -171,10 +171,8 @@ class Driver:
         """The session commits two tokens and is planned again with these estimates."""
         self.now_us += int(TARGET_US)
         tested = int(self.session.num_tested) + 2
-        self.session = replace(
-            self.session, committed_len=self.session.committed_len + 2, num_tested=tested, waiting_since_us=self.now_us,
-            draft_deadline_us=self.now_us + 50_000, **changes,
-        )  # fmt: skip
+        own = {"committed_len": self.session.committed_len + 2, "num_tested": tested, "waiting_since_us": self.now_us}
+        self.session = replace(self.session, **{**own, "draft_deadline_us": self.now_us + 50_000, **changes})
         cost, beside = (CostCurve(((1, one * TARGET_US), (32, 1.3 * one * TARGET_US))) for one in (1.0, self.contention))
         self.policy.plan(StepView((self.session,), cost, 64, self.now_us, beside))
         return self.session
@@ -192,6 +190,61 @@ def test_before_anything_is_known_it_drafts_in_turns_and_little() -> None:
     driver = Driver()
     assert driver.wait_len() == FIRST_LEN
     assert driver.policy.draft_ahead(driver.session) == FIRST_LEN
+
+
+def test_four_rounds_in_which_the_first_guess_was_wrong_are_enough_to_ask_the_model() -> None:
+    """Far away each of them costs three steps."""
+    driver = Driver()
+    for at in range(FIRST_ROUNDS):
+        assert driver.policy._seen_rates is None, at
+        driver.round(num_tested=at + 1, acceptance=0.3)
+    assert FIRST_ROUNDS < FIRST_TESTS
+    assert driver.policy._seen_rates is not None
+
+
+def running_ahead() -> Driver:
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+    own = driver.policy._sessions.of(driver.session)
+    assert own.course.pace is Pace.AHEAD
+    own.course = own.course._replace(miss_len=4, miss_us=1.6 * TARGET_US, hit_us=TARGET_US)
+    return driver
+
+
+def plan_now(driver: Driver, **changes: Any) -> None:
+    driver.policy.plan(StepView((replace(driver.session, **changes),), FLAT, 64, driver.now_us))
+
+
+def test_a_round_is_held_to_the_promise_of_its_kind() -> None:
+    """Rounds of a drafter that follows took less than the mean of both kinds, every time, and passed for quick."""
+    driver = running_ahead()
+    own = driver.policy._sessions.of(driver.session)
+    plan_now(driver, num_nodes=31, depth=31)
+    assert own.expected_us == TARGET_US
+    plan_now(driver, num_nodes=31, depth=31, following=False)
+    assert own.expected_us == 1.6 * TARGET_US
+
+
+def test_a_wait_that_was_chosen_is_no_broken_promise() -> None:
+    """What it brings is more than it costs; only what it takes beyond what was chosen counts."""
+    driver = running_ahead()
+    own = driver.policy._sessions.of(driver.session)
+    own.chosen_wait_us = 5_000.0
+    plan_now(driver, num_nodes=31, depth=31)
+    assert own.expected_us == TARGET_US + 5_000.0
+    driver.round()
+    assert own.chosen_wait_us == 0.0, "of that round only"
+
+
+def test_a_way_that_was_measured_anew_is_taken_in_though_drafting_takes_as_long_as_before() -> None:
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(link_us=3_000.0)
+    assert driver.policy._rates.link_us == 3_000.0
+    for _ in range(4):
+        driver.round(link_us=200.0)
+    assert driver.policy._rates.link_us == 200.0
 
 
 def test_a_drafter_that_is_slow_only_while_it_runs_ahead_is_used_in_turns() -> None:

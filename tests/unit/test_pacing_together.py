@@ -94,6 +94,13 @@ def test_guesses_that_come_during_a_step_serve_the_next_one() -> None:
     assert plan({1: replace(hopes[1], goes_on=True)}, waiting(1), steps_worth=0.9).take
 
 
+def test_what_is_had_cheaply_after_the_step_is_not_worth_beginning_early_for() -> None:
+    """Guesses that come while a step runs are worth no more than what it costs to wait for a drafter that starts over: nearby, little."""
+    for anew_us, waits in ((0.3 * STEP_US, True), (2.0 * STEP_US, False)):
+        hopes = {1: replace(outlook(8, 0.5 * STEP_US, 100.0, right=0.7), goes_on=True, burst=8, anew_us=anew_us)}
+        assert bool(plan(hopes, waiting(1), steps_worth=2.4).take) is not waits, anew_us
+
+
 def test_a_tail_that_comes_just_behind_the_step_is_waited_for_and_one_that_comes_late_is_not() -> None:
     """Its drafter started over one token ago. A step now would be over long after it has come, and could not use it."""
     for next_in_us, waits in ((0.1 * STEP_US, True), (0.25 * STEP_US, True), (0.6 * STEP_US, False), (0.9 * STEP_US, False)):

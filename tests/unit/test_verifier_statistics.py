@@ -118,6 +118,28 @@ def test_the_way_to_a_drafter_is_half_of_what_its_answer_takes() -> None:
     assert session.statistics.link_us == 3_000.0, "what it guessed on is no answer to anything"
 
 
+def test_a_token_that_was_under_way_is_no_distance() -> None:
+    """It takes the drafter longer now and nothing another time; more than a token is a queue, and as far away as the rest."""
+    stats = SessionStatistics(draft_us_per_token=1_000.0)
+    for busy_us, one_way_us in ((0, 2_000.0), (800, 1_600.0), (5_000, 1_500.0), (-700, 2_000.0)):
+        stats._num_answers = 0
+        stats.count_answer(4_000, busy_us)
+        assert stats.link_us == one_way_us, busy_us
+
+
+def test_a_tail_says_when_its_drafter_was_heard_of_unless_it_paused() -> None:
+    session = drafted_session()
+    assert session.view(50_000).heard_us == session.statistics.heard_us
+    session.step(RoundPlanned(8, 8, 10_000))
+    session.step(RoundVerified(Verdict((), 7, bonus=False), 1000, 20_000))
+    session.step(answer_at(30_000, tree_id=1, draft_us=4_000, first_node=0))
+    assert session.view(50_000).heard_us == 30_000
+    event = answer_at(40_000, tree_id=1, draft_us=4_000, first_node=1)
+    assert isinstance(event.frame, Tail)
+    session.step(dataclasses.replace(event, frame=dataclasses.replace(event.frame, end=TailEnd.CONFIDENCE)))
+    assert session.view(50_000).heard_us == 0
+
+
 def answer_at(now_us: int, tree_id: int, draft_us: int, first_node: int) -> DrafterFrameArrived:
     """A tail of one guess for the text 1, 2, 3, 4, 7; by its own clock it was a second on its way."""
     places = np.array([first_node], np.int32), np.array([first_node - 1], np.int32)

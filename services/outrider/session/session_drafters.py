@@ -274,11 +274,13 @@ class SessionDrafters:
         interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us + tail.hedge_us)
         num_levels = link.newest_levels if fate is TailFate.JOINED else 0
         stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us, first_us=tail.first_us)
+        stats.heard_us = now_us if tail.end is TailEnd.MORE else 0
         if fate is TailFate.JOINED and interval.draft_us:
             stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE and num_levels > 0)
         asked_us = link.asked.take(tail.base) if fate is TailFate.JOINED and tail.first_node == 0 else None
         if asked_us is not None and tail.draft_us:
-            stats.count_answer(now_us - asked_us - tail.draft_us)
+            heard_us = asked_us + (now_us - interval.end_us)  # as long on the way as the tail
+            stats.count_answer(now_us - asked_us - tail.draft_us, interval.begin_us - heard_us)
         if fate is TailFate.FOREIGN:
             return self._reopen(link, now_us)
         if fate is TailFate.GAP:

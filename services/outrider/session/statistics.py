@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.session.acceptance_shift import AcceptanceShift
 from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_RATE = 1 / 32
 PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
+SETTLED_TESTS = 24  # guesses judged before a change is looked for: until then the estimate is quick, and the prior no evidence
 PAUSE_RATE = 1 / 32
 TESTS_TO_REMEMBER = 16  # guesses judged: a session with fewer says that much less about the next
 MEMORY = 1 / 4
@@ -70,7 +72,8 @@ class SessionStatistics:
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
     confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
-    less their drafting, and until that was measured from the end of drafting to the arrival.
+    less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
+    heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
@@ -104,8 +107,11 @@ class SessionStatistics:
     continue_prob: float = DraftPriors.continue_prob
     link_us: float = 0.0
     step_overhead_us: float = 0.0
+    heard_us: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    _num_alike: int = 0  # guesses judged since their acceptance last changed
+    _shift: AcceptanceShift = field(default_factory=AcceptanceShift)
     _num_answers: int = 0
     _num_draft_times: int = 0
     _num_pause_tests: int = 0
@@ -185,10 +191,11 @@ class SessionStatistics:
             rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
             self.continue_prob += rate * (goes_on - self.continue_prob)
 
-    def count_answer(self, away_us: int) -> None:
-        """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways, all hand-overs and
-        a token that was under way. Unlike one way by two clocks, this is what a round that waits for it waits for."""
-        one_way_us = max(0, away_us) / 2.0
+    def count_answer(self, away_us: int, busy_us: int = 0) -> None:
+        """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways and all hand-overs.
+        Unlike one way by two clocks, this is what a round that waits for it waits for. busy_us: of it, until it began to guess anew; what
+        a token takes of that was one under way, which is no distance: another time it is less."""
+        one_way_us = max(0.0, away_us - min(max(0.0, busy_us), self.draft_us_per_token)) / 2.0
         self.link_us = _followed(self.link_us, one_way_us, LINK_RATE) if self._num_answers else one_way_us
         self._num_answers += 1
 
@@ -277,12 +284,15 @@ class SessionStatistics:
         return hope + FALL_OF_HOPE * min(1.0, self.num_tested / TESTS_TO_DOUBT) * (self.acceptance - hope)
 
     def _count_tests(self, outcomes: list[float]) -> None:
-        acceptance, num_tested = self.acceptance, self.num_tested
+        acceptance, num_alike = self.acceptance, self._num_alike
         for outcome in outcomes:
-            num_tested += 1
-            rate = 1.0 / (PRIOR_TESTS + num_tested)
+            num_alike += 1
+            rate, before = 1.0 / (PRIOR_TESTS + num_alike), acceptance
             acceptance += (rate if rate > ACCEPTANCE_RATE else ACCEPTANCE_RATE) * (outcome - acceptance)
-        self.acceptance, self.num_tested = acceptance, num_tested
+            if num_alike > SETTLED_TESTS and (changed := self._shift.rate_after(before, right=outcome > 0.0)) is not None:
+                acceptance, num_alike = changed
+        self.acceptance, self._num_alike = acceptance, num_alike
+        self.num_tested += len(outcomes)
 
 
 def _weight(num_tests: int) -> float:

@@ -21,6 +21,7 @@ from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
+from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -40,8 +41,9 @@ PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so m
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 FIRST_LEN = 4
-FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
-FIRST_TESTS = 8  # guesses judged before the model is asked for the first time
+FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
+FIRST_TESTS = 8  # guesses judged before the model is asked for the first time, or
+FIRST_ROUNDS = 4  # rounds in which some were: who is wrong at once in each of them has said enough, and far away each costs three steps
 MAX_FIRST_TOKENS = 24
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 # An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
@@ -72,11 +74,13 @@ class AdaptivePacing:
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
         self._pace = Pace.SERIAL
         self._taught = False
+        self._num_first_tests = self._num_first_rounds = 0
         self._rates = PaceRates()
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
+        self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -92,6 +96,7 @@ class AdaptivePacing:
             self._look(view)
         view = self._with_lookups(view)
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
+            self._excess_us = 0.0
             take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
             return PacingPlan(take, None, "verify", PLAIN_REPEATS)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
@@ -101,7 +106,11 @@ class AdaptivePacing:
         if going:
             plan = marked(plan, going.__contains__)
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
-        self._note_expected(plan, view, cost)
+        self._note_excess(plan, cost)
+        if plan.take:
+            self._note_promises(plan, view, cost)
+        else:
+            self._note_waits(plan, view)
         return plan
 
     def _goes_without(self, session: SessionView) -> bool:
@@ -196,9 +205,10 @@ class AdaptivePacing:
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
         goes_on = course.pace is Pace.AHEAD
         burst = self.flush_len(session) if goes_on else max(1, wanted)
-        next_us, num_behind = self._next_tail(own, session, burst, draft_us)
+        times = TailTimes(draft_us, burst, self._rates.link_us, self._rates.start_us)
+        next_us, num_behind = next_tail(session, times, self._now_us, (own.restart_us, own.restart_len))
         to_come = right * session.continue_prob
-        return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind)
+        return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind, times.anew_us)
 
     def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
@@ -207,20 +217,6 @@ class AdaptivePacing:
         wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
         in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
         return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
-
-    def _next_tail(self, own: RememberedSession, session: SessionView, burst: int, draft_us: float) -> tuple[float, int]:
-        """When the next tail with guesses beyond the truth is expected, and the tokens that it must have foreseen. A drafter that starts
-        over sends one once it has heard, and its first guesses are for what was decoded meanwhile; one that was heard of sends one after
-        another. One that is late may be late as long again."""
-        tail_us = burst * draft_us
-        if session.following and session.depth:
-            return self._now_us + tail_us, 0
-        away_us = 2.0 * self._rates.link_us + self._rates.start_us
-        heard_us, num_behind = session.waiting_since_us + away_us, 0
-        if session.following:
-            heard_us, num_behind = own.restart_us + away_us, session.committed_len - own.restart_len
-        expected_us = heard_us + (num_behind // burst + 1) * tail_us
-        return max(expected_us, 2.0 * self._now_us - expected_us), num_behind
 
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
@@ -251,22 +247,34 @@ class AdaptivePacing:
         far = ahead.tokens_per_us if not ahead.waits_for_none else speed_to_end(quick[Pace.AHEAD], ahead.tokens_per_us, num_left(session))
         return max(far, *(course.tokens_per_us for course in courses[Pace.SERIAL])) <= least
 
-    def _note_expected(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
-        """What the rounds of this step should take. It may hold more guesses than the courses ask for, where that pays: it is longer than
-        they promise, and keeps the promise; or fewer, or leave some out: that it is quick is no merit of theirs."""
-        taken = [(part, self._sessions.known(part.session)) for part in plan.take]
+    def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
+        """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
+        taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
         if not taken:
             return
-        step_us = cost.verify_us(sum(part.num_rows for part, _ in taken))
-        excess_us = max(0.0, step_us - cost.verify_us(sum(1 + own.course.hit_len for _, own in taken)))
-        guessed = {session.session: session.num_nodes for session in view.sessions}
-        for part, own in taken:
-            course = own.course
-            if course.waits_for_none:
-                own.expected_us = step_us + self._rates.overhead_us + (course.hit_wait_us if part.max_nodes else course.miss_wait_us)
-            else:
-                own.expected_us = course.round_us + excess_us if course.round_us else 0.0
-            own.falls_short = part.max_nodes < min(max(guessed[part.session], 1), course.miss_len)
+        num_rows = sum(part.num_rows for part, _ in taken)
+        usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
+        self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
+
+    def _note_waits(self, plan: PacingPlan, view: StepView) -> None:
+        """How long a wait was first chosen to be, for what it brings: such a round is longer than the course says, and no worse. In turns
+        a plan says when it gives up, which is no choice."""
+        for session in view.sessions:
+            own = self._sessions.known(session.session)
+            if plan.wake_us is not None and not own.chosen_wait_us and own.course.pace is Pace.AHEAD:
+                own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
+
+    def _note_promises(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
+        """What the courses promise of this step, by whether the drafters follow (everybody waits for the last); and parts without guesses
+        where the course promises some, or that leave guesses out, for their rows would cost too much."""
+        sessions = {session.session: session for session in view.sessions}
+        step_us = cost.verify_us(sum(part.num_rows for part in plan.take)) + self._rates.overhead_us
+        kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
+        for part in plan.take:
+            own = self._sessions.known(part.session)
+            promised_us = max(own.course.hit_us if is_hit else own.course.miss_us for is_hit in kinds)
+            own.expected_us = max(promised_us, own.chosen_wait_us + step_us) if promised_us else 0.0
+            own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
@@ -278,9 +286,9 @@ class AdaptivePacing:
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
-            took_us = session.waiting_since_us - own.ready_us
+            took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
-            comparable = own.comparable and session.num_uncached == 1 and own.expected_us and own.course.pace is not Pace.PLAIN
+            comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable and took_us > (own.expected_us if own.falls_short else 0.0):
                 self._memory.count(own.course.pace, took_us, own.expected_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
@@ -289,6 +297,7 @@ class AdaptivePacing:
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False
+            own.chosen_wait_us = 0.0
 
     # --- looking for a better course --------------------------------------------------------------------------------------
 
@@ -352,7 +361,10 @@ class AdaptivePacing:
     def _has_seen_enough(self, view: StepView) -> bool:
         """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
         num_tokens = sum(session.committed_len - self._sessions.of(session).begin for session in view.sessions)
-        return num_tokens >= MAX_FIRST_TOKENS or sum(session.num_tested for session in view.sessions) >= FIRST_TESTS
+        num_tested = sum(session.num_tested for session in view.sessions)
+        if num_tested > self._num_first_tests:
+            self._num_first_tests, self._num_first_rounds = num_tested, self._num_first_rounds + 1
+        return num_tokens >= MAX_FIRST_TOKENS or num_tested >= FIRST_TESTS or self._num_first_rounds >= FIRST_ROUNDS
 
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
@@ -361,8 +373,9 @@ class AdaptivePacing:
             own = self._sessions.of(session)
             if self._rates.is_known and not session.num_tested:
                 continue  # its only tail holds the reading of the prompt
-            if session.draft_us_per_token not in (0.0, own.draft_us):
-                own.draft_us = session.draft_us_per_token
+            measured = session.draft_us_per_token, session.link_us
+            if session.draft_us_per_token and measured != own.measured:
+                own.measured = measured
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
         self._rates.observe(fresh)
 

@@ -69,7 +69,8 @@ class SessionView:
     lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
     num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
-    among num_nodes.
+    among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
+    nothing is known.
     """
 
     session: int
@@ -99,6 +100,7 @@ class SessionView:
     side_depths: tuple[int, ...] = ()
     expected_left: float = 0.0
     hope: float = FIRST_HOPE
+    heard_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,11 @@ class RememberedSession:
     committed_len: int
     ready_us: int = 0  # of its newest commit
     comparable: bool = False  # the round under way is an ordinary one
-    expected_us: float = 0.0  # what the round under way should take, by its course and the rows that its step has
+    expected_us: float = 0.0  # what its course promises of the round under way, by whether its drafter follows; 0 = nothing
+    chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
     looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
-    draft_us: float = 0.0  # drafting time of a token when last looked at: the same means nothing was drafted since
+    measured: tuple[float, float] = (0.0, 0.0)  # drafting time of a token and way when last looked at: the same if nothing came since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
     looked_at: float = -1.0

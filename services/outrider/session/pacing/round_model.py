@@ -40,10 +40,10 @@ class Pace(Enum):
 
 
 class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass takes six times as long
-    """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, mean time of a round.
+    """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, times of its rounds.
 
     miss_len: guesses to verify when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
-    may guess. miss_wait_us, hit_wait_us: of the mean round of either kind, running ahead.
+    may guess. miss_us, hit_us: rounds of either kind, waits included.
     """
 
     pace: Pace
@@ -51,9 +51,8 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     hit_len: int
     ahead_len: int
     tokens_per_us: float
-    round_us: float
-    miss_wait_us: float = 0.0
-    hit_wait_us: float = 0.0
+    miss_us: float
+    hit_us: float
 
     @property
     def waits_for_none(self) -> bool:
@@ -92,7 +91,7 @@ def measured_rates(
 def plain_course(rates: RoundRates) -> Course:
     """One token a round."""
     round_us = float(rates.step_us[1] + rates.overhead_us)
-    return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us)
+    return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us, round_us)
 
 
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
@@ -101,7 +100,7 @@ def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -
     drafts_us = rates.start_us + _longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
     round_us = drafts_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
     each = zip((emitted / round_us).tolist(), round_us.tolist(), strict=True)
-    return [Course(Pace.SERIAL, at, at, at, *found) for at, found in enumerate(each)][1:]
+    return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us) for at, (speed, took_us) in enumerate(each)][1:]
 
 
 def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:
@@ -180,8 +179,8 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
-    speed, mean_us = float(speeds[miss_len, hit_len]), float(round_us[miss_len, hit_len])
-    return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, speed, mean_us, float(miss_wait_us[miss_len]), float(hit_wait_us[hit_len]))
+    miss_us, hit_us = float(miss_wait_us[miss_len] + step_us[miss_len]), float(hit_wait_us[hit_len] + step_us[hit_len])
+    return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), miss_us, hit_us)
 
 
 def _side_tokens(rates: RoundRates, right: float, sent: _FloatArray, side_share: float) -> _FloatArray:

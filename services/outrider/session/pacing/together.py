@@ -8,6 +8,7 @@ views, the cost of rows and what each session hopes for. Must not know why it ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,8 @@ class Outlook:
     draft_us: what a guess takes. burst: guesses that come together, in a tail. num_behind: tokens decoded since its drafter started over,
     which its next guesses must have foreseen if any of them is to be of use.
     in_turns_until_us: it wants the drafter to rest while its guesses are verified, and the step not to begin
-    before it has what it wants, until then; None = whenever it pays. goes_on: the drafter guesses on while a step runs.
+    before it has what it wants, until then; None = whenever it pays. goes_on: the drafter guesses on while a step runs. anew_us: from a
+    commit that makes its drafter start over to the guesses that come first.
     """
 
     wanted: int
@@ -44,6 +46,7 @@ class Outlook:
     goes_on: bool = False
     burst: int = 1
     num_behind: int = 0
+    anew_us: float = math.inf
 
     @property
     def stands(self) -> float:
@@ -104,8 +107,9 @@ class _Prospect:
         """Of so long a wait, what a drafter that had started over in vain uses to guess anew: it hears of that while it is waited for."""
         return NOT_LOST * (1.0 - self.outlook.stands) * wait_us
 
-    def tokens_after(self, at_us: float, end_us: float) -> float:
-        """What guesses that come while the step runs are expected to add to the next one, if they follow what it finds."""
+    def tokens_after(self, at_us: float, end_us: float, tokens_per_us: float) -> float:
+        """What guesses that come while the step runs are expected to add to the next one, if they follow what it finds. Never more than
+        it would cost the next one to wait for a drafter that starts over: what is had cheaply then is worth little now."""
         if not self.outlook.goes_on or end_us < self.outlook.next_us:
             return 0.0
         num_verified = self._have + self.num_new(at_us)
@@ -114,7 +118,8 @@ class _Prospect:
         if num_left <= 0:
             return 0.0
         right = min(self.outlook.right, _ALMOST_ONE)
-        return float(AFTER_WORTH * self.outlook.stands * right ** (num_verified + 1) * right * (1.0 - right**num_left) / (1.0 - right))
+        worth = min(AFTER_WORTH * right * (1.0 - right**num_left) / (1.0 - right), tokens_per_us * self.outlook.anew_us)
+        return float(self.outlook.stands * right ** (num_verified + 1) * worth)
 
 
 def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], cost: CostCurve, tokens_per_us: float) -> PacingPlan:
@@ -166,10 +171,11 @@ def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: f
 
     def worth(at_us: float) -> float:
         end_us = at_us + cost.verify_us(sum(prospect.rows(at_us) for prospect in prospects))
-        tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us) for prospect in prospects)
+        tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us, own_per_us) for prospect in prospects)
         not_lost_us = sum(prospect.not_lost(at_us - now_us) for prospect in prospects) / len(prospects)
         return tokens - tokens_per_us * (end_us - now_us - not_lost_us)
 
+    own_per_us = tokens_per_us / len(prospects)  # who waits for guesses waits with all the others, mostly for theirs too
     # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.
     over_us = now_us + cost.verify_us(sum(prospect.rows(now_us) for prospect in prospects))
     waiting = [prospect for prospect in prospects if prospect.is_waiting and prospect.comes_by(over_us)]
