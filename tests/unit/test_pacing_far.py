@@ -17,7 +17,14 @@ from fakes_pacing import READY
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.registry import make_pacing
-from outrider.session.pacing.round_model import MAX_SERIAL_LEN, RoundRates, measured_rates, speed_to_end
+from outrider.session.pacing.round_model import (
+    MAX_LEAVE_LEN,
+    MAX_SERIAL_LEN,
+    RoundRates,
+    best_ahead_course,
+    measured_rates,
+    speed_to_end,
+)
 from outrider.session.pacing.silence import MAX_WATCHED, UNHEARD_ANSWERS, Silence
 from outrider.session.statistics import FIRST_PRIORS, DraftPriors, SessionStatistics
 from outrider_bench.simulation.event_loop import DrafterKind, simulate
@@ -152,3 +159,12 @@ def test_hope_rises_with_one_agreeable_session_and_falls_with_several_others() -
     assert hopes[-1] < 0.4
     assert priors_after([True] * 60, known).hope > 0.9
     assert priors_after([], known).hope == known.hope
+
+
+def test_no_more_flows_than_the_drafter_has_leave_for_in_a_way_there_and_back() -> None:
+    """A drafter that is always right and takes no time: sixty-four tokens each forty milliseconds, whatever the target could verify."""
+    course = best_ahead_course(measured_rates(VERIFY, 1, 1.0, 20_000.0, 40.0), 0.9999, 1.0)
+    assert course.waits_for_none
+    assert MAX_LEAVE_LEN / 45_000.0 < course.tokens_per_us < MAX_LEAVE_LEN / 40_000.0
+    near = best_ahead_course(measured_rates(VERIFY, 1, 1.0, 100.0, 40.0), 0.9999, 1.0)
+    assert near.tokens_per_us > 4.0 * course.tokens_per_us

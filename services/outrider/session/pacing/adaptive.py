@@ -26,7 +26,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
+from outrider.session.pacing.round_model import MAX_LEAVE_LEN, Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
@@ -132,7 +132,7 @@ class AdaptivePacing:
             return self._asked(session, PROBE_LEN) if own.probe.is_on else 0
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
-        return min(own.course.ahead_len, 2 * self._bound(session))
+        return min(own.course.ahead_len, MAX_LEAVE_LEN, 2 * self._bound(session))
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""

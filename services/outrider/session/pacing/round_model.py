@@ -22,6 +22,7 @@ from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve
 
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
+MAX_LEAVE_LEN = 64  # tokens beyond a commit: what comes of them is kept for the steps to come, and a session keeps so many nodes at most
 MAX_UNHEARD = 10_000  # rounds; a drafter that far behind is of no use
 HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
 SIDE_WORTH = 0.75  # of what side nodes beside every guess would bring to a step: not all of them are there in time
@@ -65,7 +66,8 @@ class RoundRates:
     """Measured. step_us: of a step in which each session has so many rows, [0] for none, [n] for n. draft_us: per token, all sessions'.
 
     num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
-    round on the verifier's side. start_us: of a draft that begins anew, beside its tokens.
+    round on the verifier's side. start_us: of a draft that begins anew, beside its tokens. leave_len: tokens beyond a commit that a
+    drafter may guess.
     """
 
     num_sessions: int
@@ -74,6 +76,7 @@ class RoundRates:
     link_us: float
     overhead_us: float
     start_us: float = 0.0
+    leave_len: int = MAX_LEAVE_LEN
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
@@ -173,6 +176,11 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
     round_us = waits_us + steps_us
     speeds = tokens / round_us
+    # The drafter has leave for so many beyond what it knows to be the truth: far away that is what flows in a way there and back, unless
+    # rounds without guesses are quicker than that.
+    flow = np.broadcast_to(rates.leave_len / (2.0 * rates.link_us + step_us + hit_wait_us), speeds.shape).copy()
+    flow[0] = np.maximum(flow[0], 1.0 / (step_us[0] + unheard_wait_us))
+    speeds = np.minimum(speeds, flow)
     useful_len = math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     speeds[:, useful_len + 1 :] = 0.0
