@@ -16,6 +16,7 @@ import pytest
 from fakes_pacing import READY
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.round_model import (
     MAX_LEAVE_LEN,
@@ -168,3 +169,39 @@ def test_no_more_flows_than_the_drafter_has_leave_for_in_a_way_there_and_back() 
     assert MAX_LEAVE_LEN / 25_000.0 < course.tokens_per_us < MAX_LEAVE_LEN / 20_000.0
     near = best_ahead_course(measured_rates(VERIFY, 1, 1.0, 100.0, 40.0), 0.9999, 1.0)
     assert near.tokens_per_us > 2.0 * course.tokens_per_us
+
+
+def test_what_running_ahead_brought_is_held_against_its_promise() -> None:
+    record = FarRecord()
+    assert record.factor(2.0) == 1.0
+    for _ in range(200):
+        record.count(1, took_us=900.0, plain_us=500.0)  # one token a round, beside a drafter at work
+    assert 0.55 < 2.0 * record.factor(2.0) < 1.0
+    record.count_plain(5_000)
+    assert record.factor(2.0) > 0.99  # forgotten, and tried again
+
+
+def test_more_than_was_promised_is_no_reason_to_promise_more() -> None:
+    record = FarRecord()
+    for _ in range(50):
+        record.count(10, took_us=900.0, plain_us=500.0)
+    assert record.factor(1.5) == 1.0
+    assert record.factor(0.0) == 1.0
+
+
+class Credulous(AdaptivePacing):
+    """Never asks what came of running ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._far = NoRecord()
+
+
+class NoRecord(FarRecord):
+    def factor(self, promised: float) -> float:
+        return 1.0
+
+
+def test_a_drafter_that_slows_the_target_more_than_it_helps_is_given_up() -> None:
+    where = world(5_000, 0.97, 36)
+    assert of_plain(AdaptivePacing(), where) > of_plain(Credulous(), where) + 0.02

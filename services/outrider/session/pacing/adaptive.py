@@ -18,6 +18,7 @@ from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
@@ -40,6 +41,7 @@ PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
+FAR_STEPS = 4.0  # of the target, there and back: a promise across more is held against what came of it
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time, or
@@ -64,6 +66,8 @@ class AdaptivePacing:
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
         self._memory = PaceMemory()
+        self._far = FarRecord()
+        self._plain_us = 0.0  # of a round without guesses, of all sessions
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
@@ -90,6 +94,7 @@ class AdaptivePacing:
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
+        self._plain_us = view.cost.verify_us(self._num_sessions) + self._rates.overhead_us
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us or self._is_surprised(view):
@@ -294,6 +299,9 @@ class AdaptivePacing:
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain(session.committed_len - own.committed_len)
+                self._far.count_plain(session.committed_len - own.committed_len)
+            elif own.comparable and self._is_far(own.course):
+                self._far.count(session.committed_len - own.committed_len, session.waiting_since_us - own.ready_us, self._plain_us)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False
@@ -380,7 +388,12 @@ class AdaptivePacing:
         self._rates.observe(fresh)
 
     def _worth(self, course: Course) -> float:
-        return course.tokens_per_us * self._memory.factor(course.pace)
+        worth = course.tokens_per_us * self._memory.factor(course.pace)
+        return worth * self._far.factor(worth * self._plain_us) if self._is_far(course) else worth
+
+    def _is_far(self, course: Course) -> bool:
+        """Runs ahead of rounds that wait for nothing, several of which it takes to be heard of."""
+        return course.waits_for_none and 2.0 * self._rates.link_us >= FAR_STEPS * self._step_us
 
     def _drafting_pace(self, gains: dict[Pace, float]) -> Pace:
         """One drafting pace for all: they share the drafter and its cores."""
