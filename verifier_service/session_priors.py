@@ -32,7 +32,7 @@ class SessionPriors:
         )
 
     def _ends_after(self, session: VerifierSession) -> AnswerEnds:
-        num_tokens = session.statistics.num_emitted
+        num_tokens = session.committed_len - session.spec.num_prompt  # those of an earlier verifier too
         if session.finished is None or session.finished.reason is FinishReason.FAILED:
             return self.ends
         return self.ends.after(num_tokens, by_itself=session.finished.reason is not FinishReason.LENGTH)

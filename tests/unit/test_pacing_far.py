@@ -14,13 +14,14 @@ from itertools import pairwise
 import pytest
 
 from fakes_pacing import READY
-from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.adaptive import LEAVE_BOUNDS, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.round_model import (
     MAX_LEAVE_LEN,
     MAX_SERIAL_LEN,
+    Pace,
     RoundRates,
     best_ahead_course,
     measured_rates,
@@ -111,7 +112,7 @@ def test_the_speed_to_the_end_is_that_of_plain_rounds_until_the_drafter_is_heard
 
 
 def silent(session: int, since_us: int) -> SessionView:
-    return replace(READY, session=session, waiting_since_us=since_us, draft_us_per_token=0.0, num_tested=0)
+    return replace(READY, session=session, waiting_since_us=since_us, draft_us_per_token=0.0, num_tested=0, is_drafting=True)
 
 
 def test_silence_is_the_shortest_of_three_answers_in_a_row() -> None:
@@ -205,3 +206,34 @@ class NoRecord(FarRecord):
 def test_a_drafter_that_slows_the_target_more_than_it_helps_is_given_up() -> None:
     where = world(5_000, 0.97, 36)
     assert of_plain(AdaptivePacing(), where) > of_plain(Credulous(), where) + 0.02
+
+
+def test_one_stall_of_the_machine_condemns_nothing() -> None:
+    """A second in one round, of a pace that has kept its promises."""
+    policy = AdaptivePacing()
+    course = best_ahead_course(rates(10_000.0), 0.99, 1.0)
+    policy._rates.observe({Pace.SERIAL: [replace(READY, draft_us_per_token=80.0, link_us=10_000.0, num_tested=50)]})
+    view = StepView((replace(READY, has_drafter=True, num_uncached=1),), VERIFY, 64, READY.waiting_since_us)
+    policy.plan(view)
+    own = policy._sessions.known(READY.session)
+    own.course, own.comparable, own.expected_us = course, True, 1_000.0
+    later = replace(READY, has_drafter=True, num_uncached=1, committed_len=READY.committed_len + 1)
+    later = replace(later, waiting_since_us=own.ready_us + 1_000_000)
+    policy._count(replace(view, sessions=(later,)))
+    assert policy._far.factor(2.0) > 0.85
+
+
+def test_answers_without_a_drafter_say_nothing_of_how_far_it_is() -> None:
+    policy = AdaptivePacing()
+    for number in range(2 * UNHEARD_ANSWERS):
+        alone = replace(silent(number, 1_000), has_drafter=False, is_drafting=False)
+        policy.draft_ahead(alone)
+        policy._silence.observe((replace(alone, waiting_since_us=50_000),))
+        policy._silence.observe(())
+    assert not policy._silence.least_us
+
+
+def test_the_leave_of_short_drafts_is_what_flows() -> None:
+    sessions = (replace(READY, max_draft_len=8),)
+    found = AdaptivePacing()._rates_of(StepView(sessions, VERIFY, 64, READY.waiting_since_us))
+    assert {one.leave_len for one in found.values()} == {LEAVE_BOUNDS * 8}

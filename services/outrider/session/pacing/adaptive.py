@@ -23,11 +23,11 @@ from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.next_tail import TailTimes, next_tail
-from outrider.session.pacing.pace_memory import PaceMemory
+from outrider.session.pacing.pace_memory import MAX_SLOWNESS, PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import MAX_LEAVE_LEN, Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
@@ -42,6 +42,7 @@ PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so m
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 FAR_STEPS = 4.0  # of the target, there and back: a promise across more is held against what came of it
+LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time, or
@@ -137,7 +138,7 @@ class AdaptivePacing:
             return self._asked(session, PROBE_LEN) if own.probe.is_on else 0
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
-        return min(own.course.ahead_len, MAX_LEAVE_LEN, 2 * self._bound(session))
+        return min(own.course.ahead_len, LEAVE_BOUNDS * self._bound(session))
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
@@ -301,7 +302,8 @@ class AdaptivePacing:
                 self._memory.count_plain(session.committed_len - own.committed_len)
                 self._far.count_plain(session.committed_len - own.committed_len)
             elif own.comparable and self._is_far(own.course):
-                self._far.count(session.committed_len - own.committed_len, session.waiting_since_us - own.ready_us, self._plain_us)
+                far_us = min(session.waiting_since_us - own.ready_us, MAX_SLOWNESS * own.expected_us)
+                self._far.count(session.committed_len - own.committed_len, far_us, self._plain_us)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False
@@ -317,7 +319,7 @@ class AdaptivePacing:
         if not self._rates.is_known or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
-        rates = self._seen_rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
+        rates = self._seen_rates = self._rates_of(view)
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
@@ -339,12 +341,17 @@ class AdaptivePacing:
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
 
+    def _rates_of(self, view: StepView) -> dict[Pace, RoundRates]:
+        """What is measured by now, and the leave that drafters have."""
+        leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
+        return {pace: replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in Pace}
+
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
         self._silence.observe(view.sessions)
         if not (least_us := self._silence.least_us):
             return
-        rates = {pace: self._rates.of_rounds(view, pace) for pace in Pace}
+        rates = self._rates_of(view)
         self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
         self._look_at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
         self._sessions.usual = plain = plain_course(rates[Pace.PLAIN])

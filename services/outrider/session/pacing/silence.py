@@ -15,10 +15,11 @@ MAX_WATCHED = 256  # sessions at a time; of more, the others say nothing
 
 @dataclass(slots=True)
 class _Watch:
+    """was_asked: some drafter was at work for it, or may have been; none may be there."""
+
     begin_us: int
     newest_us: int
-    num_tokens: int
-    begin_len: int
+    was_asked: bool = False
 
 
 class Silence:
@@ -35,10 +36,9 @@ class Silence:
         return min(self._unheard_us) if len(self._unheard_us) == UNHEARD_ANSWERS else 0
 
     def asked(self, session: SessionView) -> None:
-        """Its drafter has leave to guess, and has said nothing yet."""
+        """Its drafter, if there is one, has leave to guess, and has said nothing yet."""
         if session.session not in self._watched and len(self._watched) < MAX_WATCHED:
-            at_us = session.waiting_since_us
-            self._watched[session.session] = _Watch(at_us, at_us, 0, session.committed_len)
+            self._watched[session.session] = _Watch(session.waiting_since_us, session.waiting_since_us)
 
     def observe(self, sessions: tuple[SessionView, ...]) -> None:
         """All that are live. Whoever was watched and is not among them has ended."""
@@ -48,10 +48,11 @@ class Silence:
         for handle, watch in list(self._watched.items()):
             session = live.get(handle)
             if session is None:
-                self._unheard_us = [*self._unheard_us, watch.newest_us - watch.begin_us][-UNHEARD_ANSWERS:]
+                if watch.was_asked:
+                    self._unheard_us = [*self._unheard_us, watch.newest_us - watch.begin_us][-UNHEARD_ANSWERS:]
             elif session.draft_us_per_token or session.num_tested:
                 self._unheard_us.clear()
             else:
-                watch.newest_us = session.waiting_since_us
+                watch.newest_us, watch.was_asked = session.waiting_since_us, watch.was_asked or session.is_drafting
                 continue
             del self._watched[handle]
