@@ -16,7 +16,7 @@ echo "setup: installing what constraints.txt pins into .venv (a minute or two th
 # Some machines forbid bytecode by environment; then every process would compile torch and us anew. These imports write what is used most.
 PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import torch, transformers, grpc, rich.console, jinja2.sandbox, pytest, scipy.stats, hypothesis
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
-import drafter_service.__main__, pair_service.__main__, outrider.cli.__main__, outrider.coordinator.__main__, outrider.gateway.__main__
+import drafter_service.__main__, pair_service.__main__, machine_service.__main__, outrider.cli.__main__, outrider.coordinator.__main__, outrider.gateway.__main__
 import outrider.engine.int8_reference, outrider.engine.lean_engine, prometheus_client.exposition, triton.compiler'
 touch "$stamp"
 echo "setup: done in ${SECONDS} s"

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from outrider.engine.contract import Engine
@@ -25,13 +25,20 @@ from verifier_service.settings import VerifierSettings
 SWITCH_INTERVAL_S = 0.0005
 
 
-def run_verifier(settings: VerifierSettings, load_resident: Callable[[], ResidentDrafter] | None = None) -> int:
+LoadResident = Callable[[], ResidentDrafter]
+# What goes on while a started verifier serves, until a signal: it prints the ready line, and ends with the verifier's RPC server stopped.
+Serve = Callable[[VerifierServer, str], Awaitable[None]]
+
+
+def run_verifier(settings: VerifierSettings, load_resident: LoadResident | None = None, serve: Serve | None = None) -> int:
     """Load the target and serve it (serve_engine). load_resident: loads a drafter of this process, in the engine thread."""
-    return serve_engine(settings, lambda: load_engine(settings.engine), load_resident)
+    return serve_engine(settings, lambda: load_engine(settings.engine), load_resident, serve)
 
 
-def serve_engine(settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None = None) -> int:
-    """Serve until a signal. load: in the engine thread.
+def serve_engine(
+    settings: VerifierSettings, load: Callable[[], Engine], load_resident: LoadResident | None = None, serve: Serve | None = None
+) -> int:
+    """Serve until a signal. load: in the engine thread. serve: instead of serving alone, as a member of the fleet it was given.
 
     Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start, 3 when a newer incarnation of it is in the fleet.
     """
@@ -39,7 +46,7 @@ def serve_engine(settings: VerifierSettings, load: Callable[[], Engine], load_re
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     codes: list[int] = []
     try:
-        run_service(_serve(settings, load, load_resident, codes))
+        run_service(_serve(settings, load, load_resident, serve, codes))
     except OutriderError as error:
         print(f"verifier_service: {error}", file=sys.stderr)
         return 2
@@ -47,7 +54,7 @@ def serve_engine(settings: VerifierSettings, load: Callable[[], Engine], load_re
 
 
 async def _serve(
-    settings: VerifierSettings, load: Callable[[], Engine], load_resident: Callable[[], ResidentDrafter] | None, codes: list[int]
+    settings: VerifierSettings, load: Callable[[], Engine], load_resident: LoadResident | None, serve: Serve | None, codes: list[int]
 ) -> None:
     """codes: gets the process's exit code when it is to end for another reason than a signal."""
 
@@ -64,7 +71,10 @@ async def _serve(
     try:
         await server.start()
         with serving_metrics(settings.metrics, server.metrics, server.refresh_metrics) as metrics_url:
-            await _run_announced(server, incarnation, on_superseded, metrics_url)
+            if serve is None:
+                await _run_announced(server, incarnation, on_superseded, metrics_url)
+            else:
+                await serve(server, metrics_url)
     finally:
         await server.stop()
 

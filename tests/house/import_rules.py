@@ -38,6 +38,7 @@ LEVELS = {
     "router_service": 3,
     "outrider_models": 3,
     "pair_service": 4,
+    "machine_service": 4,
     "outrider.cli": 4,
     "outrider_bench": 4,
 }
@@ -49,6 +50,7 @@ SAME_LEVEL = {
     "outrider.rpc": {"outrider.v1"},
     "outrider.drafting": {"outrider.engine", "outrider.store"},
     "outrider.cli": {"outrider_bench"},
+    "machine_service": {"pair_service"},
     "outrider_bench": {"outrider.cli", "pair_service"},
 }
 
@@ -81,6 +83,7 @@ VENDORS: dict[str, set[str]] = {
     "verifier_service": _GRPC | {"numpy", "uvloop"},
     "router_service": _GRPC | {"numpy", "uvloop"},
     "pair_service": set(),
+    "machine_service": set(),
     "outrider_models": _TORCH | {"numpy", "rich"},
     "outrider.cli.checks.card": {"torch"},
     "outrider.cli": _GRPC | {"packaging", "rich", "tokenizers"},

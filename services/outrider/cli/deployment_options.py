@@ -70,6 +70,13 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         f"(auto: together with up to {FEW_CORES} cores, unless the pacing overlaps them or threads are given)",
     )
     group.add_argument(
+        "--gateway-process",
+        choices=(AUTO, TOGETHER, APART),
+        default=AUTO,
+        help="together: the gateway is part of the verifier's process, and no message travels between them; apart: a process of its own "
+        f"(auto: together with up to {FEW_CORES} cores, unless cores are pinned)",
+    )
+    group.add_argument(
         "--metrics-port",
         type=int,
         metavar="BASE",
@@ -139,6 +146,13 @@ def is_together(args: argparse.Namespace) -> bool:
     return args.lent_threads is None and num_cores <= FEW_CORES and takes_turns(num_cores, args.pacing)
 
 
+def is_gateway_inside(args: argparse.Namespace) -> bool:
+    """Whether the gateway is part of the verifier's process."""
+    if args.gateway_process == AUTO:
+        return len(usable_cores()) <= FEW_CORES and not args.pin
+    return bool(args.gateway_process == TOGETHER)
+
+
 def _lends(args: argparse.Namespace) -> bool:
     """Whether the drafter's cores are to be lent: unless the command line says so, only where it leaves the plan to us.
 
@@ -178,6 +192,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         numerics=args.numerics,
         listen=listen,
         together=is_together(args),
+        gateway_inside=is_gateway_inside(args),
         drafter_extra=tuple(args.drafter_arg),
         verifier_extra=(*_sharing_options(args), *args.verifier_arg),
         gateway_extra=tuple(args.gateway_arg),

@@ -6,8 +6,11 @@ Knows how the parts are put together. Must not know the command line.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import grpc
 
 from outrider.exposition.endpoint import serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress
@@ -92,10 +95,11 @@ class Gateway:
         await _close(self._pool, self._coordinators)
 
 
-async def start_gateway(config: GatewayConfig) -> Gateway:
-    """Connect, load, bind, serve. Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's),
-    InvalidRequest (an address)."""
-    pool = VerifierPool(config.verifiers, config.liveness)
+async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.Channel] | None = None) -> Gateway:
+    """Connect, load, bind, serve. channels: to verifiers of this process, by address.
+
+    Raises Unavailable (no verifier in time), ModelRefused (no tokenizer, or not the target's), InvalidRequest (an address)."""
+    pool = VerifierPool(config.verifiers, config.liveness, channels)
     coordinators = Coordinators(config.coordinators, config.coordination) if config.coordinators else None
     metrics = LocalMetrics()
     placing = Placing(coordinators, pool, metrics)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import grpc
@@ -41,9 +41,9 @@ DECODE_WINDOW_BYTES = 16 * 2**10
 class Verifier:
     """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there. num_failures: times
     it was left out. draining: as it or a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under
-    way. liveness: what tells its streams when it is lost."""
+    way. liveness: what tells its streams when it is lost. channel: to one in this process; None connects to the address."""
 
-    def __init__(self, address: str, limits: LivenessLimits | None = None) -> None:
+    def __init__(self, address: str, limits: LivenessLimits | None = None, channel: grpc.aio.Channel | None = None) -> None:
         self.address = address
         self.identity: ModelIdentity | None = None
         self.num_live = 0
@@ -51,7 +51,7 @@ class Verifier:
         self.draining = False
         self.num_missed = 0
         self.num_asking = 0
-        self.channel = open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
+        self.channel = channel or open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
         self.liveness = Liveness(address, self._num_steps, limits or LivenessLimits())
 
@@ -95,12 +95,14 @@ class Verifier:
 
 class VerifierPool:
     """Verifiers in the order of their addresses; construct inside a running event loop. addresses: those that stay, whoever comes and goes;
-    where there are none, `follow` a topology before `connect`."""
+    where there are none, `follow` a topology before `connect`. channels: by address, to those of this process."""
 
-    def __init__(self, addresses: Sequence[str], limits: LivenessLimits | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[str], limits: LivenessLimits | None = None, channels: Mapping[str, grpc.aio.Channel] | None = None
+    ) -> None:
         self._configured = frozenset(addresses)
         self._limits = limits
-        self._verifiers = tuple(Verifier(address, limits) for address in addresses)
+        self._verifiers = tuple(Verifier(address, limits, (channels or {}).get(address)) for address in addresses)
         self._asking: asyncio.Future[list[OutriderError | None]] | None = None
         self._asking_back: dict[Verifier, asyncio.Task[OutriderError | None]] = {}
         self._turn = itertools.count()

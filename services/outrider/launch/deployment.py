@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: one drafter or none, one verifier, one gateway, each a process or the first two together in one.
+"""A whole deployment on this machine: one drafter or none, one verifier, one gateway, each a process, the first two in one, or all in one.
 
 Knows the services' command lines and the order to start and stop them in: all start side by side, since most of a start is each
 process importing and loading for itself; the gateway stops first, so that requests drain before what they need goes away.
@@ -28,7 +28,8 @@ class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen, verifier_listen: addresses of gateway and
     verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, of the layers' matrices. drafter_extra,
     verifier_extra, gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called
-    `verifier`. metrics_port: of the gateway's metrics, the next ones are the verifier's and the drafter's; None: none."""
+    `verifier`. gateway_inside: the gateway is part of the verifier's process, with the drafter unless that is apart. metrics_port: of the
+    gateway's metrics, the next ones are the verifier's and the drafter's; None: none."""
 
     target: str
     draft: str | None
@@ -41,6 +42,7 @@ class DeploymentSpec:
     listen: str | None = None
     verifier_listen: str | None = None
     together: bool = False
+    gateway_inside: bool = False
     drafter_extra: tuple[str, ...] = ()
     verifier_extra: tuple[str, ...] = ()
     gateway_extra: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class Deployment:
     @property
     def gateway(self) -> str:
         """Address of the client API; with its real port once it is ready."""
-        bound = self.ready.get("gateway", {}).get("address")
+        bound = self.ready.get("verifier" if self.spec.gateway_inside else "gateway", {}).get("address")
         return str(bound) if bound else self.spec.listen or self._socket("gateway")
 
     @property
@@ -93,32 +95,31 @@ class Deployment:
         """The services in the order they are started."""
         spec, threads = self.spec, self.spec.threads
         commands: list[ServiceCommand] = []
+        if spec.draft is not None and not spec.together:
+            options = ("--listen", self._socket("drafter"), *metrics_options(spec, "drafter"), *drafter_options(spec, spec.draft))
+            commands.append(self._command("drafter", "drafter_service", options, threads.drafter, threads.drafter_cores))
+        if spec.gateway_inside:
+            options = (*self._verifier_part(), "--", *self._drafter_part(), "--", *self._gateway_part())
+            commands.append(self._command("verifier", "machine_service", options, threads.verifier, threads.verifier_cores))
+            return commands
         if spec.draft is not None and spec.together:
             commands.append(self._command("verifier", "pair_service", self.pair_options(), threads.verifier, threads.verifier_cores))
         else:
-            paired: tuple[str, ...] = ()
-            if spec.draft is not None:
-                options = ("--listen", self._socket("drafter"), *metrics_options(spec, "drafter"), *drafter_options(spec, spec.draft))
-                commands.append(self._command("drafter", "drafter_service", options, threads.drafter, threads.drafter_cores))
-                paired = ("--drafter", self._socket("drafter"))
-            options = (*paired, "--listen", self.verifier, *metrics_options(spec, "verifier"), *verifier_options(spec))
-            commands.append(self._command("verifier", "verifier_service", options, threads.verifier, threads.verifier_cores))
-        gateway: tuple[str, ...] = ("-m", "outrider.gateway", "--verifier", self.verifier, "--listen", self.gateway)
-        gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))  # it starts beside its verifier: one deadline for both, ours
-        if Path(spec.target).is_dir():
-            gateway += ("--model-dir", spec.target)
-        commands.append(
-            ServiceCommand(
-                "gateway", (*gateway, *metrics_options(spec, "gateway"), *spec.gateway_extra), GATEWAY_THREADS, (), spec.environment
-            )
-        )
+            commands.append(self._command("verifier", "verifier_service", self._verifier_part(), threads.verifier, threads.verifier_cores))
+        gateway = (
+            "--verifier",
+            self.verifier,
+            "--verifier-timeout-s",
+            str(START_DEADLINE_S),
+            *self._gateway_part(),
+        )  # one deadline for both
+        commands.append(self._command("gateway", "outrider.gateway", gateway, GATEWAY_THREADS, ()))
         return commands
 
     def pair_options(self) -> tuple[str, ...]:
         """What verifier and drafter would be as one process: pair_service's command line. There must be a draft model."""
         assert self.spec.draft is not None, "there is a draft model"
-        target = (*metrics_options(self.spec, "verifier"), *verifier_options(self.spec))
-        return ("--listen", self.verifier, *target, "--", *drafter_options(self.spec, self.spec.draft))
+        return (*self._verifier_part(), "--", *drafter_options(self.spec, self.spec.draft))
 
     def failures(self) -> dict[str, int]:
         """Services that have ended, with their exit codes."""
@@ -145,6 +146,20 @@ class Deployment:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop(keep_logs=error is not None and not isinstance(error, KeyboardInterrupt))
+
+    def _verifier_part(self) -> tuple[str, ...]:
+        spec = self.spec
+        paired = () if spec.draft is None or spec.together else ("--drafter", self._socket("drafter"))
+        return (*paired, "--listen", self.verifier, *metrics_options(spec, "verifier"), *verifier_options(spec))
+
+    def _drafter_part(self) -> tuple[str, ...]:
+        """Of a drafter in the verifier's process; nothing when there is none."""
+        return drafter_options(self.spec, self.spec.draft) if self.spec.draft is not None and self.spec.together else ()
+
+    def _gateway_part(self) -> tuple[str, ...]:
+        spec = self.spec
+        model = ("--model-dir", spec.target) if Path(spec.target).is_dir() else ()
+        return ("--listen", self.gateway, *model, *metrics_options(spec, "gateway"), *spec.gateway_extra)
 
     def _command(self, name: str, module: str, options: tuple[str, ...], num_threads: int, cores: tuple[int, ...]) -> ServiceCommand:
         return ServiceCommand(name, ("-m", module, *options), num_threads, cores, self.spec.environment)

@@ -54,6 +54,10 @@ class ErrorInterceptor(_ServerInterceptor):
         wrapped = self._handlers[method] = self._wrapped(handler, method)
         return wrapped
 
+    def guarded(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> Behavior:
+        """What grpc is given to call, of any of the four shapes, for calls that come past it."""
+        return self._guarded(handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream, method)
+
     def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
         serializers = {
             "request_deserializer": handler.request_deserializer,

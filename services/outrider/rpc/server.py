@@ -12,9 +12,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,6 +23,8 @@ from grpc_reflection.v1alpha import reflection
 from outrider.errors import InvalidRequest
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
+from outrider.rpc.in_process_call import Behavior
+from outrider.rpc.in_process_channel import InProcessChannel
 from outrider.rpc.interceptor import ErrorInterceptor
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +60,9 @@ class RpcServer:
         for address in addresses:
             check_address("listen", address)
         self._wanted = tuple(addresses)
+        self._limits = limits
+        self._behaviors: dict[str, Behavior] = {}
+        self._in_process: list[InProcessChannel] = []
         self._interceptor = ErrorInterceptor()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs know the threaded servicer only
         self._names: list[str] = []
@@ -83,7 +88,14 @@ class RpcServer:
     def add(self, full_name: str, register: Callable[[Any, Any], None], servicer: object) -> None:
         """Add a service before `start`: its full name (for health and reflection), the generated add_..._to_server, the servicer."""
         register(servicer, self._server)
+        register(servicer, _Methods(self._interceptor, self._behaviors))
         self._names.append(full_name)
+
+    def in_process_channel(self) -> grpc.aio.Channel:
+        """A channel to the services that were added, for callers on this event loop; it ends with the server, or when it is closed."""
+        channel = InProcessChannel(self._behaviors, self._limits.max_concurrent_rpcs)
+        self._in_process.append(channel)
+        return cast(grpc.aio.Channel, channel)
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """A task that is to run as long as the server does."""
@@ -115,6 +127,8 @@ class RpcServer:
             except TimeoutError:
                 _LOG.warning("drain did not end within %g s; cancelling what is left", grace_s)
         await self._server.stop(CLOSE_GRACE_S)
+        for channel in self._in_process:
+            await channel.close()
         for task in self._kept:
             task.cancel()
         await asyncio.gather(*self._kept, return_exceptions=True)
@@ -127,6 +141,23 @@ class RpcServer:
         if address.startswith("unix:"):
             return address
         return f"{address.rpartition(':')[0]}:{port}"
+
+
+class _Methods:
+    """Stands where generated code registers handlers, and keeps what calls them."""
+
+    def __init__(self, interceptor: ErrorInterceptor, behaviors: dict[str, Behavior]) -> None:
+        self._interceptor = interceptor
+        self._behaviors = behaviors
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
+        """The same methods as below, for servers that look them up one by one."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        """Methods by their short names."""
+        for name, handler in handlers.items():
+            method = f"/{service}/{name}"
+            self._behaviors[method] = self._interceptor.guarded(handler, method)
 
 
 async def run_until_signal(
