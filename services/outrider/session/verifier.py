@@ -322,16 +322,17 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
         if self.committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
-        if self._lets_rest(num_judged) or not self._drafters.observe_commit(judged_len):
+        if self._lets_rest() or not self._drafters.observe_commit(judged_len):
             return []
         view = self.view(now_us)
         leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
         effects = self._drafters.commit_frames(num_accepted, verify_us, leave, now_us)
         return effects + self._drafters.open_deferred(now_us) if leave.draft_until > self.committed_len else effects
 
-    def _lets_rest(self, num_judged: int) -> bool:
-        """Whether this commit may pass unnoticed by drafters, none of whose guesses it judged: they observe it with the next one."""
-        self._num_rested = self._num_rested + 1 if not num_judged and self._drafters.are_at_rest else 0
+    def _lets_rest(self) -> bool:
+        """Whether this commit may pass unnoticed by drafters: they observe it with the next one. It judged no guess of theirs, which
+        would stand until they have observed it."""
+        self._num_rested = self._num_rested + 1 if self._drafters.are_at_rest else 0
         return self._num_rested > REST_AFTER and self._num_rested % LEAVE_EVERY > 0
 
     def _grant_credit(self, view: SessionView, now_us: int) -> int:
