@@ -16,9 +16,10 @@ from operator import attrgetter
 
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, num_left, same_course
+from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
+from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
@@ -27,7 +28,7 @@ from outrider.session.pacing.pace_memory import MAX_SLOWNESS, PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, serial_speed, speed_to_end
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
@@ -40,7 +41,6 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
-HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 FAR_STEPS = 4.0  # of the target, there and back: a promise across more is held against what came of it
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
 FIRST_LEN = 4
@@ -73,6 +73,7 @@ class AdaptivePacing:
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
         self._hedge_worth = HedgeWorth()
+        self._first_asking = FirstAsking()
         self._silence = Silence()  # watched until anything is measured
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
@@ -129,7 +130,13 @@ class AdaptivePacing:
         if not session.max_draft_len:
             return 0
         own = self._sessions.of(session)
+        if session.committed_len < own.asked_from:
+            return 0
         if not session.num_tested and session.committed_len == own.begin:
+            if self._seen_rates is not None and not own.is_met and self._first_asking.is_later():
+                own.asked_from, own.course = own.begin + LATER, plain_course(self._seen_rates[Pace.PLAIN])
+                return 0
+            own.is_met = True
             own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)
             # While the target reads the prompt: the cheapest of all probes.
             return 0 if own.hopeless else self._asked(session, FIRST_LEN)
@@ -240,20 +247,7 @@ class AdaptivePacing:
             own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless)
 
     def _is_hopeless(self, session: SessionView) -> bool:
-        """Guesses come from so far that they would not pay if they cost nothing, on a text that suits the drafter. What drafts took and
-        how often they were right before is no reason: the next text may be another kind, and who is not asked is not measured."""
-        if self._seen_rates is None:
-            return False
-        quick = {pace: replace(rates, draft_us=1.0, start_us=0.0) for pace, rates in self._seen_rates.items()}
-        right, least = max(HOPELESS, session.hope, session.acceptance), (1.0 + START_GAIN) * plain_course(quick[Pace.PLAIN]).tokens_per_us
-        if serial_speed(quick[Pace.SERIAL], right, min(PROBE_LEN, self._longest)) > least:
-            return False  # one way that pays is enough, and most drafters are near
-        courses = courses_of(quick, (Pace.SERIAL,) if session.takes_turns else (Pace.SERIAL, Pace.AHEAD), self._longest, right, 1.0, 0.0)
-        speeds = [course.tokens_per_us for course in courses[Pace.SERIAL]]
-        for ahead in courses.get(Pace.AHEAD, ()):
-            speed = ahead.tokens_per_us
-            speeds.append(speed_to_end(quick[Pace.AHEAD], speed, num_left(session)) if ahead.waits_for_none else speed)
-        return max(speeds) <= least
+        return self._seen_rates is not None and is_too_far(self._seen_rates, session, self._longest, PROBE_LEN, START_GAIN)
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
@@ -337,7 +331,8 @@ class AdaptivePacing:
                 gains[pace] += max(self._worth(best), self._worth(found[key][Pace.PLAIN][0]))
         drafting = self._drafting_pace(gains)
         for session, courses in looks:
-            self._choose(session, courses, drafting)
+            if session.committed_len >= self._sessions.known(session.session).asked_from:
+                self._choose(session, courses, drafting)
         courses_now = [self._sessions.known(session.session).course for session in view.sessions]
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
@@ -419,6 +414,8 @@ class AdaptivePacing:
         drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
         least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
         best = drafted if self._worth_to_end(session, drafted) > (1.0 + least_gain) * self._worth(plain) else plain
+        if session.num_tested and (own.looked_untested or best.pace is not Pace.PLAIN):
+            self._first_asking.judged(drafts=best.pace is not Pace.PLAIN)
         if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
             own.probe.stop(session)
             if best.pace is not Pace.PLAIN:

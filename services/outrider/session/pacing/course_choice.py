@@ -6,12 +6,23 @@ Must not know what was achieved, nor what is remembered of sessions.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from outrider.session.pacing.contract import SessionView, StepView
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
+from outrider.session.pacing.round_model import (
+    Course,
+    Pace,
+    RoundRates,
+    best_ahead_course,
+    plain_course,
+    serial_courses,
+    serial_speed,
+    speed_to_end,
+)
 
 # A session that was hardly tested is hoped to be an agreeable one: only who guesses learns.
 HOPEFUL_TESTS = 4
+HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 
 
 def hoped_acceptance(session: SessionView) -> float:
@@ -53,3 +64,18 @@ def same_course(course: Course, among: list[Course]) -> Course | None:
 def num_left(session: SessionView) -> float:
     """Tokens to expect of the rest of an answer, at least one."""
     return max(1.0, session.expected_left or session.remaining)
+
+
+def is_too_far(rates: dict[Pace, RoundRates], session: SessionView, longest: int, probe_len: int, least_gain: float) -> bool:
+    """Guesses come from so far that they would not pay if they cost nothing, on a text that suits the drafter. What drafts took and how
+    often they were right before is no reason: the next text may be another kind, and who is not asked is not measured."""
+    quick = {pace: replace(one, draft_us=1.0, start_us=0.0) for pace, one in rates.items()}
+    right, least = max(HOPELESS, session.hope, session.acceptance), (1.0 + least_gain) * plain_course(quick[Pace.PLAIN]).tokens_per_us
+    if serial_speed(quick[Pace.SERIAL], right, min(probe_len, longest)) > least:
+        return False  # one way that pays is enough, and most drafters are near
+    courses = courses_of(quick, (Pace.SERIAL,) if session.takes_turns else (Pace.SERIAL, Pace.AHEAD), longest, right, 1.0, 0.0)
+    speeds = [course.tokens_per_us for course in courses[Pace.SERIAL]]
+    for ahead in courses.get(Pace.AHEAD, ()):
+        speed = ahead.tokens_per_us
+        speeds.append(speed_to_end(quick[Pace.AHEAD], speed, num_left(session)) if ahead.waits_for_none else speed)
+    return max(speeds) <= least

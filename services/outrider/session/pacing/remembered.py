@@ -36,6 +36,8 @@ class RememberedSession:
     restart_len: int = 0
     looked_at: float = -1.0
     looked_untested: bool = True
+    is_met: bool = False  # its drafter was asked as it began
+    asked_from: int = 0  # committed length from which its drafter is asked
     num_hedged: int = 0  # commits in a row with leave for side branches; negative: without
     hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay

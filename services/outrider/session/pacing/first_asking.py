@@ -1,0 +1,35 @@
+"""When the drafter of a new session is asked for the first time: at once, unless the sessions before found nothing in it.
+
+Finding out costs a short answer as much as guesses bring a long one: the drafter reads the prompt, and a round or two verify what is wrong.
+Where several sessions in a row went without after their first guesses, the next ones are not asked before they have decoded a while
+plainly; one in a few is all the same, so that another kind of text is noticed. Source: our own. Must not know views, courses or why
+guesses did not pay.
+"""
+
+from __future__ import annotations
+
+from outrider.session.pacing.probing import PROBE_AFTER
+
+NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
+AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
+LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: as many as between two probes
+
+
+class FirstAsking:
+    """Of all sessions of a policy."""
+
+    def __init__(self) -> None:
+        self._num_against = 0
+        self._num_later = 0  # new sessions since the newest that was asked at once
+
+    def judged(self, *, drafts: bool) -> None:
+        """A session's first guesses were judged, and it goes on with guesses or without; or one that went without has begun with them."""
+        self._num_against = 0 if drafts else self._num_against + 1
+
+    def is_later(self) -> bool:
+        """Whether the session that now begins is asked later; once for each."""
+        self._num_later += 1
+        if self._num_against < NUM_AGAINST or self._num_later >= AT_ONCE_EVERY:
+            self._num_later = 0
+            return False
+        return True

@@ -1,0 +1,101 @@
+"""New sessions after texts that guesses were no good for: most are asked later, some at once, and one agreeable session ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fakes_pacing import NOW_US, READY
+from outrider.session.pacing.adaptive import FIRST_LEN, LOOK_EVERY_US, AdaptivePacing
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, NUM_AGAINST, FirstAsking
+
+COST = CostCurve(((1, 400.0), (4, 600.0), (32, 2400.0)))
+NUM_PROMPT = 10
+
+
+class Traffic:
+    """Sessions one after another at one policy, each of a few rounds; their drafter is quick, and right with the given chance."""
+
+    def __init__(self) -> None:
+        self.policy = AdaptivePacing()
+        self.now_us = NOW_US
+        self._num_sessions = 0
+
+    def begins(self) -> SessionView:
+        """The next session, its drafter just met."""
+        self._num_sessions += 1
+        self.now_us += LOOK_EVERY_US
+        measured = {"draft_us_per_token": 150.0, "link_us": 60.0, "hope": 0.7, "acceptance": 0.6}
+        return replace(READY, session=self._num_sessions, committed_len=NUM_PROMPT, takes_turns=True, **measured)  # type: ignore[arg-type]
+
+    def leave(self, session: SessionView) -> int:
+        return self.policy.draft_ahead(session)
+
+    def answers(self, acceptance: float, num_rounds: int = 8) -> int:
+        """One whole session, judged from its second round on if it is asked; the leave that it began with."""
+        session = self.begins()
+        leave = self.leave(session)
+        for at in range(num_rounds):
+            self.now_us += 500
+            tested = 2 * at if leave else 0
+            share = acceptance if tested else session.acceptance
+            grown = {"committed_len": NUM_PROMPT + at, "num_tested": tested, "acceptance": share, "waiting_since_us": self.now_us}
+            session = replace(session, has_drafter=leave > 0, **grown)  # type: ignore[arg-type]
+            self.policy.plan(StepView((session,), COST, 64, self.now_us))
+        return leave
+
+
+def test_a_few_disagreeable_sessions_are_chance_and_more_are_a_reason_to_wait() -> None:
+    asking = FirstAsking()
+    for _ in range(NUM_AGAINST):
+        assert not asking.is_later()
+        asking.judged(drafts=False)
+    later = [asking.is_later() for _ in range(4 * AT_ONCE_EVERY)]
+    assert later.count(False) == 4
+    assert all(later[at] or at % AT_ONCE_EVERY == AT_ONCE_EVERY - 1 for at in range(len(later)))
+    asking.judged(drafts=True)
+    assert not asking.is_later()
+
+
+def test_after_disagreeable_texts_most_drafters_are_not_asked_at_once() -> None:
+    traffic = Traffic()
+    asked = [traffic.answers(0.05) for _ in range(2 * NUM_AGAINST)]
+    assert asked[:NUM_AGAINST] == [FIRST_LEN] * NUM_AGAINST
+    assert 0 < asked[NUM_AGAINST:].count(0) < NUM_AGAINST
+
+
+def test_who_was_not_asked_decodes_plainly_and_is_asked_later() -> None:
+    traffic = Traffic()
+    while traffic.answers(0.05):
+        assert traffic.now_us < NOW_US + 100 * LOOK_EVERY_US
+    session = traffic.begins()
+    while traffic.leave(session):
+        session = traffic.begins()
+    asked_at: int | None = None
+    for num in range(1, 4 * LATER):
+        traffic.now_us += 500
+        session = replace(session, committed_len=NUM_PROMPT + num, waiting_since_us=traffic.now_us, has_drafter=False)
+        plan = traffic.policy.plan(StepView((session,), COST, 64, traffic.now_us))
+        assert (len(plan.take), plan.take[0].max_nodes) == (1, 0), "nobody waits for a drafter that was not asked"
+        if traffic.leave(session) and asked_at is None:
+            asked_at = num
+    assert asked_at is not None
+    assert asked_at >= LATER
+
+
+def test_one_agreeable_session_and_everybody_is_asked_again() -> None:
+    traffic = Traffic()
+    while traffic.answers(0.05):
+        assert traffic.now_us < NOW_US + 100 * LOOK_EVERY_US
+    while not traffic.answers(0.95, num_rounds=20):
+        assert traffic.now_us < NOW_US + 200 * LOOK_EVERY_US
+    assert [traffic.answers(0.95) > 0 for _ in range(AT_ONCE_EVERY)] == [True] * AT_ONCE_EVERY
+
+
+def test_a_session_is_asked_about_once_however_many_drafters_it_meets() -> None:
+    traffic = Traffic()
+    for _ in range(NUM_AGAINST):
+        traffic.answers(0.05)
+    session = traffic.begins()
+    answers = {traffic.leave(session) for _ in range(2 * AT_ONCE_EVERY)}
+    assert len(answers) == 1
