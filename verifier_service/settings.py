@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
@@ -62,7 +63,8 @@ class DraftDefaults:
 class VerifierSettings:
     """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context.
     max_queue_ms: a request that would wait longer for its first step is refused; 0: none is. stream_interval_ms: of a sample's messages at
-    least, but for the first and the last; 0: a message each round."""
+    least, but for the first and the last; 0: a message each round. explain_plans: the file that every plan of a step is explained in; None:
+    none is."""
 
     engine: EngineConfig
     listen: str
@@ -78,6 +80,7 @@ class VerifierSettings:
     membership: Membership = NO_FLEET
     metrics: MetricsAddress = NOWHERE
     sharing: SharingSettings = NO_SHARING
+    explain_plans: Path | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -142,6 +145,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         membership=membership_from(given),
         metrics=metrics_address_from(given),
         sharing=sharing_from(given),
+        explain_plans=given.explain_plans,
     )
     settings.check()
     return settings
@@ -193,6 +197,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
+    explained = "add a line of JSON to FILE for every plan of a step: what was chosen, what else was weighed, and why; 128 MiB at most"
+    add("--explain-plans", type=Path, metavar="FILE", help=explained)
     add_membership_options(parser)
     add_metrics_options(parser)
     add_sharing_options(parser)

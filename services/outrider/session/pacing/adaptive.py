@@ -14,10 +14,12 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
+from outrider.session.pacing.adaptive_choice import Looks, Weighing
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
@@ -77,6 +79,7 @@ class AdaptivePacing:
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
+        self._looks: Looks = ()  # the newest look's, for who asks why
         self._pace = Pace.SERIAL
         self._taught = False
         self._num_first_tests = self._num_first_rounds = 0
@@ -118,6 +121,11 @@ class AdaptivePacing:
         else:
             self._note_waits(plan, view)
         return plan
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """By what was weighed at the newest look; looks at nothing anew."""
+        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        return Weighing(self._looks, self._sessions, self._rates, self._by_lookup, self._worth_to_end).explain(self.name, view, plan, cost)
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
@@ -323,6 +331,7 @@ class AdaptivePacing:
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
+        self._looks = looks
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
@@ -418,7 +427,7 @@ class AdaptivePacing:
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
-        own.course, own.looked_at = best, session.acceptance
+        own.before, own.course, own.looked_at = own.course, best, session.acceptance
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
         """What a course is worth in what is left of the answer. A drafter at work is on its way to be heard of."""
