@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from outrider.engine.config import WeightFormat
@@ -27,6 +29,11 @@ def test_the_draft_length_is_a_number_or_found_by_measuring() -> None:
 def test_guesses_come_from_the_text_itself_unless_told_otherwise() -> None:
     assert parsed().draft.lookup
     assert not parsed("--no-lookup").draft.lookup
+
+
+def test_plans_are_explained_where_a_file_is_named() -> None:
+    assert parsed().explain_plans is None
+    assert parsed("--explain-plans", "plans.jsonl").explain_plans == Path("plans.jsonl")
 
 
 def test_prompts_share_what_was_read_unless_told_otherwise() -> None:

@@ -48,6 +48,8 @@ class Weighing:
         better = [one for one in weighed if self.worth(session, one) > self.worth(session, own.course)]
         rejected = sorted(others if looked_up is None else (*others, looked_up), key=_speed, reverse=True)
         kept = bool(better) and own.before is not None and own.before.pace is own.course.pace
+        # Guesses from the text must promise a good deal more than the course to be begun with.
+        kept = kept or (looked_up is not None and chosen.tokens_per_us is not None and _speed(looked_up) > chosen.tokens_per_us)
         return Choice(chosen, tuple(rejected), self._why(session, own, better, kept=kept), kept)
 
     def estimates_of(self, session: SessionView) -> Estimates:
