@@ -15,6 +15,7 @@ from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_opt
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
+from outrider.types.frames import MAX_SVIP_THRESHOLD
 from outrider.types.identity import Numerics
 from verifier_service.sharing_settings import NO_SHARING, SharingSettings, add_sharing_options, sharing_from
 
@@ -41,6 +42,7 @@ class DraftDefaults:
     max_nodes: int = 64
     tree_width: int = 1
     stop_below: float = 0.4
+    svip_threshold: float = 0.0
     lookup: bool = True
 
     def check(self) -> None:
@@ -57,6 +59,8 @@ class DraftDefaults:
             raise InvalidRequest("--tree-width", f"must be in [1, 8], got {self.tree_width}")
         if not 0.0 <= self.stop_below < 1.0:
             raise InvalidRequest("--stop-below", f"must be in [0, 1), got {self.stop_below}")
+        if not 0.0 <= self.svip_threshold <= MAX_SVIP_THRESHOLD:
+            raise InvalidRequest("--svip-threshold", f"must be in [0, {MAX_SVIP_THRESHOLD:g}], got {self.svip_threshold}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_nodes=given.max_nodes,
         tree_width=given.tree_width,
         stop_below=given.stop_below,
+        svip_threshold=given.svip_threshold,
         lookup=not given.no_lookup,
     )
     settings = VerifierSettings(
@@ -171,6 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")
     add("--tree-width", type=int, default=1, help="children tried per node; 1 is a chain")
     add("--stop-below", type=float, default=0.4, help="drafting pauses when its best next token is less probable than this; 0: never")
+    svip = "drafting pauses behind a guess where sqrt(0.15 * the draft's entropy in nats) exceeds this (SVIP; the paper has 0.3); 0: never"
+    add("--svip-threshold", type=float, default=0.0, metavar="T", help=svip)
     add("--no-lookup", action="store_true", help="take no guesses from a request's own text; the policy 'lookup' is plain decoding then")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
