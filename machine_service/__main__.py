@@ -71,19 +71,21 @@ def main(argv: Sequence[str]) -> int:
     load_resident = None if drafter is None else lambda: DrafterNextDoor(load_drafter(drafter), drafter.limits)
 
     async def serve(server: VerifierServer, metrics_url: str) -> None:
-        await serve_clients(server, settings.gateway)
+        await serve_clients(server, settings.gateway, metrics_url)
 
     return run_verifier(settings.verifier, load_resident, serve)
 
 
-async def serve_clients(server: VerifierServer, config: GatewayConfig) -> None:
-    """A gateway before a started verifier, until a signal. The gateway drains first, for its requests need the verifier."""
+async def serve_clients(server: VerifierServer, config: GatewayConfig, metrics_url: str) -> None:
+    """A gateway before a started verifier, until a signal. The gateway drains first, for its requests need the verifier. metrics_url: where
+    the verifier is scraped, empty for nowhere; the ready line, which is the gateway's, says it as `verifier_metrics`."""
     address = server.rpc.address
     gateway = await start_gateway(replace(config, verifiers=(address,)), {address: server.rpc.in_process_channel()})
-    try:
-        await gateway.run_until_signal()
-    finally:
-        await server.rpc.stop(server.drain, server.settings.grace_s)
+
+    async def drain_verifier(grace_s: float) -> None:
+        await server.rpc.stop(server.drain, grace_s)
+
+    await gateway.run_until_signal({"verifier_metrics": metrics_url} if metrics_url else {}, then=drain_verifier)
 
 
 def _parts(argv: Sequence[str]) -> list[list[str]]:

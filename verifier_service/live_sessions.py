@@ -43,6 +43,7 @@ from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
 from verifier_service.queue_time import QueueTime
+from verifier_service.resident import RESIDENT
 from verifier_service.session_priors import SessionPriors
 from verifier_service.step_planner import StepPlanner
 
@@ -105,7 +106,7 @@ class LiveSessions:
     def connect(self, up: PairUp) -> None:
         """A drafter's stream is up."""
         self._connections[up.drafter] = up.connection
-        self._tell_all(DrafterJoined(up.drafter, monotonic_us()), up.drafter)
+        self._tell_all(_joined(up.drafter), up.drafter)
 
     def disconnect(self, down: PairDown) -> None:
         """A drafter's stream has ended; that of an earlier connection is no news."""
@@ -150,7 +151,7 @@ class LiveSessions:
         self.outgoing.answer(answer, SessionStarted(self._engine.identity.fingerprint))
         for drafter in self._connections:
             if self._may_join(drafter, hosted):
-                self.apply(hosted, DrafterJoined(drafter, monotonic_us()))
+                self.apply(hosted, _joined(drafter))
 
     def _admit(self, answer: AnswerStream, stopping: bool) -> HostedSession:
         """Reserve everything or raise with nothing held."""
@@ -261,3 +262,7 @@ class LiveSessions:
 
 def _is_close(effect: VerifierEffect) -> bool:
     return isinstance(effect, SendToDrafter) and isinstance(effect.frame, Close)
+
+
+def _joined(drafter: str) -> DrafterJoined:
+    return DrafterJoined(drafter, monotonic_us(), takes_turns=drafter == RESIDENT)

@@ -62,10 +62,13 @@ class TargetSteps:
         return self._newest
 
     def _still_holds(self, now_us: int) -> bool:
-        """Whether the newest plan, which took everybody, finds everything as it was but for a token more of each session."""
+        """Whether the newest plan, which took everybody, finds everything as it was but for some more tokens of each session."""
         if len(self._sessions) != len(self._newest.take):
             return False
-        return all(hosted.session.grows_quietly and not hosted.is_left_out(now_us) for hosted in self._sessions)
+        return all(self._grows_quietly(hosted) and not hosted.is_left_out(now_us) for hosted in self._sessions)
+
+    def _grows_quietly(self, hosted: HostedSession) -> bool:
+        return hosted.session.grows_quietly and hosted.session.lookup_promise <= self._newest.least_promise
 
     def _asked(self, now_us: int) -> PacingPlan:
         ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]

@@ -97,7 +97,8 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
     num_cores = len(usable_cores())
     progress = make_console(stderr=True)
     served = []
-    # Both ways of sharing the cores that `outrider up` knows: one process that takes turns, and two, of which one lends to the other.
+    # Both ways of sharing the cores that `outrider up` knows: one process of everything, which takes turns, and one each, where the drafter
+    # lends its cores to the verifier.
     for threads, together in ((plan_threads(num_cores, "serial"), True), (plan_threads(num_cores, "serial", lends=True), False)):
         spec = DeploymentSpec(
             target,
@@ -106,6 +107,7 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
             threads,
             dtype=args.dtype,
             together=together,
+            gateway_inside=together,
             drafter_extra=READ_ALL_PROMPTS,
             verifier_extra=READ_ALL_PROMPTS,
         )

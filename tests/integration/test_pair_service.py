@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from outrider.cli.connection import Connection
-from outrider.cli.starting import await_pair
-from outrider.launch.deployment import Deployment, DeploymentSpec
+from merged_deployments import NUM_TOKENS, Together, deployed, exit_code_of, held, request
+from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
-from outrider.v1 import generation_pb2 as pb
-from outrider.v1 import sampling_pb2, verifier_pb2
 from outrider_models.paths import model_dir
 from verifier_service.resident import RESIDENT
-
-NUM_TOKENS = 48
-PROMPT = tuple(range(20, 60))
-
-
-@dataclass
-class Together:
-    deployment: Deployment
-    gateway: Connection
-    verifier: Connection
 
 
 @pytest.fixture(scope="module")
 def together() -> Iterator[Together]:
     target, draft = str(model_dir("ref-large")), str(model_dir("ref-small"))
-    spec = DeploymentSpec(target, draft, "serial", ThreadPlan(1, 1), numerics="invariant", together=True)
-    with Deployment(spec) as deployment:
-        await_pair(deployment)
-        with Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
-            yield Together(deployment, gateway, verifier)
-
-
-def request(pacing: str, temperature: float) -> pb.GenerateRequest:
-    return pb.GenerateRequest(
-        token_ids=pb.TokenIds(ids=PROMPT),
-        sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=3),
-        max_tokens=NUM_TOKENS,
-        ignore_eos=True,
-        draft=pb.DraftOptions(off=True) if pacing == "off" else pb.DraftOptions(pacing=pacing, max_len=5, stop_below=0.0),
-    )
-
-
-def held(info: verifier_pb2.VerifierServiceGetInfoResponse) -> tuple[int, int]:
-    return info.live.sessions, info.live.kv_blocks_used
+    with deployed(DeploymentSpec(target, draft, "serial", ThreadPlan(1, 1), numerics="invariant", together=True)) as up:
+        yield up
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -104,4 +73,4 @@ def test_it_drains_on_sigterm(together: Together) -> None:
     """Last in this file: nothing answers afterwards."""
     process = together.deployment.processes["verifier"]
     process.signal(signal.SIGTERM)
-    assert process.stop(30.0) == 0
+    assert exit_code_of(process) == 0

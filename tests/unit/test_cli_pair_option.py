@@ -1,4 +1,4 @@
-"""When `outrider up` makes one process of verifier and drafter."""
+"""When `outrider up` makes one process of verifier and drafter, and when the gateway is part of it."""
 
 from __future__ import annotations
 
@@ -57,3 +57,21 @@ def test_given_threads_hold_for_one_process_too(monkeypatch: pytest.MonkeyPatch)
 def test_what_contradicts_one_process_is_refused(monkeypatch: pytest.MonkeyPatch, other: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="--pair"):
         spec(monkeypatch, 2, "--pair", "together", *other)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "options", "inside"),
+    [
+        (2, (), True),
+        (2, ("--draft", "none"), True),
+        (2, ("--pair", "apart"), True),
+        (2, ("--pin",), False),
+        (2, ("--gateway-process", "apart"), False),
+        (8, (), False),
+        (8, ("--gateway-process", "together"), True),
+    ],
+)
+def test_where_few_cores_carry_no_messages_to_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int, options: tuple[str, ...], inside: bool
+) -> None:
+    assert spec(monkeypatch, num_cores, *options).gateway_inside is inside

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from machine_service.__main__ import parse
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.process import ServiceCommand, StartFailed
 from outrider.launch.threads import ThreadPlan
@@ -77,6 +78,41 @@ def test_a_pair_in_one_process_has_both_command_lines() -> None:
         assert "--model draft" in drafter
         assert drafter.endswith("--no-probe")
         assert "--listen" not in drafter
+
+
+class OneService(FakeServices):
+    codes = (SERVES.replace("{}", '{\\"address\\": \\"127.0.0.1:4243\\", \\"service\\": \\"gateway\\"}'),)
+
+
+def test_a_machine_in_one_process_has_all_three_command_lines(tmp_path: Path) -> None:
+    spec = replace(
+        SPEC, target=str(tmp_path), together=True, gateway_inside=True, gateway_extra=("--audit-share", "0.5"), metrics_port=9100
+    )
+    with OneService(spec) as deployment:
+        assert (deployment.drafter, deployment.gateway) == (None, "127.0.0.1:4243")
+        (command,) = Deployment.commands(deployment)
+        assert (command.name, command.arguments[:2]) == ("verifier", ("-m", "machine_service"))
+        settings = parse(command.arguments[2:])
+    assert settings.verifier.engine.model == str(tmp_path) == str(settings.gateway.model_dir)
+    assert settings.drafter is not None
+    assert settings.drafter.engine.model == "draft"
+    assert settings.gateway.audit.share == 0.5
+    assert settings.gateway.verifiers == (settings.verifier.listen,)
+    assert (settings.gateway.metrics.port, settings.verifier.metrics.port) == (9100, 9101)
+
+
+def test_a_gateway_inside_may_have_its_drafter_apart_or_none() -> None:
+    class TwoServices(FakeServices):
+        codes = (SERVES, SERVES)
+
+    with TwoServices(replace(SPEC, gateway_inside=True)) as deployment:
+        drafter, machine = Deployment.commands(deployment)
+        assert (drafter.name, drafter.arguments[1]) == ("drafter", "drafter_service")
+        settings = parse(machine.arguments[2:])
+        assert (settings.drafter, settings.verifier.drafters) == (None, (deployment.drafter,))
+    with OneService(replace(SPEC, draft=None, gateway_inside=True)) as deployment:
+        (machine,) = Deployment.commands(deployment)
+        assert parse(machine.arguments[2:]).drafter is None
 
 
 def test_the_verifier_is_told_what_it_may_be_lent() -> None:

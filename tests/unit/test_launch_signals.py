@@ -31,6 +31,10 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
         LOADS_FOR_EVER + "from pair_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
         ("--model", "nowhere", "--", "--model", "nowhere"),
     ),
+    "machine": (
+        LOADS_FOR_EVER + "from machine_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
+        ("--model", "nowhere", "--", "--model", "nowhere", "--", "--listen", "unix:nowhere"),
+    ),
     "gateway": (
         CONNECTS_FOR_EVER
         + "from outrider.gateway import __main__ as it, verifiers\nverifiers.VerifierPool.connect = connect\nsys.exit(it.main())",

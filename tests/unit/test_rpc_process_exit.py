@@ -26,7 +26,7 @@ logging.warning("the last warning")
 print("the last line", end="")
 exit_at_once(3)
 """
-SERVICES = ("drafter_service", "verifier_service", "pair_service", "outrider.gateway", "outrider.coordinator")
+SERVICES = ("drafter_service", "verifier_service", "pair_service", "machine_service", "outrider.gateway", "outrider.coordinator")
 
 
 def ended(code: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,8 @@ from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.errors import IncompatiblePair
 from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.contract import PacingPlan, StepView
 from outrider.types.frames import Commit, DrafterFrame, VerifierFrame
 from outrider.types.identity import ModelIdentity
 from pair_service.next_door import MAX_MESSAGES, DrafterNextDoor
@@ -81,6 +83,21 @@ def test_its_guesses_are_used_and_nothing_is_held_afterwards(pacing: str) -> Non
             assert all(end.statistics.num_rounds < NUM_TOKENS for end in ends)
         assert not loop.frames, "nothing was handed to the event loop that is for a drafter of this thread"
     assert drafter.num_sessions == 0
+
+
+def test_pacing_hears_that_it_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    plan = AdaptivePacing.plan
+
+    def watched(self: AdaptivePacing, view: StepView) -> PacingPlan:
+        seen.extend(session.takes_turns for session in view.sessions if session.has_drafter)
+        return plan(self, view)
+
+    monkeypatch.setattr(AdaptivePacing, "plan", watched)
+    with looping(next_door()) as loop:
+        ended(loop, loop.open(NUM_TOKENS, "adaptive"))
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("where", ["tell", "work"])

@@ -324,6 +324,28 @@ async def test_plain_steps_pass_unasked_until_a_session_comes() -> None:
     assert loop.scheduler.steps.num_steps / (1 + PLAIN_REPEATS) <= num_asked < loop.scheduler.steps.num_steps / 2
 
 
+@pytest.mark.parametrize("least_promise", [0.0, 100.0])
+async def test_a_plan_is_repeated_over_guesses_from_the_text_that_promise_no_more_than_it_says(least_promise: float) -> None:
+    table = dataclasses.replace(TABLE, period=20)
+    loop = Loop(TableEngine(table, num_blocks=1024))
+    planner = loop.scheduler.steps._planner
+    asked: list[bool] = []
+    ask = planner.plan
+
+    def quiet(views: Sequence[tuple[str, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
+        plan = ask(views, *rest, **named)
+        asked.append(any(view.lookup_rights for _, view in views))
+        take = tuple(dataclasses.replace(part, max_nodes=0, from_lookup=False) for part in plan.take)
+        return PacingPlan(take, None, "verify", PLAIN_REPEATS, least_promise)
+
+    planner.plan = quiet  # type: ignore[method-assign]
+    ended(loop, loop.open(120, "lookup", table, lookup=True))
+    loop.stop()
+    num_steps = loop.scheduler.steps.num_steps
+    assert any(asked), "the text offers guesses"
+    assert len(asked) < num_steps / 3 if least_promise else len(asked) > num_steps / 2
+
+
 async def test_waiting_commits_of_an_answer_merge() -> None:
     request = SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None)
     answer = AnswerStream(request, lambda: None)

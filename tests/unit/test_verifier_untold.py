@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
@@ -63,7 +66,7 @@ def _frames(session: VerifierSession, now_us: int) -> list[VerifierFrame]:
 def test_commits_without_credit_are_held_back_and_told_in_one_frame() -> None:
     pacing = OnDemand(4)
     session = _session(pacing)
-    assert [_decode(session, 100 * at) for at in range(1, 6)] == [[]] * 5
+    assert [_decode(session, 100 * at) for at in range(1, LEAVE_EVERY)] == [[]] * (LEAVE_EVERY - 1)
     pacing.on = True
     (told,) = _decode(session, 600)
     assert told.begin == 3
@@ -71,7 +74,7 @@ def test_commits_without_credit_are_held_back_and_told_in_one_frame() -> None:
     assert told.prefix_hash == session.prefix.hash
     assert told.draft_until == session.committed_len + 4
     (after,) = _decode(session, 700)
-    assert (after.begin, len(after.tokens)) == (9, 1)
+    assert (after.begin, len(after.tokens)) == (3 + LEAVE_EVERY, 1)
 
 
 def test_leave_that_is_taken_back_is_told_at_once() -> None:
@@ -181,7 +184,8 @@ def test_the_end_of_an_answer_tells_a_deferred_drafter_nothing() -> None:
 
 
 def test_only_a_session_that_brings_a_token_at_a_time_grows_quietly() -> None:
-    """So that its plan may be repeated: not with leave out, nor at once, nor where the text offers guesses, nor when a drafter joins."""
+    """So that its plan may be repeated: not with leave out, nor at once, nor when a drafter joins. Where the text offers guesses, it says
+    what they promise."""
     leave, session = OnDemand(4), VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), PlainPacing(), 0)
     leave.on = True
     with_leave = _session(leave)
@@ -194,5 +198,7 @@ def test_only_a_session_that_brings_a_token_at_a_time_grows_quietly() -> None:
     for at in range(REST_AFTER + 3):
         repeating.step(RoundPlanned(64, 0, 100 * at))
         repeating.step(RoundVerified(Verdict((), 5 + at % 2, True), 10, 100 * at + 10))
-    assert repeating.lookup_rights
-    assert not repeating.grows_quietly
+    rights = repeating.lookup_rights
+    assert repeating.lookup_promise == pytest.approx(sum(math.prod(rights[: at + 1]) for at in range(len(rights))))
+    assert repeating.lookup_promise > 0.5
+    assert session.lookup_promise == 0.0

@@ -24,6 +24,7 @@ def start(spec: DeploymentSpec, progress: Console) -> Deployment:
     """Start every service and wait until the pair is connected. Raises StartFailed, IncompatiblePair or Unavailable; nothing runs then."""
     names = f"{_short(spec.target)} + {_short(spec.draft)}" if spec.draft else _short(spec.target)
     where = ", in one process" if spec.together else ""
+    where += ", the gateway in the verifier's" if spec.gateway_inside else ""
     with progress.status(f"starting {names} ({spec.pacing}; {spec.threads.describe()}{where}) ..."):
         deployment = Deployment(spec)
         try:
@@ -65,11 +66,23 @@ def endpoint_table(deployment: Deployment) -> Table:
     if spec.together:
         rows["drafter"] = ("inside the verifier", *rows["drafter"][1:])
         pids["drafter"] = pids["verifier"]
-    if any("metrics" in line for line in deployment.ready.values()):
+    if spec.gateway_inside:
+        pids["gateway"] = pids["verifier"]
+    urls = _metrics_urls(deployment)
+    if urls:
         table.add_column("metrics")
     for name, pid in pids.items():
-        table.add_row(name, *rows[name], pid, str(deployment.ready.get(name, {}).get("metrics", "")))
+        table.add_row(name, *rows[name], pid, urls.get(name, ""))
     return table
+
+
+def _metrics_urls(deployment: Deployment) -> dict[str, str]:
+    """Where services are scraped, by name; a gateway in the verifier's process tells of both."""
+    urls = {name: line.get("metrics") for name, line in deployment.ready.items()}
+    if deployment.spec.gateway_inside:
+        line = deployment.ready["verifier"]
+        urls |= {"gateway": line.get("metrics"), "verifier": line.get("verifier_metrics")}
+    return {name: str(url) for name, url in urls.items() if url}
 
 
 def _kept(dtype: str, weights: str) -> str:

@@ -6,6 +6,7 @@ Knows how the parts are put together. Must not know the command line.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from outrider.gateway.servicer import SERVICE_NAME, GenerationServicer
 from outrider.gateway.tokenizer import ModelTokenizer, load_tokenizer
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import REFRESH_S, VerifierPool
-from outrider.rpc.server import RpcServer, ServerLimits, run_until_signal
+from outrider.rpc.server import NOTHING_ELSE, Drain, RpcServer, ServerLimits, run_until_signal
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity, Numerics
 from outrider.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -81,11 +82,19 @@ class Gateway:
         """All bound addresses."""
         return self._server.addresses
 
-    async def run_until_signal(self) -> None:
-        """Print the ready line, serve until SIGTERM or SIGINT, drain, close."""
+    async def run_until_signal(self, also: Mapping[str, str] = NOTHING_ELSE, then: Drain | None = None) -> None:
+        """Print the ready line, serve until SIGTERM or SIGINT, drain, close. also: what else is to stand in that line. then: drained once
+        no request needs it any more, in what is left of the grace."""
+
+        async def drain(grace_s: float) -> None:
+            begun_s = time.monotonic()
+            await self.servicer.drain(grace_s)
+            if then is not None:
+                await then(max(0.0, grace_s - (time.monotonic() - begun_s)))
+
         try:
             with serving_metrics(self._config.metrics, self.servicer.metrics, self.servicer.refresh_metrics) as metrics_url:
-                await run_until_signal(self._server, READY_NAME, self.servicer.drain, self._config.drain_grace_s, metrics_url)
+                await run_until_signal(self._server, READY_NAME, drain, self._config.drain_grace_s, metrics_url, also)
         finally:
             await _close(self._pool, self._coordinators)
 

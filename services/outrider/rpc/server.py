@@ -36,6 +36,7 @@ MIN_CLIENT_PING_INTERVAL_MS = 5_000
 DRAIN_GRACE_S = 10.0
 CLOSE_GRACE_S = 0.5
 OVERALL = ""
+NOTHING_ELSE: Mapping[str, str] = {}
 
 Drain = Callable[[float], Awaitable[None]]
 
@@ -161,7 +162,12 @@ class _Methods:
 
 
 async def run_until_signal(
-    server: RpcServer, service: str, drain: Drain | None = None, grace_s: float = DRAIN_GRACE_S, metrics_url: str = ""
+    server: RpcServer,
+    service: str,
+    drain: Drain | None = None,
+    grace_s: float = DRAIN_GRACE_S,
+    metrics_url: str = "",
+    also: Mapping[str, str] = NOTHING_ELSE,
 ) -> None:
     """Print the ready line of a started, serving server, wait for SIGTERM or SIGINT, drain. A second signal cuts the drain short."""
     loop = asyncio.get_running_loop()
@@ -173,7 +179,7 @@ async def run_until_signal(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        print_ready(server, service, metrics_url)
+        print_ready(server, service, metrics_url, also)
         await first.wait()
         await _stop_unless(second, server.stop(drain, grace_s))
     finally:
@@ -181,13 +187,19 @@ async def run_until_signal(
             loop.remove_signal_handler(number)
 
 
-def print_ready(server: RpcServer, service: str, metrics_url: str = "") -> None:
+def print_ready(server: RpcServer, service: str, metrics_url: str = "", also: Mapping[str, str] = NOTHING_ELSE) -> None:
     """The one line on stdout that supervisors wait for: {"ready": true, "address": ..., "service": ..., ...}. metrics_url: where the
-    process is scraped, left out when empty."""
-    line = {"ready": True, "address": server.address, "service": service, "addresses": list(server.addresses), "pid": os.getpid()}
+    process is scraped, left out when empty. also: what else is to stand there."""
+    line: dict[str, object] = {
+        "ready": True,
+        "address": server.address,
+        "service": service,
+        "addresses": list(server.addresses),
+        "pid": os.getpid(),
+    }
     if metrics_url:
         line["metrics"] = metrics_url
-    print(json.dumps(line), file=sys.stdout, flush=True)
+    print(json.dumps(line | dict(also)), file=sys.stdout, flush=True)
 
 
 def run_service(main: Coroutine[Any, Any, None]) -> None:

@@ -60,8 +60,9 @@ class DrafterLink:
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
 
-    def __init__(self, name: str, incarnation: int) -> None:
+    def __init__(self, name: str, incarnation: int, *, takes_turns: bool = False) -> None:
         self.name = name
+        self.takes_turns = takes_turns
         self.incarnation = incarnation
         self.state = LinkState.CLOSED
         self.credit = 0

@@ -26,10 +26,12 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DrafterJoined:
-    """A drafter stream became available for this session (at start, or again after a loss)."""
+    """A drafter stream became available for this session (at start, or again after a loss). takes_turns: it computes only while the target
+    rests, for the two share a thread."""
 
     drafter: str
     now_us: int
+    takes_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

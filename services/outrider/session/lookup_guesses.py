@@ -22,7 +22,8 @@ LEAST_REACHED = 0.02  # chance that a guess is asked at all, below which it is n
 
 
 class LookupGuesses:
-    """rights: for each guess at hand, the chance that it is right if all before it are. are_shared: they come from other answers.
+    """rights: for each guess at hand, the chance that it is right if all before it are; promise: tokens that they are expected to add to a
+    round. are_shared: they come from other answers.
     odds, shared_odds: how often guesses from the own text and from other answers are right. num_shared, num_shared_accepted: of the
     verified ones, those from other answers."""
 
@@ -30,6 +31,7 @@ class LookupGuesses:
         self.odds = LookupOdds(spec.lookup_priors)
         self.shared_odds = LookupOdds(spec.shared_priors)
         self.rights: tuple[float, ...] = ()
+        self.promise = 0.0
         self.are_shared = False
         self.num_shared = self.num_shared_accepted = 0
         self._spec = spec
@@ -58,11 +60,11 @@ class LookupGuesses:
 
     def _look(self) -> None:
         self._tokens, self.rights = self._guesses(self._text)
-        self.are_shared = False
+        self.promise, self.are_shared = _promise(self.rights), False
         if self._shared.match_len:
             tokens, rights = self._guesses(self._shared)
-            if _promise(rights) > _promise(self.rights):
-                self._tokens, self.rights, self.are_shared = tokens, rights, True
+            if (promise := _promise(rights)) > self.promise:
+                self._tokens, self.rights, self.promise, self.are_shared = tokens, rights, promise, True
 
     def _guesses(self, text: TextLookup | SharedLookup) -> tuple[Sequence[int], tuple[float, ...]]:
         # The last position of an answer is the target's own: a guess there could save nothing.

@@ -52,6 +52,7 @@ class DraftersView:
     following: bool
     is_drafting: bool
     side_depths: tuple[int, ...] = ()
+    takes_turns: bool = False
 
 
 NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=False, is_drafting=False)
@@ -109,13 +110,15 @@ class SessionDrafters:
             if link.side_depths:
                 side_depths = tuple(sorted((*side_depths, *link.side_depths)))
         is_pending = has_drafter = is_following = is_drafting = False
+        takes_turns = True
         for link in self._links.values():
+            takes_turns = takes_turns and link.takes_turns
             is_drafting = is_drafting or link.may_be_at_work(self._prefix)
             if link.is_worth_waiting:
                 has_drafter = True
                 is_pending = is_pending or link.is_pending(self._prefix)
                 is_following = is_following or link.is_following(self._prefix)
-        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths)
+        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths, takes_turns)
 
     def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
@@ -204,7 +207,8 @@ class SessionDrafters:
         if link is None:
             if len(self._links) == MAX_DRAFTERS:
                 return []
-            link = self._links[event.drafter] = DrafterLink(event.drafter, self._spec.incarnation - 1)
+            link = DrafterLink(event.drafter, self._spec.incarnation - 1, takes_turns=event.takes_turns)
+            self._links[event.drafter] = link
         if link.is_open or link.state is LinkState.BANNED:
             return []
         if self._pacing.draft_ahead(self._view(event.now_us)) <= 0:

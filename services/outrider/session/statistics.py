@@ -70,6 +70,7 @@ class SessionStatistics:
     """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted.
 
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
+    holds_reading: all that is known of the former is a first tail of one level, in which the prompt was read.
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
     confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
     less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
@@ -102,6 +103,7 @@ class SessionStatistics:
     acceptance: float = DraftPriors.acceptance
     draft_us_per_token: float = 0.0
     draft_start_us: float = 0.0
+    holds_reading: bool = False
     overhead_us: float = 0.0
     num_tested: int = 0
     continue_prob: float = DraftPriors.continue_prob
@@ -177,9 +179,11 @@ class SessionStatistics:
                 self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
         else:
             measured = max(draft_us - self.draft_start_us, MIN_LEVEL_SHARE * draft_us) / num_levels
-        # The first tail holds the reading of the prompt too: it serves until there is a second, and no longer.
-        known = self.draft_us_per_token if self._num_draft_times > 1 else 0.0
+        # The first tail holds the reading of the prompt too: unless its levels tell the two apart it serves until there is a second, and
+        # no longer.
+        known = 0.0 if self.holds_reading else self.draft_us_per_token
         self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
+        self.holds_reading = not self._num_draft_times and not (num_levels > 1 and first_us)
         self._num_draft_times += 1
 
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:

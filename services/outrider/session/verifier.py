@@ -47,7 +47,7 @@ DEADLINE_CEILING_US = 2_000_000
 UNMEASURED_DEADLINE_US = 250_000
 # Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only.
 # Building a view, asking the policy and walking the links cost such a round a tenth of a step of a small target.
-REST_AFTER, LEAVE_EVERY = 8, 4
+REST_AFTER, LEAVE_EVERY = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,14 @@ class VerifierSession:
 
     @property
     def grows_quietly(self) -> bool:
-        """Whether its newest commits brought a token each and nothing else, and nothing came since, so that a plan for it still holds."""
-        return self._num_rested > REST_AFTER and self.is_ready and not self.lookup_rights
+        """Whether its newest commits brought tokens and nothing else, no drafter may guess, and nothing came since: a plan for it still
+        holds, but for guesses from texts."""
+        return self._num_rested > REST_AFTER and self.is_ready
+
+    @property
+    def lookup_promise(self) -> float:
+        """Tokens that the guesses at hand from texts are expected to add to a round."""
+        return 0.0 if self._lookup is None else self._lookup.promise
 
     @property
     def num_open_drafters(self) -> int:
@@ -174,6 +180,8 @@ class VerifierSession:
             link_us=stats.link_us,
             step_overhead_us=stats.step_overhead_us,
             is_drafting=drafters.is_drafting,
+            takes_turns=drafters.takes_turns,
+            holds_reading=stats.holds_reading,
             side_depths=drafters.side_depths,
             lookup_rights=self.lookup_rights,
             num_hedge_tests=stats.num_hedge_tests,
@@ -314,16 +322,17 @@ class VerifierSession:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
         if self.committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
-        if self._lets_rest(len(tokens)) or not self._drafters.observe_commit(judged_len):
+        if self._lets_rest() or not self._drafters.observe_commit(judged_len):
             return []
         view = self.view(now_us)
         leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
         effects = self._drafters.commit_frames(num_accepted, verify_us, leave, now_us)
         return effects + self._drafters.open_deferred(now_us) if leave.draft_until > self.committed_len else effects
 
-    def _lets_rest(self, num_tokens: int) -> bool:
-        """Whether this commit may pass unnoticed by drafters: they observe it with the next one."""
-        self._num_rested = self._num_rested + 1 if num_tokens == 1 and self._drafters.are_at_rest else 0
+    def _lets_rest(self) -> bool:
+        """Whether this commit may pass unnoticed by drafters: they observe it with the next one. It judged no guess of theirs, which
+        would stand until they have observed it."""
+        self._num_rested = self._num_rested + 1 if self._drafters.are_at_rest else 0
         return self._num_rested > REST_AFTER and self._num_rested % LEAVE_EVERY > 0
 
     def _grant_credit(self, view: SessionView, now_us: int) -> int:

@@ -14,12 +14,11 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
-from outrider.session.pacing.adaptive_choice import Looks, Weighing
+from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, hoped_acceptance, num_left, same_course
+from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, num_left, same_course
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
-from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
@@ -58,7 +57,7 @@ MAX_SURPRISED_SESSIONS = 4
 SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
 
 
-class AdaptivePacing:
+class AdaptivePacing(ExplainsAdaptive):
     """draft_len: an upper bound for every length; None leaves it to the model."""
 
     name = "adaptive"
@@ -79,7 +78,6 @@ class AdaptivePacing:
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
-        self._looks: Looks = ()  # the newest look's, for who asks why
         self._pace = Pace.SERIAL
         self._taught = False
         self._num_first_tests = self._num_first_rounds = 0
@@ -107,7 +105,7 @@ class AdaptivePacing:
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
             self._excess_us = 0.0
             take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
-            return PacingPlan(take, None, "verify", PLAIN_REPEATS)
+            return PacingPlan(take, None, "verify", PLAIN_REPEATS, self._by_lookup.least_promise)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
         plan = plan_together(view, self._outlook, cost, tokens_per_us)
@@ -121,11 +119,6 @@ class AdaptivePacing:
         else:
             self._note_waits(plan, view)
         return plan
-
-    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
-        """By what was weighed at the newest look; looks at nothing anew."""
-        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
-        return Weighing(self._looks, self._sessions, self._rates, self._by_lookup, self._worth_to_end).explain(self.name, view, plan, cost)
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, no probe is on, and no guess is at hand."""
@@ -256,10 +249,12 @@ class AdaptivePacing:
         right, least = max(HOPELESS, session.hope, session.acceptance), (1.0 + START_GAIN) * plain_course(quick[Pace.PLAIN]).tokens_per_us
         if serial_speed(quick[Pace.SERIAL], right, min(PROBE_LEN, self._longest)) > least:
             return False  # one way that pays is enough, and most drafters are near
-        courses = courses_of(quick, self._longest, right, 1.0, 0.0)
-        (ahead,) = courses[Pace.AHEAD]
-        far = ahead.tokens_per_us if not ahead.waits_for_none else speed_to_end(quick[Pace.AHEAD], ahead.tokens_per_us, num_left(session))
-        return max(far, *(course.tokens_per_us for course in courses[Pace.SERIAL])) <= least
+        courses = courses_of(quick, (Pace.SERIAL,) if session.takes_turns else (Pace.SERIAL, Pace.AHEAD), self._longest, right, 1.0, 0.0)
+        speeds = [course.tokens_per_us for course in courses[Pace.SERIAL]]
+        for ahead in courses.get(Pace.AHEAD, ()):
+            speed = ahead.tokens_per_us
+            speeds.append(speed_to_end(quick[Pace.AHEAD], speed, num_left(session)) if ahead.waits_for_none else speed)
+        return max(speeds) <= least
 
     def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
         """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
@@ -329,7 +324,7 @@ class AdaptivePacing:
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
         rates = self._seen_rates = self._rates_of(view)
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
-        gains = dict.fromkeys((Pace.SERIAL, Pace.AHEAD), 0.0)
+        gains = dict.fromkeys(drafting_paces(view), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
         self._looks = looks
         for session in view.sessions:
@@ -337,7 +332,7 @@ class AdaptivePacing:
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
             if key not in found:
-                found[key] = courses_of(rates, self._longest, *(share * ACCEPTANCE_STEP for share in key))
+                found[key] = courses_of(rates, gains, self._longest, *(share * ACCEPTANCE_STEP for share in key))
             looks.append((session, found[key]))
             for pace in gains:
                 best = max(found[key][pace], key=_speed)
@@ -377,10 +372,14 @@ class AdaptivePacing:
         own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _is_surprised(self, view: StepView) -> bool:
-        """A session is new, or its guesses turn out otherwise than its course was chosen for."""
+        """A session is new, its first guesses were judged, or they turn out otherwise than its course was chosen for."""
         if not self._taught or len(view.sessions) > MAX_SURPRISED_SESSIONS:
             return False
-        return any(abs(one.acceptance - self._sessions.of(one).looked_at) > SURPRISE for one in view.sessions if one.has_drafter)
+        return any(self._surprises(session) for session in view.sessions if session.has_drafter)
+
+    def _surprises(self, session: SessionView) -> bool:
+        own = self._sessions.of(session)
+        return abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0)
 
     def _has_seen_enough(self, view: StepView) -> bool:
         """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
@@ -395,8 +394,8 @@ class AdaptivePacing:
         fresh: dict[Pace, list[SessionView]] = {}
         for session in view.sessions:
             own = self._sessions.of(session)
-            if self._rates.is_known and not session.num_tested:
-                continue  # its only tail holds the reading of the prompt
+            if self._rates.is_known and session.holds_reading:
+                continue
             measured = session.draft_us_per_token, session.link_us
             if session.draft_us_per_token and measured != own.measured:
                 own.measured = measured
@@ -427,7 +426,8 @@ class AdaptivePacing:
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
-        own.before, own.course, own.looked_at = own.course, best, session.acceptance
+        own.before, own.course = own.course, best
+        own.looked_at, own.looked_untested = session.acceptance, not session.num_tested
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
         """What a course is worth in what is left of the answer. A drafter at work is on its way to be heard of."""

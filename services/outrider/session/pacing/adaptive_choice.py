@@ -6,6 +6,7 @@ any of it, nor choose.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,6 +88,27 @@ class Weighing:
         """None: the text offers nothing that pays."""
         num, speed = self.by_lookup.offer(session)
         return Promise(Way.LOOKUP, num, num, speed) if num else None
+
+
+class ExplainsAdaptive(ABC):
+    """What `adaptive` inherits to be asked why; the rest of it, as far as an explanation reads it, is declared here."""
+
+    name: str
+    _looks: Looks = ()
+    _sessions: RememberedSessions
+    _rates: PaceRates
+    _by_lookup: ByLookup
+    _pace: Pace
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """By what was weighed at the newest look; looks at nothing anew."""
+        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        weighing = Weighing(self._looks, self._sessions, self._rates, self._by_lookup, self._worth_to_end)
+        return weighing.explain(self.name, view, plan, cost)
+
+    @abstractmethod
+    def _worth_to_end(self, session: SessionView, course: Course) -> float:
+        """As Weighing.worth."""
 
 
 def _drafts_otherwise(one: Course, course: Course) -> bool:

@@ -89,6 +89,15 @@ class ByLookup:
         """Tokens per microsecond of a session without guesses; 0 before the first plan."""
         return self._steps_per_us(max(1, len(self._live)))
 
+    @property
+    def least_promise(self) -> float:
+        """Tokens that one session's guesses must be expected to add for any number of them to pay, where all go without; 0 before the
+        first plan."""
+        if self._cost is None:
+            return 0.0
+        num = max(1, len(self._live))
+        return (num + BEGIN_GAIN) * self._steps_per_us(num) / self._steps_per_us(num + 1) - num
+
     def num_guesses(self, session: SessionView, promise: float) -> int:
         """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course."""
         known = self._decisions.get(session.session)

@@ -18,7 +18,7 @@ from outrider.session.pacing.explanation import PlanExplanation
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 MAX_SIDE_NODES = 8  # of side branches of one session in one step
 FIRST_HOPE = 0.8  # acceptance to hope for before any session was seen
-PLAIN_REPEATS = 3  # steps without guesses that policies let pass unasked
+PLAIN_REPEATS = 7  # steps without guesses that policies let pass unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class SessionView:
     num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
-    nothing is known.
+    nothing is known. takes_turns: its drafters compute only while the target rests, so that none can run ahead. holds_reading:
+    draft_us_per_token is all of a first tail, the reading of the prompt included.
     """
 
     session: int
@@ -103,6 +104,8 @@ class SessionView:
     expected_left: float = 0.0
     hope: float = FIRST_HOPE
     heard_us: int = 0
+    takes_turns: bool = False
+    holds_reading: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +158,15 @@ class PacingPlan:
     """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
 
     reason: one word per plan for traces (`tree`: somebody verifies side branches beside a chain).
-    repeats: so many more steps may be planned alike without asking, while every session does nothing
-    but grow by one token (no guess, leave, drafter or session comes or goes); 0 = ask each time.
+    repeats: so many more steps may be planned alike without asking, while every session does nothing but grow (no drafter's guess, leave,
+    drafter or session comes or goes) and has no guesses from texts that promise more than least_promise tokens; 0 = ask each time.
     """
 
     take: tuple[SessionPlan, ...]
     wake_us: int | None
     reason: str
     repeats: int = 0
+    least_promise: float = 0.0
 
 
 class Pacing(Protocol):

@@ -5,7 +5,9 @@ Must not know what was achieved, nor what is remembered of sessions.
 
 from __future__ import annotations
 
-from outrider.session.pacing.contract import SessionView
+from collections.abc import Collection
+
+from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, best_ahead_course, plain_course, serial_courses
 
 # A session that was hardly tested is hoped to be an agreeable one: only who guesses learns.
@@ -20,15 +22,27 @@ def hoped_acceptance(session: SessionView) -> float:
     return max(session.acceptance, session.acceptance + share * (session.hope - session.acceptance))
 
 
+def drafting_paces(view: StepView) -> tuple[Pace, ...]:
+    """Those that the drafters of these sessions can keep: nobody runs ahead who computes only while the target rests."""
+    drafted = [session for session in view.sessions if session.has_drafter]
+    return (Pace.SERIAL,) if drafted and all(session.takes_turns for session in drafted) else (Pace.SERIAL, Pace.AHEAD)
+
+
 def courses_of(
-    rates: dict[Pace, RoundRates], longest: int, acceptance: float, continue_prob: float, hedge_share: float
+    rates: dict[Pace, RoundRates],
+    drafting: Collection[Pace],
+    longest: int,
+    acceptance: float,
+    continue_prob: float,
+    hedge_share: float,
 ) -> dict[Pace, list[Course]]:
-    """Of each pace, those worth comparing. continue_prob, hedge_share: as in SessionView."""
-    return {
-        Pace.PLAIN: [plain_course(rates[Pace.PLAIN])],
-        Pace.SERIAL: serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest],
-        Pace.AHEAD: [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)],
-    }
+    """Of plain decoding and of each drafting pace, those worth comparing. continue_prob, hedge_share: as in SessionView."""
+    courses = {Pace.PLAIN: [plain_course(rates[Pace.PLAIN])]}
+    if Pace.SERIAL in drafting:
+        courses[Pace.SERIAL] = serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest]
+    if Pace.AHEAD in drafting:
+        courses[Pace.AHEAD] = [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)]
+    return courses
 
 
 def same_course(course: Course, among: list[Course]) -> Course | None:

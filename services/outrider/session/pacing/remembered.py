@@ -19,7 +19,7 @@ MAX_REMEMBERED = 4096
 @dataclass(slots=True)
 class RememberedSession:
     """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen;
-    before: the course that it had then, None = it was not looked at yet."""
+    looked_untested: no guess of its own had been judged by then. before: the course that it had then, None = it was not looked at yet."""
 
     course: Course
     probe: Probe
@@ -35,6 +35,7 @@ class RememberedSession:
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
     looked_at: float = -1.0
+    looked_untested: bool = True
     before: Course | None = None
     num_hedged: int = 0  # commits in a row with leave for side branches; negative: without
     hedges_near: bool = False  # side branches pay though its drafter is close by

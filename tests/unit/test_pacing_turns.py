@@ -1,0 +1,101 @@
+"""A drafter on the target's own thread: nobody runs ahead there, what its first guess took is told from the reading of the prompt, and a
+session's first evidence is looked at at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes_pacing import NOW_US, READY
+from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.course_choice import courses_of, drafting_paces
+from outrider.session.pacing.round_model import Pace, measured_rates
+from outrider.session.statistics import DraftInterval, SessionStatistics
+
+TARGET_US = 400.0
+COST = CostCurve(((1, TARGET_US), (4, 1.5 * TARGET_US), (32, 6 * TARGET_US)))
+QUICK: dict[str, Any] = {"draft_us_per_token": 40.0, "link_us": 50.0, "acceptance": 0.97}
+
+
+def decoded(*, takes_turns: bool, num_rounds: int = 60) -> AdaptivePacing:
+    """A policy after an answer whose guesses were nearly all right, of a drafter ten times as quick as the target."""
+    policy = AdaptivePacing()
+    for at in range(num_rounds):
+        now_us = NOW_US + at * int(TARGET_US)
+        session = replace(READY, committed_len=100 + 2 * at, num_tested=2 * at, waiting_since_us=now_us, takes_turns=takes_turns, **QUICK)
+        policy.plan(view_of(session, now_us))
+    return policy
+
+
+def view_of(session: SessionView, now_us: int) -> StepView:
+    return StepView((session,), COST, 64, now_us)
+
+
+def course_pace(policy: AdaptivePacing) -> Pace:
+    return policy._sessions.known(0).course.pace
+
+
+def test_nobody_runs_ahead_who_computes_only_while_the_target_rests() -> None:
+    """Guesses beside a step were promised there that nobody could make, and drafts of two and three guesses came of it."""
+    assert course_pace(decoded(takes_turns=False)) is Pace.AHEAD
+    assert course_pace(decoded(takes_turns=True)) is Pace.SERIAL
+
+
+def test_one_that_can_run_ahead_is_enough_to_weigh_it() -> None:
+    near, resident = (replace(READY, session=at, takes_turns=bool(at)) for at in (0, 1))
+    alone = replace(resident, session=2, has_drafter=False, takes_turns=False)
+    assert drafting_paces(StepView((near, resident), COST, 64, NOW_US)) == (Pace.SERIAL, Pace.AHEAD)
+    assert drafting_paces(StepView((resident, alone), COST, 64, NOW_US)) == (Pace.SERIAL,), "who has no drafter has no say"
+    assert drafting_paces(StepView((alone,), COST, 64, NOW_US)) == (Pace.SERIAL, Pace.AHEAD)
+
+
+def test_courses_are_of_the_paces_asked_for() -> None:
+    rates = dict.fromkeys(Pace, measured_rates(COST, 1, 40.0, 50.0, 30.0))
+    assert set(courses_of(rates, (Pace.SERIAL,), 16, 0.9, 1.0, 0.0)) == {Pace.PLAIN, Pace.SERIAL}
+    assert set(courses_of(rates, (Pace.SERIAL, Pace.AHEAD), 16, 0.9, 1.0, 0.0)) == set(Pace)
+
+
+def test_a_first_tail_of_one_guess_holds_the_reading_of_the_prompt_until_there_is_a_second() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 1200, 1200), 1, verifying=False, first_us=1200)
+    assert (stats.draft_us_per_token, stats.holds_reading) == (1200.0, True)
+    stats.count_drafting(DraftInterval(2000, 2200, 200), 1, verifying=False, first_us=200)
+    assert (stats.draft_us_per_token, stats.holds_reading) == (200.0, False)
+
+
+def test_a_first_tail_of_several_levels_tells_the_two_apart() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 1350, 1350), 4, verifying=False, first_us=1200)
+    assert (stats.draft_us_per_token, stats.holds_reading) == (50.0, False)
+    stats.count_drafting(DraftInterval(2000, 2200, 200), 4, verifying=False)
+    assert stats.draft_us_per_token == 50.0, "it is followed, not forgotten"
+
+
+@pytest.mark.parametrize("holds_reading", [True, False])
+def test_what_the_reading_took_is_not_taken_for_drafting(*, holds_reading: bool) -> None:
+    """After prose, whose only tails are such, arithmetic was decoded plainly: a guess seemed to take two steps."""
+    policy = decoded(takes_turns=True)
+    known_us = policy._rates.draft_us(Pace.SERIAL)
+    now_us = NOW_US + 10 * LOOK_EVERY_US
+    for at in range(1, 9):
+        slow = {**QUICK, "draft_us_per_token": 900.0 + at, "num_tested": 1, "acceptance": 0.9}
+        policy.plan(view_of(replace(READY, session=at, takes_turns=True, holds_reading=holds_reading, **slow), now_us + at * LOOK_EVERY_US))
+    assert (policy._rates.draft_us(Pace.SERIAL) == known_us) is holds_reading
+
+
+def test_the_first_evidence_of_a_session_is_looked_at_at_once() -> None:
+    """It confirms what was hoped, so it surprises nobody, but what drafting takes is known only now."""
+    policy = decoded(takes_turns=True)
+    now_us = NOW_US + 10 * LOOK_EVERY_US
+    fresh = replace(READY, session=7, takes_turns=True, waiting_since_us=now_us, **QUICK)
+    policy.plan(view_of(fresh, now_us))
+    looked_at_us = policy._look_at_us
+    policy.plan(view_of(replace(fresh, committed_len=101), now_us + 100))
+    assert policy._look_at_us == looked_at_us, "nothing was judged since"
+    policy.plan(view_of(replace(fresh, committed_len=102, num_tested=2), now_us + 200))
+    assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US
+    policy.plan(view_of(replace(fresh, committed_len=104, num_tested=4), now_us + 300))
+    assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US, "once"
