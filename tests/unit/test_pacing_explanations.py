@@ -220,6 +220,15 @@ def test_every_pace_is_told_with_its_promise_the_best_first_and_the_estimates_be
     assert estimates.draft_us == talk.policy._rates.draft_us(Pace.AHEAD) > 0.0
 
 
+def test_a_step_beside_a_drafter_that_runs_ahead_is_told_at_its_own_cost() -> None:
+    talk = Talk()
+    talk.contention = 1.1
+    talk.rounds(2 * FIRST_TESTS, acceptance=0.9, draft_us_per_token=2_000.0)
+    told = talk.policy.explain(talk.view, talk.policy.plan(talk.view))
+    assert told.sessions[0].choice.chosen.way is Way.AHEAD
+    assert told.verify_us == talk.view.overlapped_cost.verify_us(told.num_rows) > COST.verify_us(told.num_rows)
+
+
 def test_a_promise_is_told_as_what_was_achieved_has_corrected_it() -> None:
     talk = Talk()
     before = talk.told(acceptance=0.9, draft_us_per_token=2_000.0).choice.chosen.tokens_per_us

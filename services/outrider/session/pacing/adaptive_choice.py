@@ -42,8 +42,7 @@ class Weighing:
         """Its course, or the guesses from the text that it goes by instead."""
         own = self.sessions.known(session.session)
         chosen, weighed = self._promise(session, own.course), self._others(session, own.course)
-        others = sorted((self._promise(session, one) for one in weighed), key=_speed, reverse=True)
-        looked_up = self._looked_up(session)
+        others, looked_up = [self._promise(session, one) for one in weighed], self._looked_up(session)
         if self.by_lookup.goes(session) and looked_up is not None:
             return Choice(looked_up, tuple(sorted((chosen, *others), key=_speed, reverse=True)), Why.MOST)
         better = [one for one in weighed if self.worth(session, one) > self.worth(session, own.course)]
