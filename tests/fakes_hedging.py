@@ -15,6 +15,7 @@ from outrider.drafting.contract import DraftSource, Proposal, ProposeRequest
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.events import Grown, VerifierFrameArrived
 from outrider.session.pacing.contract import Pacing, PacingPlan, SessionView, StepView
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.types.frames import Close, DrafterFrame, Open, Opened, Refused, Tail, VerifierFrame
 
 BUDGETS = (16, 16, 5, 0)  # by committed length, so that it changes all the time
@@ -46,6 +47,9 @@ class HedgingPacing:
         there = {session.session: len(session.side_depths) for session in view.sessions}
         self.num_side_nodes += sum(min(part.side_nodes, there[part.session]) for part in take)
         return replace(plan, take=tuple(take))
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        return self._pacing.explain(view, plan)
 
     def draft_ahead(self, session: SessionView) -> int:
         return self._pacing.draft_ahead(session)

@@ -7,11 +7,11 @@ is refused when the engine opens the sequence.
 from __future__ import annotations
 
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
-from outrider.rpc.convert.bounds import bounded, name, token_ids
+from outrider.rpc.convert.bounds import bounded, finite, name, token_ids
 from outrider.rpc.convert.sampling import REJECTION, acceptance_name, noise_from_proto, sampling_from_proto
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.registry import make_pacing
-from outrider.types.frames import DraftLimits
+from outrider.types.frames import MAX_SVIP_THRESHOLD, DraftLimits
 from outrider.types.identity import ModelIdentity
 from outrider.types.tree import IntArray
 from outrider.v1 import generation_pb2
@@ -100,9 +100,11 @@ class Admission:
         stop_below = draft.stop_below if draft.HasField("stop_below") else defaults.stop_below
         if not 0.0 <= stop_below < 1.0:
             raise InvalidRequest("draft.stop_below", f"must be in [0, 1), got {stop_below}")
+        svip = draft.svip_threshold if draft.HasField("svip_threshold") else defaults.svip_threshold
+        finite("draft.svip_threshold", svip, 0.0, MAX_SVIP_THRESHOLD)
         pacing = draft.pacing or defaults.pacing
         make_pacing(pacing)  # raises for an unknown name
-        limits = DraftLimits(max_len=max_len, max_nodes=defaults.max_nodes, tree_width=width, stop_below=stop_below)
+        limits = DraftLimits(max_len, defaults.max_nodes, width, stop_below, svip)
         return limits, 0 if draft.off else min(wished, defaults.max_len), pacing
 
 

@@ -46,6 +46,7 @@ class HostedSession:
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
         self._num_announced = session.committed_len
+        self._reconcile_ns = 0  # summed before it is rounded: one event takes a few microseconds
         self._left_out = False
         self._awaits_prefix = False
 
@@ -88,7 +89,8 @@ class HostedSession:
             return self.session.step(event)
         begin_ns = time.perf_counter_ns()
         effects = self.session.step(event)
-        self.session.statistics.reconcile_us += (time.perf_counter_ns() - begin_ns) // 1000
+        self._reconcile_ns += time.perf_counter_ns() - begin_ns
+        self.session.statistics.reconcile_us = self._reconcile_ns // 1000
         return effects
 
     def rows(self, verify: Verify) -> SequenceRows:

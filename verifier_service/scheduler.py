@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import PacingPlan
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
@@ -59,8 +60,8 @@ class Scheduler:
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
     cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
-    refused; 0 = none. metrics: counted into. shared: other answers, for guesses. sessions, steps, resident: the engine thread's, once
-    engine_ready has resolved.
+    refused; 0 = none. metrics: counted into. shared: other answers, for guesses. tell_plan: is given the explanation of every plan, in the
+    engine thread; None, and none is made. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -79,6 +80,7 @@ class Scheduler:
         load_resident: Callable[[], ResidentDrafter] | None = None,
         metrics: LocalMetrics | None = None,
         shared: SharedNgrams | None = None,
+        tell_plan: Callable[[PlanExplanation], None] | None = None,
     ) -> None:
         self.inbox = Inbox(on_room)
         self.snapshot = SchedulerSnapshot()
@@ -90,7 +92,7 @@ class Scheduler:
         self._on_death = on_death
         self._max_sessions = max_sessions
         self._max_queue_us = max_queue_us
-        self._planner = StepPlanner(draft_len)
+        self._planner = StepPlanner(draft_len, tell_plan)
         self._metrics = metrics or LocalMetrics()
         self._shared = shared
         self._lanes = DrafterLanes()

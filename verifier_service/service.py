@@ -22,6 +22,7 @@ from verifier_service.inbox import StopAsked
 from verifier_service.metrics import VerifierMetrics
 from verifier_service.outgoing import Outgoing
 from verifier_service.pairs import Pairs
+from verifier_service.plan_log import PlanLog
 from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import VerifierServicer
@@ -32,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 SERVICE = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 STOP_TIMEOUT_S = 30.0
 SHARING_STOP_TIMEOUT_S = 1.0  # for answers that wait to be published
+PLAN_LOG_STOP_TIMEOUT_S = 5.0  # for explanations that wait to be written
 
 
 class VerifierServer:
@@ -52,6 +54,7 @@ class VerifierServer:
         self.rpc = RpcServer([settings.listen])
         self.metrics = LocalMetrics()
         self.sharing = open_sharing(settings.sharing)
+        self.plan_log = None if settings.explain_plans is None else PlanLog(settings.explain_plans)
         self.scheduler = Scheduler(
             load,
             self._send,
@@ -63,6 +66,7 @@ class VerifierServer:
             load_resident=load_resident,
             metrics=self.metrics,
             shared=self.sharing,
+            tell_plan=None if self.plan_log is None else self.plan_log.add,
         )
         self.pairs: Pairs | None = None
         self.servicer: VerifierServicer | None = None
@@ -72,6 +76,8 @@ class VerifierServer:
     async def start(self) -> None:
         """Load the engine, connect to the drafters, listen, and say that we serve. Raises what loading or binding raises."""
         self._start_sharing()
+        if self.plan_log is not None:
+            self.plan_log.start()
         self.scheduler.start()
         engine = await asyncio.wrap_future(self.scheduler.engine_ready)
         self._engine = engine
@@ -121,6 +127,8 @@ class VerifierServer:
             self.scheduler.close_lanes()
         if self.sharing is not None:
             await asyncio.to_thread(self.sharing.stop, SHARING_STOP_TIMEOUT_S)
+        if self.plan_log is not None:
+            await asyncio.to_thread(self.plan_log.stop, PLAN_LOG_STOP_TIMEOUT_S)
 
     def _send(self, outgoing: Outgoing) -> None:
         """Engine thread: hand a turn's batch to the loop."""

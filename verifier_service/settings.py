@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
@@ -14,6 +15,7 @@ from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_opt
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
+from outrider.types.frames import MAX_SVIP_THRESHOLD
 from outrider.types.identity import Numerics
 from verifier_service.sharing_settings import NO_SHARING, SharingSettings, add_sharing_options, sharing_from
 
@@ -40,6 +42,7 @@ class DraftDefaults:
     max_nodes: int = 64
     tree_width: int = 1
     stop_below: float = 0.4
+    svip_threshold: float = 0.0
     lookup: bool = True
 
     def check(self) -> None:
@@ -56,13 +59,16 @@ class DraftDefaults:
             raise InvalidRequest("--tree-width", f"must be in [1, 8], got {self.tree_width}")
         if not 0.0 <= self.stop_below < 1.0:
             raise InvalidRequest("--stop-below", f"must be in [0, 1), got {self.stop_below}")
+        if not 0.0 <= self.svip_threshold <= MAX_SVIP_THRESHOLD:
+            raise InvalidRequest("--svip-threshold", f"must be in [0, {MAX_SVIP_THRESHOLD:g}], got {self.svip_threshold}")
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
     """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context.
     max_queue_ms: a request that would wait longer for its first step is refused; 0: none is. stream_interval_ms: of a sample's messages at
-    least, but for the first and the last; 0: a message each round."""
+    least, but for the first and the last; 0: a message each round. explain_plans: the file that every plan of a step is explained in; None:
+    none is."""
 
     engine: EngineConfig
     listen: str
@@ -78,6 +84,7 @@ class VerifierSettings:
     membership: Membership = NO_FLEET
     metrics: MetricsAddress = NOWHERE
     sharing: SharingSettings = NO_SHARING
+    explain_plans: Path | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
@@ -125,6 +132,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_nodes=given.max_nodes,
         tree_width=given.tree_width,
         stop_below=given.stop_below,
+        svip_threshold=given.svip_threshold,
         lookup=not given.no_lookup,
     )
     settings = VerifierSettings(
@@ -142,6 +150,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         membership=membership_from(given),
         metrics=metrics_address_from(given),
         sharing=sharing_from(given),
+        explain_plans=given.explain_plans,
     )
     settings.check()
     return settings
@@ -167,6 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")
     add("--tree-width", type=int, default=1, help="children tried per node; 1 is a chain")
     add("--stop-below", type=float, default=0.4, help="drafting pauses when its best next token is less probable than this; 0: never")
+    svip = "drafting pauses behind a guess where sqrt(0.15 * the draft's entropy in nats) exceeds this (SVIP; the paper has 0.3); 0: never"
+    add("--svip-threshold", type=float, default=0.0, metavar="T", help=svip)
     add("--no-lookup", action="store_true", help="take no guesses from a request's own text; the policy 'lookup' is plain decoding then")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
@@ -193,6 +204,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")
     add("--verifier-id", default="verifier", help="name in drafters' logs")
     add("--wait-drafters-s", type=float, default=15.0, help="at start, wait so long for configured drafters before serving")
+    explained = "add a line of JSON to FILE for every plan of a step: what was chosen, what else was weighed, and why; 128 MiB at most"
+    add("--explain-plans", type=Path, metavar="FILE", help=explained)
     add_membership_options(parser)
     add_metrics_options(parser)
     add_sharing_options(parser)

@@ -6,17 +6,20 @@ beyond their views. The order of policies turns from step to step, so that none 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.registry import make_pacing
 
 
 class StepPlanner:
-    """Policies by name, made when first asked for (at most as many as are registered). draft_len: None = measured."""
+    """Policies by name, made when first asked for (at most as many as are registered). draft_len: None = measured. tell: is given the
+    explanation of every plan of every policy; None, and none is made."""
 
-    def __init__(self, draft_len: int | None) -> None:
+    def __init__(self, draft_len: int | None, tell: Callable[[PlanExplanation], None] | None = None) -> None:
         self._draft_len = draft_len
+        self._tell = tell
         self._policies: dict[str, Pacing] = {}
         self._turn = 0
 
@@ -41,7 +44,7 @@ class StepPlanner:
             groups.setdefault(name, []).append(view)
         if len(groups) == 1:
             ((name, own),) = groups.items()
-            return self._policies[name].plan(StepView(tuple(own), cost, max_rows, now_us, cost_drafting))
+            return self._planned(name, StepView(tuple(own), cost, max_rows, now_us, cost_drafting))
         names = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []
@@ -51,9 +54,16 @@ class StepPlanner:
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._policies[name].plan(StepView(tuple(groups[name]), cost, left, now_us, cost_drafting))
+            plan = self._planned(name, StepView(tuple(groups[name]), cost, left, now_us, cost_drafting))
             take += plan.take
             reasons.append(plan.reason)
             if plan.wake_us is not None:
                 wakes.append(plan.wake_us)
         return PacingPlan(tuple(take), min(wakes, default=None), "+".join(reasons) or "idle")
+
+    def _planned(self, name: str, view: StepView) -> PacingPlan:
+        policy = self._policies[name]
+        plan = policy.plan(view)
+        if self._tell is not None:
+            self._tell(policy.explain(view, plan))
+        return plan

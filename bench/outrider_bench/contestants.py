@@ -134,6 +134,7 @@ def draft_numbers(statistics: generation_pb2.DraftStatistics) -> DraftNumbers:
         draft_wait_ms=statistics.draft_wait_us / 1000.0,
         num_drafter_losses=statistics.num_drafter_losses,
         num_looked_up=statistics.num_looked_up,
+        reconcile_ms=statistics.reconcile_us / 1000.0,
     )
 
 

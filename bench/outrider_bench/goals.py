@@ -14,6 +14,8 @@ GOAL_TASKS = ("arithmetic", "copying")
 # Label in the RESULT line -> contestant.
 GOAL_OTHERS = MappingProxyType({"generate": GENERATE, "assisted": ASSISTED, "own_plain": PLAIN})
 GOAL_TEMPERATURES = MappingProxyType({"t0": 0.0, "t08": 0.8})
+PROSE = "prose"
+SAME_IN_BOTH = "serial"  # the policy that does the same in the stack and in one process, whatever it measures there
 
 
 def stack_name(policy: str) -> str:
@@ -50,6 +52,13 @@ def best_policy(rows: Iterable[Row], policies: Sequence[str]) -> str:
     return max(policies, key=worst)
 
 
+def prose_ratios(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, float]:
+    """A contestant over plain decoding on prose, where drafts are rarely right."""
+    speeds = _speeds(rows)
+    found = {key: (speeds.get((cell, contestant)), speeds.get((cell, PLAIN))) for key, cell in _prose_cells().items()}
+    return {f"prose_{key}_vs_own_plain": round(one / plain, 3) for key, (one, plain) in found.items() if one is not None and plain}
+
+
 def worst_cell(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, object]:
     """Where a contestant comes off worst against plain decoding, over every cell that has both."""
     speeds = _speeds(rows)
@@ -71,7 +80,8 @@ def bound_fraction(rows: Iterable[Row], best: str) -> dict[str, object]:
 
 
 def stack_ratio(rows: Sequence[Row], policies: Sequence[str]) -> dict[str, object]:
-    """Our stack over one process at T = 0, in the worse of the goal's tasks: of the best policy that was also run in one process."""
+    """Our stack over one process at T = 0, in the worse of the goal's tasks: of SAME_IN_BOTH, and of the best policy that was also run in
+    one process, which may do another thing there."""
     speeds = _speeds(rows)
     names = {name for _, name in speeds}
     paired = [policy for policy in policies if one_process_name(policy) in names and stack_name(policy) in names]
@@ -79,11 +89,38 @@ def stack_ratio(rows: Sequence[Row], policies: Sequence[str]) -> dict[str, objec
         return {}
     best = best_policy(rows, [stack_name(policy) for policy in paired])
     policy = next(policy for policy in paired if stack_name(policy) == best)
-    found = _over(speeds, best, one_process_name(policy), 0.0)
+    same = _ratio_of_stack(speeds, SAME_IN_BOTH, "stack_ratio") if SAME_IN_BOTH in paired else {}
+    return same | _ratio_of_stack(speeds, policy, "stack_ratio_best")
+
+
+def reconcile_share(rows: Iterable[Row]) -> dict[str, object]:
+    """The largest share of its rounds' time that reconciling took of any policy of the served stack that drafted, and where."""
+    found = [row for row in rows if _drafts_served(row)]
+    if not found:
+        return {}
+    row = max(found, key=lambda each: each.summary.reconcile_share)
+    return {"reconcile_share": round(row.summary.reconcile_share, 4), "reconcile_share_at": f"{row.contestant}, {row.cell.name}"}
+
+
+def draft_token_share(draft_us: float, verify_us: float) -> dict[str, float]:
+    """A drafted token's time over a verify step's; nothing where either was not measured."""
+    return {"draft_token_share": round(draft_us / verify_us, 4)} if draft_us and verify_us else {}
+
+
+def _ratio_of_stack(speeds: Mapping[tuple[Cell, str], float], policy: str, key: str) -> dict[str, object]:
+    found = _over(speeds, stack_name(policy), one_process_name(policy), 0.0)
     if not found:
         return {}
     cell = min(found, key=found.__getitem__)
-    return {"stack_ratio": round(found[cell], 3), "stack_ratio_at": f"{policy}, {cell.name}"}
+    return {key: round(found[cell], 3), f"{key}_at": f"{policy}, {cell.name}"}
+
+
+def _drafts_served(row: Row) -> bool:
+    return row.contestant.startswith(stack_name("")) and row.summary.drafted_per_round > 0.0
+
+
+def _prose_cells() -> dict[str, Cell]:
+    return {key: Cell(PROSE, temperature) for key, temperature in GOAL_TEMPERATURES.items()}
 
 
 def _speeds(rows: Iterable[Row]) -> dict[tuple[Cell, str], float]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider_bench.markdown_table import markdown_table
-from outrider_bench.report import as_json, table
+from outrider_bench.report import RECONCILING, as_json, table
 from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, Cell, Flip, Row
 
 TEMPERATURE = 0.0
@@ -111,6 +111,7 @@ def markdown(facts: Mapping[str, str], found: ThreeMachines) -> str:
     lines += ["", f"Answers that differ from plain decoding: {len(found.flips)}."]
     lines += [f"- {flip.cell}, {flip.contestant}, prompt {flip.prompt}: token {flip.position}" for flip in found.flips]
     lines += ["", "Columns of policies: tokens/s over plain decoding's. spread: (highest - lowest) / median of the repetitions' tokens/s."]
+    lines += [RECONCILING]
     lines += ["Guesses are the draft model's alone: none from the text itself, and prompts are read anew for every answer."]
     lines += ["Gateway, client and relay share the two cores with verifier and drafter, which are pinned to one each.", ""]
     return "\n".join(lines)

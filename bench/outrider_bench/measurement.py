@@ -31,6 +31,7 @@ class DraftNumbers:
     draft_wait_ms: float
     num_drafter_losses: int = 0
     num_looked_up: int = 0
+    reconcile_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A cell's repetition or a cell as a whole; rates are 0 where nothing was drafted."""
+    """A cell's repetition or a cell as a whole; rates are 0 where nothing was drafted. reconcile_share: aligning tails and re-rooting trees
+    on the verifier's side, of the time from the first token to the last."""
 
     tokens_per_s: float
     first_token_ms: float
@@ -57,6 +59,7 @@ class Summary:
     drafted_per_round: float
     num_tokens: int
     cpu_ms_per_token: float = 0.0
+    reconcile_share: float = 0.0
 
 
 def summarise(answers: Sequence[Answer]) -> Summary:
@@ -68,6 +71,7 @@ def summarise(answers: Sequence[Answer]) -> Summary:
     num_rounds = sum(draft.num_rounds for draft in drafts)
     num_drafted = sum(draft.num_drafted for draft in drafts)
     draft_ms = sum(draft.draft_ms for draft in drafts)
+    rounds_ms = sum(answer.total_ms - answer.first_token_ms for answer in answers)  # the first ends the reading of the prompt
     return Summary(
         tokens_per_s=1000.0 * num_tokens / total_ms,
         first_token_ms=statistics.median(answer.first_token_ms for answer in answers),
@@ -78,6 +82,7 @@ def summarise(answers: Sequence[Answer]) -> Summary:
         drafted_per_round=_ratio(num_drafted, num_rounds),
         num_tokens=num_tokens,
         cpu_ms_per_token=_ratio(sum(answer.cpu_ms for answer in answers), num_tokens),
+        reconcile_share=_ratio(sum(draft.reconcile_ms for draft in drafts), rounds_ms),
     )
 
 
@@ -97,6 +102,7 @@ def median_summary(repetitions: Sequence[Summary]) -> Summary:
         drafted_per_round=median("drafted_per_round"),
         num_tokens=int(median("num_tokens")),
         cpu_ms_per_token=median("cpu_ms_per_token"),
+        reconcile_share=median("reconcile_share"),
     )
 
 

@@ -35,6 +35,7 @@ def markdown(
     return "\n".join([*lines, "", *notes, ""])
 
 
+RECONCILING = "reconciling: aligning tails and re-rooting trees at the verifier, of the time from the first token to the last."
 SPEED_HEADINGS = ("contestant", "tokens/s", "spread", "x generate", "x plain", "first token ms")
 HEADINGS = (
     *SPEED_HEADINGS,
@@ -43,6 +44,7 @@ HEADINGS = (
     "in target forwards",
     "of the bound",
     "overlap",
+    "reconciling",
 )
 
 
@@ -63,6 +65,7 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
         f"{summary.verify_share:.0%}" if ours else "",
         "" if row.bound_share is None else f"{row.bound_share:.0%}",
         f"{summary.overlap_share:.0%}" if drafted else "",
+        f"{summary.reconcile_share:.1%}" if drafted and ours else "",
     ]
 
 
@@ -94,6 +97,7 @@ def as_json(row: Row) -> dict[str, object]:
         "target_forward_share": round(summary.verify_share, 3),
         "bound_share": None if row.bound_share is None else round(row.bound_share, 3),
         "overlap_share": round(summary.overlap_share, 3),
+        "reconcile_share": round(summary.reconcile_share, 4),
         "num_tokens": summary.num_tokens,
     }
 

@@ -77,6 +77,13 @@ class Recorder:
         num_drafted = sum(draft.num_drafted - draft.num_looked_up for draft in drafts)
         return round(1000.0 * sum(draft.draft_ms for draft in drafts) / num_drafted) if num_drafted else 0
 
+    def verify_us_per_step(self, contestant: str) -> float:
+        """What a target's step took, over all recorded answers of a contestant, those that read prompts included; 0 when it has none."""
+        given = [answer for (_, who, _), answers in self.answers.items() if who == contestant for answer in answers]
+        drafts = [answer.draft for answer in given if answer.draft is not None]
+        num_rounds = sum(draft.num_rounds for draft in drafts)
+        return 1000.0 * sum(draft.verify_ms for draft in drafts) / num_rounds if num_rounds else 0.0
+
     def flips(self, cell: Cell, contestant: str) -> list[Flip]:
         """Answers of a contestant that are not our plain ones (the first repetition's plain answers are the truth)."""
         truth = self.answers[cell, PLAIN, 0]

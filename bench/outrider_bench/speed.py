@@ -22,7 +22,17 @@ from outrider.v1 import verifier_pb2
 from outrider_bench import network, predictions
 from outrider_bench.contestants import Contestant, Stack
 from outrider_bench.facts import measurement_facts, pair_name
-from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_name, stack_ratio, worst_cell
+from outrider_bench.goals import (
+    best_policy,
+    bound_fraction,
+    draft_token_share,
+    prose_ratios,
+    ratios,
+    reconcile_share,
+    stack_name,
+    stack_ratio,
+    worst_cell,
+)
 from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import TwoMachines
 from outrider_bench.one_process import InOneProcess, twins
@@ -31,7 +41,7 @@ from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED, make_prompts
 from outrider_bench.replay import ACCEPTANCES, MicroOfCells, ReplayRun, measure_replay, replay_contestants
-from outrider_bench.report import HEADINGS, as_json, cells, markdown
+from outrider_bench.report import HEADINGS, RECONCILING, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
 from outrider_bench.rows import rows_of
 from outrider_bench.schedule import turns
@@ -74,6 +84,7 @@ class SpeedRun:
     progress: Progress
     recorder: Recorder
     step_us: int = 0
+    verify_us: float = 0.0
     predictions: list[Prediction] = field(default_factory=list)
 
     def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
@@ -108,6 +119,7 @@ class SpeedRun:
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token(stack_name(PACE_OF))
+        self.verify_us = self.recorder.verify_us_per_step(stack_name(PACE_OF))
         (apart,) = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
@@ -136,7 +148,8 @@ class SpeedRun:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a speed run found. replayed: rows with drafts of fixed acceptance. two_machines: None where it was not measured."""
+    """What a speed run found. replayed: rows with drafts of fixed acceptance. step_us: of a drafted token, verify_us: of a step that
+    verifies such tokens, both of the draft model's cells. two_machines: None where it was not measured."""
 
     rows: list[Row]
     replayed: list[Row]
@@ -147,6 +160,7 @@ class Found:
     facts: dict[str, str]
     step_us: int
     two_machines: TwoMachines | None
+    verify_us: float = 0.0
 
     @property
     def all_rows(self) -> list[Row]:
@@ -195,6 +209,7 @@ def _measure(args: argparse.Namespace) -> Found:
         settings={contestant.name: contestant.settings for contestant in contestants},
         facts=measurement_facts() | {"pair": pair_name(args)},
         step_us=speed.step_us,
+        verify_us=speed.verify_us,
         two_machines=network.measure(args, network.Amount.of_goal()) if has_two_machines else None,
     )
 
@@ -208,9 +223,12 @@ def result(found: Found) -> dict[str, object]:
     return {
         **ratios(found.rows, found.best),
         "best_policy": found.best,
+        **prose_ratios(found.rows),
         **worst_cell(all_rows),
         **stack_ratio(found.rows, found.policies),
         **bound_fraction(found.rows, found.best),
+        **reconcile_share(all_rows),
+        **draft_token_share(found.step_us, found.verify_us),
         **({} if two is None else two.goal_result()),
         **predictions.as_result(simulated),
         "identical": num_flips == 0,
@@ -234,6 +252,7 @@ def _notes(found: Found) -> list[str]:
         f"A replayed draft token costs {found.step_us} us, what the draft model took under {PACE_OF}, the reading of prompts included.",
         "spread: (highest - lowest) / median of the repetitions' tokens/s. in target forwards: share of wall time.",
         "of the bound: tokens/s over (tokens per round / the verify forward alone, as the verifier measured it before the first request).",
+        RECONCILING,
         "one process: the same models, policy and draft options in turns in one thread of one process, without gateway, sockets and gRPC.",
         "simulated: from micro-benchmarks alone; no cell of the table went into them.",
     ]

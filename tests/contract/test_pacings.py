@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.explanation import Way
 from outrider.session.pacing.registry import PACINGS, make_pacing
 
 COST = CostCurve(((1, 10_000.0), (8, 11_000.0), (64, 30_000.0)))
@@ -132,3 +133,28 @@ def test_credit_follows_the_requests_own_bound(name: str, view: StepView) -> Non
 @every_policy
 def test_a_policy_carries_the_name_it_is_registered_under(name: str) -> None:
     assert make_pacing(name).name == name
+
+
+@every_policy
+@given(view=step_views())
+def test_every_plan_can_be_explained_and_asking_why_changes_nothing(name: str, view: StepView) -> None:
+    quiet, curious = make_pacing(name), make_pacing(name)
+    for _ in range(2):
+        plan = curious.plan(view)
+        told = curious.explain(view, plan)
+        assert told == curious.explain(view, plan)
+        assert plan == quiet.plan(view)
+        for session in view.sessions:
+            assert curious.draft_ahead(session) == quiet.draft_ahead(session)
+    assert (told.policy, told.reason, told.at_us) == (name, plan.reason, view.now_us)
+    parts = {part.session: part for part in plan.take}
+    assert [one.session for one in told.sessions] == [session.session for session in view.sessions]
+    for one in told.sessions:
+        part = parts.get(one.session)
+        assert (one.num_nodes, one.side_nodes) == ((0, 0) if part is None else (part.max_nodes, part.side_nodes))
+        assert part is None or one.from_lookup is part.from_lookup
+        if one.from_lookup:
+            assert one.choice.chosen.way is Way.LOOKUP
+        speeds = [promise.tokens_per_us or 0.0 for promise in one.choice.rejected]
+        assert speeds == sorted(speeds, reverse=True)
+        assert not one.choice.kept or max(speeds) > (one.choice.chosen.tokens_per_us or 0.0)

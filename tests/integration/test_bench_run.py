@@ -25,6 +25,9 @@ def test_a_speed_run_measures_every_contestant_and_writes_its_report(tmp_path: P
     result = result_of(capsys.readouterr().out)
     assert result.keys() >= {f"iso_{key}_vs_{other}" for key in ("t0", "t08") for other in ("generate", "assisted", "own_plain")}
     assert result.keys() >= {"min_cell_vs_plain", "stack_ratio", "bound_fraction", "sim_max_error", "identical", "cells"}
+    assert result.keys() >= {"stack_ratio_best", "reconcile_share", "draft_token_share"}
+    assert isinstance(result["draft_token_share"], float)
+    assert 0.0 < result["draft_token_share"] < 2.0
     cells = result["cells"]
     assert isinstance(cells, list)
     contestants = {cell["contestant"] for cell in cells}
@@ -35,6 +38,7 @@ def test_a_speed_run_measures_every_contestant_and_writes_its_report(tmp_path: P
     assert len(replayed) == 4
     text = report.read_text()
     assert "### copying, T = 0.8" in text
+    assert "| reconciling |" in text
     assert "### replayed drafts, acceptance 0.9, T = 0" in text
 
 

@@ -98,7 +98,7 @@ async def test_the_verifier_is_told_exactly_what_was_asked() -> None:
         max_tokens=17,
         stop_token_ids=(9,),
         top_logprobs=2,
-        draft=DraftWishes(off=False, max_len=4, tree_width=2, stop_below=0.25, pacing="serial"),
+        draft=DraftWishes(off=False, max_len=4, tree_width=2, stop_below=0.25, svip_threshold=0.5, pacing="serial"),
         acceptance="rejection",
         num_samples=2,
     )
@@ -111,7 +111,7 @@ async def test_the_verifier_is_told_exactly_what_was_asked() -> None:
     assert [noise_from_proto(start.noise) for start in (first, second)] == [NoiseAddress(2**64 - 1, 0), NoiseAddress(2**64 - 1, 1)]
     assert (list(first.prefix), first.num_prompt_tokens, first.max_tokens, list(first.stop_token_ids)) == ([0, 1, 40], 3, 17, [3, 9])
     assert (first.top_logprobs, first.acceptance) == (2, sampling_pb2.ACCEPTANCE_REJECTION)
-    assert first.draft == pb.DraftOptions(off=False, max_len=4, tree_width=2, stop_below=0.25, pacing="serial")
+    assert first.draft == pb.DraftOptions(off=False, max_len=4, tree_width=2, stop_below=0.25, svip_threshold=0.5, pacing="serial")
     assert first.session_id != second.session_id
     assert first.incarnation > 0
     assert not first.paused

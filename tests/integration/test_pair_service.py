@@ -57,6 +57,18 @@ def test_a_client_that_leaves_leaves_nothing_behind(together: Together) -> None:
     assert held(together.verifier.verifier_info()) == (0, 0)
 
 
+def test_a_client_can_ask_for_the_entropy_stop(together: Together) -> None:
+    """Any uncertainty is more than it allows: each draft ends behind its first guess, and the tokens are the plain ones."""
+    plain = together.gateway.ask(request("off", 0.8)).first
+    wish = request("serial", 0.8)
+    wish.draft.svip_threshold = 1e-6
+    stopped = together.gateway.ask(wish).first
+    statistics = stopped.finished.statistics
+    assert stopped.token_ids == plain.token_ids
+    assert statistics.num_drafted > 0
+    assert len(statistics.drafted_by_depth) == 1
+
+
 def test_it_drains_on_sigterm(together: Together) -> None:
     """Last in this file: nothing answers afterwards."""
     process = together.deployment.processes["verifier"]

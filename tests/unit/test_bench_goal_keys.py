@@ -27,8 +27,9 @@ from outrider_bench.speed import Found, result
 from outrider_bench.stage import Served, Stage
 
 ISSUE_KEYS = (
-    "iso_t0_vs_generate iso_t08_vs_generate iso_t0_vs_assisted iso_t0_vs_own_plain min_cell_vs_plain stack_ratio bound_fraction "
-    "two_machine_5ms_a07_vs_best_fixed sim_max_error identical"
+    "iso_t0_vs_generate iso_t08_vs_generate iso_t0_vs_assisted iso_t0_vs_own_plain min_cell_vs_plain stack_ratio "
+    "stack_ratio_best bound_fraction two_machine_5ms_a07_vs_best_fixed two_machine_bound_fraction sim_max_error identical "
+    "prose_t0_vs_own_plain prose_t08_vs_own_plain reconcile_share draft_token_share"
 ).split()
 SPEEDS = {
     GENERATE: 100.0,
@@ -38,21 +39,22 @@ SPEEDS = {
     stack_name("serial"): 400.0,
     one_process_name("serial"): 500.0,
 }
-CELLS = [Cell(task, temperature) for task in ("arithmetic", "copying") for temperature in (0.0, 0.8)]
+CELLS = [Cell(task, temperature) for task in ("arithmetic", "copying", "prose") for temperature in (0.0, 0.8)]
 REPLAYED = Cell("replayed drafts, acceptance 0.6", 0.0)
 DISTANT = Cell("5 ms, acceptance 0.7", 0.0)
 MICRO = MicroBenchmarks(CostCurve(((1, 2000.0),)), 100, 900.0, 500.0, 160.0, 512)
 
 
 def row(cell: Cell, contestant: str, speed: float) -> Row:
-    return Row(cell, contestant, Summary(speed, 1.0, 0.5, 2.0, 0.0, 0.5, 4.0, 50_000), 0.1, 0.75)
+    share = 0.02 if cell == DISTANT else 0.01
+    return Row(cell, contestant, Summary(speed, 1.0, 0.5, 2.0, 0.0, 0.5, 4.0, 50_000, reconcile_share=share), 0.1, 0.75)
 
 
 def found(*flips: Flip, two_machines: TwoMachines | None = None) -> Found:
     rows = [row(cell, name, speed) for cell in CELLS for name, speed in SPEEDS.items()]
     replayed = [row(REPLAYED, PLAIN, 200.0), row(REPLAYED, ADAPTIVE, 190.0)]
     predictions = [Prediction(replayed[1], Circumstances(MICRO, 0.6, 5, 0), 209.0)]
-    return Found(rows, replayed, predictions, list(flips), ["serial", "adaptive"], {}, {}, 700, two_machines)
+    return Found(rows, replayed, predictions, list(flips), ["serial", "adaptive"], {}, {}, 700, two_machines, 20_000.0)
 
 
 def distant(num_flips: int = 0) -> TwoMachines:
@@ -66,7 +68,10 @@ def test_every_number_of_the_goal_is_in_the_result_of_a_full_run() -> None:
     assert set(ISSUE_KEYS) <= told.keys()
     assert (told["iso_t0_vs_generate"], told["iso_t0_vs_assisted"], told["iso_t0_vs_own_plain"]) == (4.0, 2.667, 2.0)
     assert (told["min_cell_vs_plain"], told["min_cell_vs_plain_at"]) == (0.9, "outrider adaptive, 5 ms, acceptance 0.7, T = 0")
-    assert (told["stack_ratio"], told["bound_fraction"]) == (0.8, 0.75)
+    assert (told["stack_ratio"], told["stack_ratio_best"], told["bound_fraction"]) == (0.8, 0.8, 0.75)
+    assert (told["prose_t0_vs_own_plain"], told["prose_t08_vs_own_plain"], told["draft_token_share"]) == (1.9, 1.9, 0.035)
+    assert (told["reconcile_share"], told["reconcile_share_at"]) == (0.02, "outrider plain, 5 ms, acceptance 0.7, T = 0")
+    assert (told["two_machine_bound_fraction"], told["two_machine_bound_fraction_at"]) == (0.75, "outrider adaptive, 5 ms, acceptance 0.7")
     assert (told["sim_max_error"], told["sim_max_error_at"]) == (0.2, "outrider adaptive, 5 ms, acceptance 0.7, T = 0")
     assert told["two_machine_5ms_a07_vs_best_fixed"] == 0.9
     assert told["identical"] is True
@@ -74,7 +79,8 @@ def test_every_number_of_the_goal_is_in_the_result_of_a_full_run() -> None:
 
 def test_a_quick_run_has_all_but_the_two_machines() -> None:
     told = result(found())
-    assert set(ISSUE_KEYS) - told.keys() == {"two_machine_5ms_a07_vs_best_fixed"}
+    assert set(ISSUE_KEYS) - told.keys() == {"two_machine_5ms_a07_vs_best_fixed", "two_machine_bound_fraction"}
+    assert told["reconcile_share"] == 0.01
     assert (told["min_cell_vs_plain"], told["sim_max_error"]) == (0.95, 0.1)
 
 

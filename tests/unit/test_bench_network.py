@@ -20,7 +20,7 @@ AT = Circumstances(MICRO, 0.7, 5, 5_000)
 
 
 def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
-    summary = Summary(speed, 1.0, 0.7, 2.0, overlap, 0.5, 4.0, 96)
+    summary = Summary(speed, 1.0, 0.7, 2.0, overlap, 0.5, 4.0, 96, reconcile_share=0.012)
     return Row(network.cell_of(world), contestant, summary, 0.1, 0.8)
 
 
@@ -40,12 +40,14 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     found = TwoMachines(rows, [judged], 0, [Prediction(rows[0], AT, 80.0), Prediction(rows[2], AT, 137.5)], {})
     told = result(found, {})
     assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
-    assert told["two_machine_min_bound_fraction"] == 0.8
+    assert told["two_machine_min_bound_fraction"] == told["two_machine_bound_fraction"] == 0.8
+    assert told["two_machine_bound_fraction_at"] == "outrider adaptive, 5 ms, acceptance 0.7"
+    assert (told["reconcile_share"], told["reconcile_share_at"]) == (0.012, "outrider plain, 5 ms, acceptance 0.7, T = 0")
     assert told["identical"] is True
     assert (told["sim_max_error"], told["sim_max_error_at"]) == (0.2, "outrider plain, 5 ms, acceptance 0.7, T = 0")
     report = markdown({"date": "today"}, found)
     assert "| 5 ms, acceptance 0.7, T = 0 | outrider pearl | 138 | 125 | 1.10 |" in report
-    assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% |" in report
+    assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% | 1.2% |" in report
     assert "| 5 ms, acceptance 0.7, T = 0 | 150 | 900 | 520 | 80 | 0 | 1: 2.00, 8: 4.00 |" in report
     assert "### 5 ms, acceptance 0.7, T = 0" in report
 
@@ -56,7 +58,10 @@ def test_plain_decoding_is_one_of_the_fixed_policies() -> None:
     assert judged.best_fixed == PLAIN
     assert judged.vs_best_fixed == pytest.approx(0.97)
     found = TwoMachines([], [judged], 1, [], {})
-    assert not {"two_machine_5ms_a07_vs_best_fixed", "sim_max_error"} & result(found, {}).keys()
+    assert (
+        not {"two_machine_5ms_a07_vs_best_fixed", "two_machine_bound_fraction", "reconcile_share", "sim_max_error"}
+        & result(found, {}).keys()
+    )
     assert not found.is_sound
 
 

@@ -10,7 +10,16 @@ import pytest
 from outrider.errors import InvalidRequest
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench.contestants import DraftWishes, draft_numbers, verify_ms
-from outrider_bench.goals import best_policy, bound_fraction, ratios, stack_ratio, worst_cell
+from outrider_bench.goals import (
+    best_policy,
+    bound_fraction,
+    draft_token_share,
+    prose_ratios,
+    ratios,
+    reconcile_share,
+    stack_ratio,
+    worst_cell,
+)
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt, Summary, median_summary, summarise
 from outrider_bench.prompts import TUNING_SEED, check_prompt_seed
 from outrider_bench.report import markdown
@@ -19,6 +28,9 @@ from outrider_bench.schedule import turns
 from outrider_bench.tuning import fastest, num_tuning_answers
 
 DRAFT = DraftNumbers(num_rounds=2, num_drafted=8, num_accepted=6, verify_ms=10.0, draft_ms=4.0, overlapped_draft_ms=1.0, draft_wait_ms=0.0)
+
+
+SUMMARY = Summary(100.0, 1.0, 0.5, 2.0, 0.1, 0.5, 4.0, 10)
 
 
 def test_long_answers_weigh_more() -> None:
@@ -39,6 +51,18 @@ def test_speculation_is_summed_before_it_is_divided() -> None:
     assert summary.verify_share == pytest.approx(0.4)
     assert summary.overlap_share == pytest.approx(0.25)
     assert summary.drafted_per_round == pytest.approx(1.0)
+
+
+def test_reconciling_is_a_share_of_the_time_from_the_first_token_to_the_last() -> None:
+    """All of it over all that time: the reading of a prompt is no round, and would make any share small."""
+    answers = [
+        Answer((1,) * 8, 40.0, 50.0, replace(DRAFT, reconcile_ms=0.5)),
+        Answer((1,) * 12, 20.0, 50.0, replace(DRAFT, reconcile_ms=1.5)),
+    ]
+    assert summarise(answers).reconcile_share == pytest.approx(2.0 / 40.0)
+    assert summarise([Answer((1,), 5.0, 5.0, DRAFT)]).reconcile_share == 0.0
+    shares = [replace(summary_of(1.0), reconcile_share=share) for share in (0.01, 0.5, 0.02)]
+    assert median_summary(shares).reconcile_share == 0.02
 
 
 def summary_of(speed: float) -> Summary:
@@ -164,7 +188,7 @@ def test_the_bound_is_that_of_the_worse_task_at_temperature_0() -> None:
     assert bound_fraction(rows, "pearl") == {}
 
 
-def test_the_price_of_being_a_service_is_that_of_the_best_policy_that_was_run_without() -> None:
+def test_the_price_of_being_a_service_is_serials_and_that_of_the_best_policy_that_was_run_without() -> None:
     speeds = {
         ("arithmetic", "outrider serial"): 250.0,
         ("arithmetic", "one process serial"): 500.0,
@@ -182,8 +206,42 @@ def test_the_price_of_being_a_service_is_that_of_the_best_policy_that_was_run_wi
     plain = [each for each in ROWS if each.contestant == PLAIN]
     rows = [*plain, *(row(task, 0.0, name, speed) for (task, name), speed in speeds.items())]
     told = stack_ratio(rows, ["serial", "pearl", "adaptive"])
-    assert told == {"stack_ratio": 0.8, "stack_ratio_at": "adaptive, arithmetic, T = 0"}
+    best = {"stack_ratio_best": 0.8, "stack_ratio_best_at": "adaptive, arithmetic, T = 0"}
+    assert told == {"stack_ratio": 0.5, "stack_ratio_at": "serial, arithmetic, T = 0"} | best
+    assert stack_ratio(rows, ["pearl", "adaptive"]) == best, "without serial there is no such number"
     assert stack_ratio(ROWS, ["serial"]) == {}
+
+
+def test_prose_is_told_apart_for_each_temperature() -> None:
+    rows = [row("prose", 0.0, ADAPTIVE, 96.0), row("prose", 0.8, ADAPTIVE, 120.0), row("prose", 0.8, PLAIN, 100.0)]
+    assert prose_ratios([*ROWS, *rows]) == {"prose_t0_vs_own_plain": 0.96, "prose_t08_vs_own_plain": 1.2}
+    assert prose_ratios(ROWS) == {}
+
+
+def reconciling(contestant: str, share: float, drafted: float = 4.0, task: str = "copying") -> Row:
+    return Row(Cell(task, 0.0), contestant, replace(summary_of(1.0), reconcile_share=share, drafted_per_round=drafted), 0.0, 0.5)
+
+
+def test_the_largest_share_of_reconciling_is_that_of_a_served_policy_that_drafts() -> None:
+    rows = [
+        reconciling("outrider serial", 0.01),
+        reconciling(ADAPTIVE, 0.02, task="prose"),
+        reconciling("one process serial", 0.5),
+        reconciling("outrider lookup", 0.6, drafted=0.0),
+    ]
+    assert reconcile_share(rows) == {"reconcile_share": 0.02, "reconcile_share_at": "outrider adaptive, prose, T = 0"}
+    assert reconcile_share(rows[2:]) == {}
+
+
+def test_a_drafted_token_is_compared_with_the_steps_that_verified_such_tokens() -> None:
+    recorder, cell = Recorder(), Cell("copying", 0.0)
+    recorder.add(cell, "outrider serial", 0, Answer((1,), 1.0, 1.0, DRAFT))
+    recorder.add(cell, "outrider serial", 1, Answer((1,), 1.0, 1.0, replace(DRAFT, num_rounds=3, verify_ms=40.0)))
+    recorder.add(cell, PLAIN, 0, Answer((1,), 1.0, 1.0, replace(DRAFT, verify_ms=400.0)))
+    assert recorder.verify_us_per_step("outrider serial") == 10_000.0
+    assert recorder.verify_us_per_step("outrider pearl") == 0.0
+    assert draft_token_share(500, 10_000.0) == {"draft_token_share": 0.05}
+    assert draft_token_share(0, 10_000.0) == draft_token_share(500, 0.0) == {}
 
 
 def test_one_contestants_drafting_sets_the_pace_of_replayed_drafts() -> None:
@@ -201,6 +259,11 @@ def test_a_report_has_every_contestant_and_every_flip() -> None:
     assert "| serial | 240 | 0% | 2.40 | 2.00 |" in text
     assert "- commit: abc" in text
     assert "token 1 is 9, plain 2" in text
+    row_of_own = markdown(
+        "Speed", {}, {}, [replace(reconciling(ADAPTIVE, 0.0123), summary=replace(SUMMARY, reconcile_share=0.0123))], [], []
+    )
+    assert "| reconciling |" in row_of_own
+    assert row_of_own.count("| 1.2% |") == 1
     assert text.rstrip().endswith("A note.")
 
 
@@ -218,9 +281,9 @@ def test_wishes_become_draft_options() -> None:
 
 def test_statistics_come_over_in_milliseconds() -> None:
     message = generation_pb2.DraftStatistics(
-        num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000
+        num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000, reconcile_us=250
     )
-    assert draft_numbers(message) == DRAFT
+    assert draft_numbers(message) == replace(DRAFT, reconcile_ms=0.25)
 
 
 def test_nothing_is_reported_on_the_prompts_that_settings_are_chosen_on() -> None:

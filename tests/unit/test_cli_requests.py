@@ -102,7 +102,8 @@ def test_every_option_reaches_its_field(served: Served) -> None:
         *("--chat", "Hello", "--system", "Be brief", "-n", "2", "--logprobs", "3", "--max-tokens", "9", "--stop", "a", "--stop", "b"),
         *("--stop-token-id", "4", "--ignore-eos", "--temperature", "0.5", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.1"),
         *("--repetition-penalty", "1.5", "--presence-penalty", "0.5", "--frequency-penalty", "0.25", "--seed", "3", "--logit-bias", "8=-1"),
-        *("--draft-len", "6", "--tree-width", "2", "--stop-below", "0.25", "--request-pacing", "pearl", "--acceptance", "rejection"),
+        *("--draft-len", "6", "--tree-width", "2", "--stop-below", "0.25", "--svip-threshold", "0.5"),
+        *("--request-pacing", "pearl", "--acceptance", "rejection"),
     )
     request = served.gateway.requests[0]
     assert [(turn.role, turn.content) for turn in request.chat.messages] == [("system", "Be brief"), ("user", "Hello")]
@@ -113,7 +114,7 @@ def test_every_option_reaches_its_field(served: Served) -> None:
     )
     expected.logit_bias[8] = -1.0
     assert request.sampling == expected
-    assert request.draft == pb.DraftOptions(max_len=6, tree_width=2, stop_below=0.25, pacing="pearl")
+    assert request.draft == pb.DraftOptions(max_len=6, tree_width=2, stop_below=0.25, svip_threshold=0.5, pacing="pearl")
     assert request.acceptance == sampling_pb2.ACCEPTANCE_REJECTION
 
 

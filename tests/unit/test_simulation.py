@@ -14,6 +14,8 @@ from outrider.cli.bench import add_parser
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.explaining import explain_plan, no_choice, plain_promise
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.registry import make_pacing
 from outrider.types.tree import DraftTree
@@ -188,6 +190,9 @@ class _NeverTakes:
 
     def plan(self, view: StepView) -> PacingPlan:
         return PacingPlan((), self._wake_us, "never")
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        return explain_plan(self.name, view, plan, view.cost, lambda session: no_choice(plain_promise(view)))
 
     def draft_ahead(self, session: SessionView) -> int:
         return 0

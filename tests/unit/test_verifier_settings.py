@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from outrider.engine.config import WeightFormat
@@ -29,6 +31,11 @@ def test_guesses_come_from_the_text_itself_unless_told_otherwise() -> None:
     assert not parsed("--no-lookup").draft.lookup
 
 
+def test_plans_are_explained_where_a_file_is_named() -> None:
+    assert parsed().explain_plans is None
+    assert parsed("--explain-plans", "plans.jsonl").explain_plans == Path("plans.jsonl")
+
+
 def test_prompts_share_what_was_read_unless_told_otherwise() -> None:
     assert parsed().engine.prefix_cache
     assert not parsed("--no-prefix-cache").engine.prefix_cache
@@ -53,6 +60,9 @@ def test_weights_are_kept_in_full_unless_told_otherwise() -> None:
         ("--tree-width", "9"),
         ("--stop-below", "1"),
         ("--stop-below", "nan"),
+        ("--svip-threshold", "-0.5"),
+        ("--svip-threshold", "2.5"),
+        ("--svip-threshold", "nan"),
         ("--max-sessions", "0"),
         ("--max-prompt-len", "-1"),
         ("--grace-s", "-1"),

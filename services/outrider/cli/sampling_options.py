@@ -48,6 +48,7 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--draft-len", type=int, metavar="N", help="most drafted tokens a round, 1 to 64")
     group.add_argument("--tree-width", type=int, metavar="N", help="children tried per node, 1 (a chain) to 8")
     group.add_argument("--stop-below", type=float, metavar="P", help="stop drafting below this draft probability")
+    group.add_argument("--svip-threshold", type=float, metavar="T", help="stop drafting above this bound on rejection by entropy (SVIP)")
     group.add_argument("--request-pacing", metavar="NAME", help="pacing policy of this request: plain, serial, pearl, ...")
     group.add_argument(
         "--acceptance", choices=("coupled", "rejection"), help="coupled: exactly the target's tokens; rejection: its distribution"
@@ -64,7 +65,11 @@ def sampling_from(args: argparse.Namespace) -> sampling_pb2.SamplingParams:
 def draft_from(args: argparse.Namespace) -> generation_pb2.DraftOptions:
     """The request's wishes about speculation."""
     options = generation_pb2.DraftOptions(
-        max_len=args.draft_len, tree_width=args.tree_width, stop_below=args.stop_below, pacing=args.request_pacing
+        max_len=args.draft_len,
+        tree_width=args.tree_width,
+        stop_below=args.stop_below,
+        svip_threshold=args.svip_threshold,
+        pacing=args.request_pacing,
     )
     if args.draft_off:
         options.off = True

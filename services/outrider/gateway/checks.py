@@ -17,6 +17,7 @@ from outrider.gateway.resolved import CheckedRequest
 from outrider.rpc.convert import acceptance_name, bounds, sampling_from_proto, seed_from_proto, token_ids
 from outrider.rpc.convert.bounds import bounded, finite
 from outrider.rpc.convert.sampling import COUPLED
+from outrider.types.frames import MAX_SVIP_THRESHOLD
 from outrider.v1 import generation_pb2 as pb
 
 MAX_REQUEST_ID_LEN = 128
@@ -160,6 +161,8 @@ def _draft(message: pb.GenerateRequest) -> pb.DraftOptions:
         bounded("draft.tree_width", options.tree_width, 1, MAX_TREE_WIDTH)
     if options.HasField("stop_below") and finite("draft.stop_below", options.stop_below, 0.0, 1.0) == 1.0:
         raise InvalidRequest("draft.stop_below", "must be below 1")
+    if options.HasField("svip_threshold"):
+        finite("draft.svip_threshold", options.svip_threshold, 0.0, MAX_SVIP_THRESHOLD)
     if message.mode == pb.GENERATION_MODE_TARGET_ONLY:
         options.off = True
     elif message.mode not in (pb.GENERATION_MODE_UNSPECIFIED, pb.GENERATION_MODE_LOSSLESS):

@@ -36,6 +36,9 @@ class CloseReason(Enum):
     FAILED = 6
 
 
+MAX_SVIP_THRESHOLD = 2.0  # of a wish: sqrt(k * entropy) reaches it for no vocabulary there is
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimits:
     """What a session may ask of a drafter.

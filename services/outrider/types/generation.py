@@ -41,6 +41,7 @@ class DraftWishes:
     tree_width: int | None = None
     stop_below: float | None = None
     pacing: str | None = None
+    svip_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

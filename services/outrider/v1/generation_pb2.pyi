@@ -64,20 +64,22 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftOptions(_message.Message):
-    __slots__ = ("off", "max_len", "tree_width", "stop_below", "pacing", "no_lookup")
+    __slots__ = ("off", "max_len", "tree_width", "stop_below", "pacing", "no_lookup", "svip_threshold")
     OFF_FIELD_NUMBER: _ClassVar[int]
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     TREE_WIDTH_FIELD_NUMBER: _ClassVar[int]
     STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
     PACING_FIELD_NUMBER: _ClassVar[int]
     NO_LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    SVIP_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     off: bool
     max_len: int
     tree_width: int
     stop_below: float
     pacing: str
     no_lookup: bool
-    def __init__(self, off: _Optional[bool] = ..., max_len: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., pacing: _Optional[str] = ..., no_lookup: _Optional[bool] = ...) -> None: ...
+    svip_threshold: float
+    def __init__(self, off: _Optional[bool] = ..., max_len: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., pacing: _Optional[str] = ..., no_lookup: _Optional[bool] = ..., svip_threshold: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("request_id", "model", "prompt", "token_ids", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "top_logprobs", "draft", "acceptance", "mode", "adapter", "resume_token_ids", "cache_salt")

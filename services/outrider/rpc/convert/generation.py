@@ -127,7 +127,12 @@ def _chat(request: GenerationRequest) -> pb.ChatMessages:
 
 def _wishes(draft: DraftWishes) -> pb.DraftOptions:
     return pb.DraftOptions(
-        off=draft.off, max_len=draft.max_len, tree_width=draft.tree_width, stop_below=draft.stop_below, pacing=draft.pacing
+        off=draft.off,
+        max_len=draft.max_len,
+        tree_width=draft.tree_width,
+        stop_below=draft.stop_below,
+        pacing=draft.pacing,
+        svip_threshold=draft.svip_threshold,
     )
 
 

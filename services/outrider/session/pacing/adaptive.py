@@ -14,6 +14,7 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
+from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left, same_course
@@ -56,7 +57,7 @@ MAX_SURPRISED_SESSIONS = 4
 SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
 
 
-class AdaptivePacing:
+class AdaptivePacing(ExplainsAdaptive):
     """draft_len: an upper bound for every length; None leaves it to the model."""
 
     name = "adaptive"
@@ -319,6 +320,7 @@ class AdaptivePacing:
         found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
         gains = dict.fromkeys(drafting_paces(view), 0.0)
         looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
+        self._looks = looks
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
@@ -421,7 +423,8 @@ class AdaptivePacing:
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
-        own.course, own.looked_at, own.looked_untested = best, session.acceptance, not session.num_tested
+        own.before, own.course = own.course, best
+        own.looked_at, own.looked_untested = session.acceptance, not session.num_tested
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
         """What a course is worth in what is left of the answer. A drafter at work is on its way to be heard of."""

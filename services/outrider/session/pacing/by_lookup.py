@@ -103,18 +103,30 @@ class ByLookup:
         known = self._decisions.get(session.session)
         if known is not None and known.committed_len == session.committed_len:
             return known.num_guesses
-        rights = usable_rights(session, self._longest)
-        if self._cost is None or not rights:
+        rights, rest = usable_rights(session, self._longest), self._rest(session)
+        if rest is None or not rights:
             return 0
+        num, added = paying_len(rights, rest)
+        gain = KEEP_GAIN if known is not None and known.num_guesses else BEGIN_GAIN
+        otherwise = (rest.tokens - 1.0) * self._steps_per_us(rest.num_rows) + (1.0 + gain) * promise
+        pays = num > 0 and (rest.tokens + added) * self._steps_per_us(rest.num_rows + num) > otherwise
+        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0))
+        return num if pays else 0
+
+    def _rest(self, session: SessionView) -> StepRest | None:
+        """Of the step that this session would go by lookup in; None before the first plan."""
+        if self._cost is None:
+            return None
         others = [self._decisions[one] for one in self._live if one in self._decisions and one != session.session]
         num_rows = max(1, len(self._live)) + sum(other.num_guesses for other in others)
         tokens = max(1, len(self._live)) + sum(other.tokens for other in others)
-        num, added = paying_len(rights, StepRest(self._cost, num_rows, tokens, self._overhead_us))
-        gain = KEEP_GAIN if known is not None and known.num_guesses else BEGIN_GAIN
-        otherwise = (tokens - 1.0) * self._steps_per_us(num_rows) + (1.0 + gain) * promise
-        pays = num > 0 and (tokens + added) * self._steps_per_us(num_rows + num) > otherwise
-        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0))
-        return num if pays else 0
+        return StepRest(self._cost, num_rows, tokens, self._overhead_us)
+
+    def offer(self, session: SessionView) -> tuple[int, float]:
+        """What the text offers, taken or not: guesses, and the session's tokens per microsecond with them; (0, 0.0): nothing that pays."""
+        rest = self._rest(session)
+        num, added = (0, 0.0) if rest is None else paying_len(usable_rights(session, self._longest), rest)
+        return (num, (1.0 + added) * self._steps_per_us(rest.num_rows + num)) if num and rest is not None else (0, 0.0)
 
     def _steps_per_us(self, num_rows: int) -> float:
         return 1.0 / (self._cost.verify_us(num_rows) + self._overhead_us) if self._cost is not None else 0.0

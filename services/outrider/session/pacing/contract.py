@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from outrider.session.pacing.explanation import PlanExplanation
+
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 MAX_SIDE_NODES = 8  # of side branches of one session in one step
 FIRST_HOPE = 0.8  # acceptance to hope for before any session was seen
@@ -181,6 +183,11 @@ class Pacing(Protocol):
 
     def plan(self, view: StepView) -> PacingPlan:
         """Decide the next step. Must make progress: a prefill and a ready session past its deadline are taken, every wait has an end."""
+        ...
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """Why the newest plan, which was made of this view, is what it is. Asked only by who wants to know, right after `plan`; changes
+        nothing, so that plans are the same whether anybody asks or not."""
         ...
 
     def draft_ahead(self, session: SessionView) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.explanation import Choice, Promise, Way, Why
 
 MAX_DRAFT_LEN = 32
 DEFAULT_DRAFT_LEN = 4
@@ -81,6 +82,7 @@ class DraftLength:
         self._least = least
         self._look_at_us: int | None = None
         self._draft_us = 0.0
+        self._seen: Rates | None = None  # when last looked at
         self.value = DEFAULT_DRAFT_LEN if fixed is None else max(least, fixed)
 
     def update(self, view: StepView) -> None:
@@ -99,7 +101,7 @@ class DraftLength:
         self._draft_us += (DRAFT_TIME_RATE if self._draft_us else 1.0) * (draft_us - self._draft_us)
         cost = view.overlapped_cost if self._overlaps else view.cost
         start_us = sum(session.draft_start_us for session in known) / len(known)
-        rates = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions), start_us)
+        rates = self._seen = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions), start_us)
         best = max(range(self._least, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
@@ -107,3 +109,16 @@ class DraftLength:
     def of(self, session: SessionView) -> int:
         """The length for one session: bounded by its own wish and by what it may still emit; never below the least."""
         return max(self._least, min(self.value, session.max_draft_len, session.remaining - 1))
+
+    def choice(self, session: SessionView, way: Way) -> Choice:
+        """The length for one session beside the best of the others, as promised when it was last looked for. way: of the policy."""
+        if not session.max_draft_len:
+            return Choice(Promise(Way.PLAIN, 0, 0, None), (), Why.ONLY)
+        chosen, rates = self.of(session), self._seen
+        if rates is None:
+            return Choice(Promise(way, chosen, chosen, None), (), Why.ONLY if self._fixed else Why.UNMEASURED)
+        speeds = {length: self._throughput(rates, length) for length in range(self._least, MAX_DRAFT_LEN + 1)}
+        other = max((length for length in speeds if length != chosen), key=speeds.__getitem__)
+        kept = chosen == self.value and speeds[other] > speeds[chosen]
+        why = Why.KEPT if kept else Why.MOST if chosen == self.value else Why.ONLY
+        return Choice(Promise(way, chosen, chosen, speeds[chosen]), (Promise(way, other, other, speeds[other]),), why, kept)

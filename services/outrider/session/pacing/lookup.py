@@ -10,6 +10,8 @@ from __future__ import annotations
 from outrider.session.pacing.by_lookup import StepRest, as_guessed, marked, paying_len, usable_rights
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.explaining import explain_plan, plain_promise
+from outrider.session.pacing.explanation import Choice, PlanExplanation, Promise, Way, Why
 from outrider.session.pacing.row_budget import Wanted, share_rows
 
 
@@ -26,15 +28,34 @@ class LookupPacing:
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
-        wanted: list[Wanted] = []
+        wanted = [Wanted(as_guessed(session, num), num) for session, (num, _) in zip(view.sessions, self._guesses(view), strict=True)]
+        guessing = {entry.session.session for entry in wanted if entry.max_nodes}
+        take = share_rows(wanted, view.max_rows)
+        return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """Guesses were weighed against none; a length that was fixed is none that was weighed, and what it adds is not known."""
+        guesses = {session.session: guess for session, guess in zip(view.sessions, self._guesses(view), strict=True)}
+        step_us = view.cost.verify_us(max(1, len(guesses) + sum(num for num, _ in guesses.values())))
+
+        def choice_of(session: SessionView) -> Choice:
+            (num, added), plain = guesses[session.session], plain_promise(view, session.step_overhead_us)
+            if not num:
+                return Choice(plain, (), Why.MOST if session.lookup_rights else Why.ONLY)
+            speed = (1.0 + added) / (step_us + session.step_overhead_us) if self._draft_len is None else None
+            return Choice(Promise(Way.LOOKUP, num, num, speed), (plain,), Why.ONLY if speed is None else Why.MOST)
+
+        return explain_plan(self.name, view, plan, view.cost, choice_of)
+
+    def _guesses(self, view: StepView) -> list[tuple[int, float]]:
+        """Of each session: how many, and the tokens that they are expected to add."""
+        found: list[tuple[int, float]] = []
         num_rows, tokens = len(view.sessions), float(len(view.sessions))
         for session in view.sessions:
             num, added = self._num_guesses(session, view, num_rows, tokens)
             num_rows, tokens = num_rows + num, tokens + added
-            wanted.append(Wanted(as_guessed(session, num), num))
-        guessing = {entry.session.session for entry in wanted if entry.max_nodes}
-        take = share_rows(wanted, view.max_rows)
-        return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
+            found.append((num, added))
+        return found
 
     def _num_guesses(self, session: SessionView, view: StepView, num_rows: int, tokens: float) -> tuple[int, float]:
         rights = usable_rights(session, self._draft_len or MAX_DRAFT_LEN)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import DraftLength, pearl_tokens_per_us
+from outrider.session.pacing.explaining import explain_plan
+from outrider.session.pacing.explanation import PlanExplanation, Way
 from outrider.session.pacing.waiting import plan_or_wait
 
 LEAST_BLOCK = 2
@@ -45,6 +47,10 @@ class PearlPacing:
     def _is_ready(self, session: SessionView) -> bool:
         """PRE: nothing can follow yet, so pre-verify. POST: the block less its first token, which the last pick has tested."""
         return not session.following or session.depth >= self._length.of(session) - 1
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """Its lengths were weighed against each other."""
+        return explain_plan(self.name, view, plan, view.overlapped_cost, lambda session: self._length.choice(session, Way.AHEAD))
 
     def draft_ahead(self, session: SessionView) -> int:
         """What is left of the block being verified, and the whole next block."""

@@ -6,6 +6,8 @@ Loses whenever a drafter is at all useful and rows are cheap.
 from __future__ import annotations
 
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
+from outrider.session.pacing.explaining import explain_plan, no_choice, plain_promise
+from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.row_budget import Wanted, share_rows
 
 
@@ -21,6 +23,11 @@ class PlainPacing:
         """Everybody, at once."""
         take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
         return PacingPlan(take, None, "plain" if take else "idle", PLAIN_REPEATS)
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """Nothing was weighed."""
+        choice = no_choice(plain_promise(view))
+        return explain_plan(self.name, view, plan, view.cost, lambda session: choice)
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing is drafted."""

@@ -19,7 +19,7 @@ MAX_REMEMBERED = 4096
 @dataclass(slots=True)
 class RememberedSession:
     """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen;
-    looked_untested: no guess of its own had been judged by then."""
+    looked_untested: no guess of its own had been judged by then. before: the course that it had then, None = it was not looked at yet."""
 
     course: Course
     probe: Probe
@@ -38,6 +38,7 @@ class RememberedSession:
     looked_untested: bool = True
     is_met: bool = False  # its drafter was asked as it began
     asked_from: int = 0  # committed length from which its drafter is asked
+    before: Course | None = None
     num_hedged: int = 0  # commits in a row with leave for side branches; negative: without
     hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import DraftLength, serial_tokens_per_us
+from outrider.session.pacing.explaining import explain_plan
+from outrider.session.pacing.explanation import PlanExplanation, Way
 from outrider.session.pacing.waiting import plan_or_wait
 
 
@@ -32,6 +34,10 @@ class SerialPacing:
         """Verify those whose whole draft is there."""
         self._length.update(view)
         return plan_or_wait(view, lambda session: session.depth >= self._length.of(session))
+
+    def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
+        """Its lengths were weighed against each other."""
+        return explain_plan(self.name, view, plan, view.cost, lambda session: self._length.choice(session, Way.IN_TURNS))
 
     def draft_ahead(self, session: SessionView) -> int:
         """One draft and no more: the drafter rests while its guesses are verified."""
