@@ -9,7 +9,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider_bench.baseline import ASSISTANTS, LOOKUPS, PLAIN_CANDIDATES, GenerateSettings, Lookup, TransformersBaseline
+from outrider_bench.baseline import (
+    ASSISTANTS,
+    LOOKUPS,
+    PLAIN_CANDIDATES,
+    GenerateSettings,
+    Lookup,
+    TransformersBaseline,
+    generate_candidates,
+)
 
 PROMPT = (5, 6, 7, 8, 9, 10)
 NUM_TOKENS = 12
@@ -58,6 +66,33 @@ def test_assisted_generation_gives_generates_tokens(baseline: TransformersBaseli
 def test_prompt_lookup_gives_generates_tokens(baseline: TransformersBaseline, lookup: Lookup) -> None:
     truth = baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings())
     assert baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings(lookup=lookup, num_threads=1)).tokens == truth.tokens
+
+
+def test_a_batch_has_every_prompts_own_answer(baseline: TransformersBaseline) -> None:
+    prompts = [PROMPT, PROMPT[::-1]]
+    alone = [baseline.answer(prompt, NUM_TOKENS, 0.0, 1, GenerateSettings()).tokens for prompt in prompts]
+    together = baseline.answer_together(prompts, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    assert [answer.tokens for answer in together] == alone
+    assert len({answer.total_ms for answer in together}) == 1
+
+
+def test_settings_for_a_card_are_understood_beside_it(baseline: TransformersBaseline) -> None:
+    """transformers compiles on cards only: here the same options leave the same steps uncompiled."""
+    truth = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    compiled = [settings for settings in generate_candidates("cuda") if settings.compiled]
+    assert compiled
+    assert not [settings for settings in generate_candidates("cpu") if settings.compiled]
+    for settings in compiled:
+        assert baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, settings).tokens == truth.tokens
+
+
+def test_a_device_that_is_not_there_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    target = save_model(tmp_path, 1)
+    with pytest.raises(RuntimeError, match=r"transformers refused: no CUDA card: torch .* sees none"):
+        TransformersBaseline(target, None, "float32", 1, "cuda")
+    with pytest.raises(RuntimeError, match="device 'abacus' is neither cpu nor cuda"):
+        TransformersBaseline(target, None, "float32", 1, "abacus")
 
 
 def test_a_seed_repeats_a_sample(baseline: TransformersBaseline) -> None:
