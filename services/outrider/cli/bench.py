@@ -17,6 +17,9 @@ from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
+DRIVERS = (
+    "speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid", "plots",
+)  # fmt: skip
 FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
@@ -46,6 +49,7 @@ _EXAMPLES = """examples:
   outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
   outrider bench fleet --actor                what a placement takes over gRPC at a real coordinator of 1,000 verifiers and 2,000 drafters
+  outrider bench plots bench/RESULTS.md       draws the pictures that a page links to from the tables below them
 The last line is RESULT {json}."""
 
 
@@ -58,8 +62,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid")
-    parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
+    parser.add_argument("what", nargs="?", choices=DRIVERS, default="speed", help="what to measure (%(default)s)")
+    parser.add_argument("files", nargs="*", type=Path, metavar="PAGE", help="plots: whose pictures are drawn from its tables")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument(
@@ -206,6 +210,8 @@ def run(args: argparse.Namespace) -> int:
         if not BENCH_ROOT.is_dir():
             raise InvalidRequest("bench", "the drivers are not installed; run it from a checkout of the repository")
         sys.path.insert(0, str(BENCH_ROOT))
+    if args.files and args.what != "plots":
+        raise InvalidRequest("bench", f"{args.what} takes no further word, got {args.files[0]}")
     args.device = _device(args.what, args.device)
     importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
     driver = importlib.import_module(f"outrider_bench.{args.what}")
