@@ -177,6 +177,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--verifiers", type=int, metavar="N", help="in the simulated fleet (1000; --quick: 64)")
     group.add_argument("--drafters", type=int, metavar="N", help="in the simulated fleet (2000; --quick: 128)")
     group.add_argument("--actor", action="store_true", help="place at a real coordinator process that this fleet announces itself to")
+    group.add_argument("--live", type=int, metavar="N", help="with --actor: placements that are not finished yet (1000)")
     group.add_argument("--ray", action="store_true", help="with --actor: then at the coordinator as a Ray actor too (extra `ray`)")
 
 
