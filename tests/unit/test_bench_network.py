@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from described_keys import described_keys
 from outrider.cli.__main__ import build_parser
 from outrider.cli.connection import Connection
 from outrider.launch.deployment import Deployment, DeploymentSpec
@@ -48,6 +49,7 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     told = result(found, {})
     assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
     assert told["two_machine_min_bound_fraction"] == 0.8
+    assert described_keys("outrider bench network") == told.keys() | {"pair"}
     assert told["identical"] is True
     assert (told["sim_max_error"], told["sim_max_error_at"]) == (0.2, "outrider plain, 5 ms, acceptance 0.7, T = 0")
     report = markdown({"date": "today"}, found)
@@ -117,6 +119,7 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     assert told["load_min_vs_plain_two_machines"] == 0.75
     assert told["load_min_off_vs_no_drafter_two_machines"] == 0.8
     assert told["identical"] is False
+    assert described_keys("outrider bench load") == {key.replace("two_machines", "LAYOUT") for key in told}
 
 
 def test_plain_decoding_is_asked_of_a_verifier_with_a_drafter_and_of_one_without(tmp_path: Path) -> None:
