@@ -13,6 +13,7 @@ from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, Eng
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
+from outrider.session.pacing.default import DEFAULT_PACING
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.frames import MAX_SVIP_THRESHOLD
@@ -36,7 +37,7 @@ class DraftDefaults:
     lookup: guesses may be taken from a request's own text, by the policies that do so.
     """
 
-    pacing: str = "pearl"
+    pacing: str = DEFAULT_PACING
     draft_len: int | None = None
     max_len: int = 24
     max_nodes: int = 64
@@ -170,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", required=True, help="path or hub name of the target model")
     add("--listen", default="127.0.0.1:0", help="host:port (0: any free port) or unix:/path")
     add("--drafter", action="append", default=[], help="address of a drafter; may be repeated")
-    add("--pacing", default="pearl", help=f"policy of requests that name none: {', '.join(sorted(PACINGS))}")
+    add("--pacing", default=DEFAULT_PACING, help=f"policy of requests that name none: {', '.join(sorted(PACINGS))} (%(default)s)")
     add("--draft-len", default=AUTO, help="tokens drafted per round, or 'auto': from measured times")
     add("--max-draft-len", type=int, default=24, help="levels of a verified tree at most")
     add("--max-nodes", type=int, default=64, help="nodes of a verified tree at most")

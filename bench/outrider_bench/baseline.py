@@ -2,10 +2,12 @@
 
 The worker process keeps torch out of the driver and loads, warms and runs the models on one thread, as anyone measuring
 transformers would. Settings cover its caches, attention implementations, assistant schedules and n-gram lengths; the bench keeps the best.
+On a CUDA card a static cache may be compiled too: transformers then replays recorded graphs. Must not know whether there is a card.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from outrider_bench.measurement import Answer
@@ -33,11 +35,13 @@ class Lookup:
 class GenerateSettings:
     """attention: "sdpa" or "eager"; cache: "dynamic" or "static"; assistant or lookup: what drafts, neither for plain generate.
 
-    num_threads: None for as many as the worker was started with, never more.
+    compiled: transformers' own torch.compile of a step, which it applies to a static cache on a card and nowhere else. num_threads: None
+    for as many as the worker was started with, never more.
     """
 
     attention: str = "sdpa"
     cache: str = "dynamic"
+    compiled: bool = False
     assistant: Assistant | None = None
     lookup: Lookup | None = None
     num_threads: int | None = None
@@ -49,11 +53,13 @@ class GenerateSettings:
         drafting = "" if assistant is None else f" k={assistant.num_tokens} {assistant.schedule} p>={assistant.confidence:g}"
         if lookup is not None:
             drafting = f" lookup k={lookup.num_tokens} n={lookup.ngram_len}"
-        return f"{self.attention} {self.cache}{drafting}"
+        return f"{self.attention} {self.cache}{' compiled' if self.compiled else ''}{drafting}"
 
 
 PLAIN_CANDIDATES = tuple(GenerateSettings(attention, cache) for attention in ("sdpa", "eager") for cache in ("dynamic", "static"))
-# Assisted generation rolls its cache back, which only the dynamic cache allows; attention follows the best plain setting.
+CARD_PLAIN_CANDIDATES = (*PLAIN_CANDIDATES, *(GenerateSettings(attention, "static", compiled=True) for attention in ("sdpa", "eager")))
+# Assisted generation and prompt lookup roll their cache back, which only the dynamic cache allows, and that one is never compiled;
+# attention follows the best plain setting.
 ASSISTANTS = (
     Assistant(20, "constant", 0.4),  # transformers' default
     Assistant(12, "constant", 0.0),
@@ -67,21 +73,35 @@ ASSISTANTS = (
 LOOKUPS = tuple(Lookup(num_tokens, ngram_len) for num_tokens in (3, 5, 10, 16) for ngram_len in (2, 3))
 
 
-class TransformersBaseline(Worker):
-    """A worker process that answers one prompt at a time with transformers."""
+def generate_candidates(device: str) -> tuple[GenerateSettings, ...]:
+    """Of generate without drafts, on cpu or cuda."""
+    return CARD_PLAIN_CANDIDATES if device == "cuda" else PLAIN_CANDIDATES
 
-    def __init__(self, target: str, draft: str | None, dtype: str, num_threads: int) -> None:
-        arguments = (target, draft or "", dtype, str(num_threads))
+
+class TransformersBaseline(Worker):
+    """A worker process that answers with transformers, one prompt or one batch at a time, on cpu or cuda.
+
+    Raises RuntimeError with the worker's sentence where there is no such device.
+    """
+
+    def __init__(self, target: str, draft: str | None, dtype: str, num_threads: int, device: str = "cpu") -> None:
+        arguments = (target, draft or "", dtype, str(num_threads), device)
         quiet = {"TRANSFORMERS_VERBOSITY": "error"}
         super().__init__("transformers", "outrider_bench.baseline_worker", arguments, num_threads, quiet)
 
     def answer(self, prompt: tuple[int, ...], max_tokens: int, temperature: float, seed: int, settings: GenerateSettings) -> Answer:
         """Generate at most max_tokens after the prompt. Raises RuntimeError with the worker's sentence."""
+        return self.answer_together([prompt], max_tokens, temperature, seed, settings)[0]
+
+    def answer_together(
+        self, prompts: Sequence[tuple[int, ...]], max_tokens: int, temperature: float, seed: int, settings: GenerateSettings
+    ) -> list[Answer]:
+        """One batch of prompts of one length, whose answers all take the batch's time. Raises RuntimeError with the worker's sentence."""
         request = {
-            "prompt": prompt,
+            "prompts": prompts,
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,
             "settings": asdict(settings),
         }
-        return self.ask(request)
+        return self.ask_together(request)

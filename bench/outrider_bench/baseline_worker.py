@@ -1,7 +1,7 @@
 """The process behind `baseline.TransformersBaseline`: one JSON request a line in, one JSON reply a line out.
 
-Run as `python -m outrider_bench.baseline_worker TARGET DRAFT|"" DTYPE THREADS`. Uses nothing of Outrider: only transformers'
-public generate, exactly as its documentation calls it. Ends when its input ends.
+Run as `python -m outrider_bench.baseline_worker TARGET DRAFT|"" DTYPE THREADS DEVICE`. Uses nothing of Outrider: only transformers'
+public generate, exactly as its documentation calls it. Ends when its input ends. Must not choose settings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
+
+CACHE_STEP = 512  # a static cache on a card has a multiple of this many tokens: another size would be compiled anew
 
 
 class FirstTokenClock:
@@ -34,42 +36,53 @@ class FirstTokenClock:
 
 
 class Generator:
-    """A target and perhaps an assistant of one dtype."""
+    """A target and perhaps an assistant of one dtype on one device."""
 
-    def __init__(self, target: str, draft: str, dtype: torch.dtype, num_threads: int) -> None:
+    def __init__(self, target: str, draft: str, dtype: torch.dtype, num_threads: int, device: str) -> None:
         self.num_threads = num_threads
+        self.device = torch.device(device)
         self.target = self._load(target, dtype)
         self.assistant = self._load(draft, dtype) if draft else None
 
-    @staticmethod
-    def _load(path: str, dtype: torch.dtype) -> Any:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").eval()
+    def _load(self, path: str, dtype: torch.dtype) -> Any:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(self.device).eval()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Generate for one request (see baseline.TransformersBaseline.answer)."""
+        """Generate for one request (see baseline.TransformersBaseline.answer_together). Times end with tokens in this process' memory."""
         settings = request["settings"]
         self._set_attention(settings["attention"])
         torch.set_num_threads(settings["num_threads"] or self.num_threads)
         options = self._sampling(request["temperature"]) | self._drafting(settings["assistant"]) | self._lookup(settings["lookup"])
-        if settings["cache"] != "dynamic":
-            options["cache_implementation"] = settings["cache"]
-        prompt = torch.tensor([request["prompt"]])
+        prompts = torch.tensor(request["prompts"], device=self.device)  # [num_prompts, prompt_len] int64
+        options |= self._cache(settings, prompts.shape[1] + request["max_tokens"])
         clock = FirstTokenClock()
         torch.manual_seed(request["seed"])
         begun_s = time.perf_counter()
         output = self.target.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
+            prompts,
+            attention_mask=torch.ones_like(prompts),
             max_new_tokens=request["max_tokens"],
             streamer=clock,
             **options,
         )
+        answers = output[:, prompts.shape[1] :].tolist()  # a card computes on until somebody asks for what it has computed
         ended_s = time.perf_counter()
-        return {
-            "tokens": output[0, prompt.shape[1] :].tolist(),
-            "first_token_ms": 1000.0 * (clock.first_s - begun_s),
-            "total_ms": 1000.0 * (ended_s - begun_s),
-        }
+        times = {"first_token_ms": 1000.0 * (clock.first_s - begun_s), "total_ms": 1000.0 * (ended_s - begun_s)}
+        return {"answers": [{"tokens": self._until_end(tokens)} | times for tokens in answers]}
+
+    def _until_end(self, tokens: list[int]) -> list[int]:
+        """Of a batch, an answer that ended before the others is padded."""
+        ids = self.target.generation_config.eos_token_id
+        ends = set(ids if isinstance(ids, list) else [] if ids is None else [ids])
+        return tokens[: next((at + 1 for at, token in enumerate(tokens) if token in ends), len(tokens))]
+
+    def _cache(self, settings: dict[str, Any], num_tokens: int) -> dict[str, Any]:
+        if settings["cache"] == "dynamic":
+            return {}
+        options = {"cache_implementation": settings["cache"], "disable_compile": not settings["compiled"]}
+        if settings["compiled"]:
+            options["max_cache_len"] = -(-num_tokens // CACHE_STEP) * CACHE_STEP
+        return options
 
     def _set_attention(self, implementation: str) -> None:
         for model in (self.target, self.assistant):
@@ -103,11 +116,22 @@ class Generator:
         )
 
 
-def serve(target: str, draft: str, dtype: str, num_threads: int) -> None:
+def missing_device(device: str) -> str:
+    """Why nothing can run there; empty when it can."""
+    if device == "cpu" or (device == "cuda" and torch.cuda.is_available()):
+        return ""
+    return f"no CUDA card: torch {torch.__version__} sees none" if device == "cuda" else f"device {device!r} is neither cpu nor cuda"
+
+
+def serve(target: str, draft: str, dtype: str, num_threads: int, device: str) -> None:
     """Answer requests until the input ends."""
+    missing = missing_device(device)
+    if missing:
+        print(json.dumps({"error": missing}), flush=True)
+        return
     logging.disable_progress_bar()
     torch.set_num_threads(num_threads)
-    generator = Generator(target, draft, getattr(torch, dtype), num_threads)
+    generator = Generator(target, draft, getattr(torch, dtype), num_threads, device)
     print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
     with torch.inference_mode():
         for line in sys.stdin:
@@ -119,4 +143,4 @@ def serve(target: str, draft: str, dtype: str, num_threads: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    serve(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])

@@ -30,6 +30,8 @@ from outrider_bench.machine import Machine
 from outrider_bench.replay import replay_arguments
 
 NUM_MACHINES = 3  # of gateway, verifier and drafter
+# Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.
+EVERY_ANSWER_ALONE = ("--no-prefix-cache", "--no-lookup")
 STOP_S = 5.0  # nothing is in flight when a world ends
 
 
@@ -111,8 +113,7 @@ class DistantPair:
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-wire-"))
         self._places = places or Places(f"unix:{self._folder}/near.sock", f"unix:{self._folder}/far.sock")
         self._played: list[ServiceProcess] = []
-        # Every answer reads its own prompt: the same ones are asked again and again. What is measured is the drafter's guesses.
-        wired: tuple[str, ...] = ("--drafter", self._places.near, "--wait-drafters-s", "0", "--no-prefix-cache", "--no-lookup")
+        wired: tuple[str, ...] = ("--drafter", self._places.near, "--wait-drafters-s", "0", *EVERY_ANSWER_ALONE)
         wired += ("--max-sessions", str(max_sessions))
         spec = DeploymentSpec(
             model_path(args.target), None, "serial", threads,

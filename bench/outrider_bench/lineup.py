@@ -1,6 +1,7 @@
 """Who takes part in a peers run: transformers and OpenVINO GenAI, each plain, with the draft model and with prompt lookup, and our stack.
 
-Every contestant comes with its bill (cost.Metered). Must not know cells, prompts or results.
+Every contestant comes with its bill (cost.Metered). On a card all models are there, and OpenVINO stays away: it has no way to compute on
+one. Must not know cells, prompts or results.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from outrider_bench.baseline import ASSISTANTS, LOOKUPS, PLAIN_CANDIDATES, GenerateSettings
+from outrider_bench.baseline import ASSISTANTS, LOOKUPS, GenerateSettings, generate_candidates
 from outrider_bench.contestants import DRAFTLESS, Contestant, Stack, Transformers
 from outrider_bench.cost import Metered, cores_of, cpu_s
 from outrider_bench.openvino_folder import converted
@@ -28,6 +29,8 @@ LOOKUP = "transformers lookup"
 OPENVINO = "openvino plain"
 OPENVINO_DRAFT = "openvino draft"
 OPENVINO_LOOKUP = "openvino lookup"
+WITHOUT_OPENVINO = "OpenVINO GenAI is left out: it does not compute on CUDA cards, and on the processor it would be compared with a card"
+CARD_THREADS = 1  # of transformers beside a card: one thread prepares its steps
 POLICIES = ("serial", "lookup", "adaptive")
 # Label in the RESULT line -> contestant.
 OTHERS = {
@@ -65,9 +68,9 @@ def thread_counts(num_cores: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((num_cores, max(1, num_cores // 2))))
 
 
-def families(stage: Stage, openvino: OpenVinoWorkers, quick: bool) -> list[list[Contestant]]:
-    """Candidates by kind, to choose one of each from; the quick run takes each kind's first."""
-    peers = [*_transformers(stage), *_openvino(stage, openvino)]
+def families(stage: Stage, openvino: OpenVinoWorkers | None, quick: bool) -> list[list[Contestant]]:
+    """Candidates by kind, to choose one of each from; the quick run takes each kind's first. openvino: None leaves it out."""
+    peers = [*_transformers(stage), *(() if openvino is None else _openvino(stage, openvino))]
     policies = [policy for policy in POLICIES if policy in stage.policies]
     ours = [[*stage.plain(quick)], *([*stage.candidates(policy, quick)] for policy in policies)]
     return [*(family[:1] if quick else family for family in peers), *([_billed(stage, each) for each in family] for family in ours)]
@@ -75,14 +78,15 @@ def families(stage: Stage, openvino: OpenVinoWorkers, quick: bool) -> list[list[
 
 def _transformers(stage: Stage) -> Iterator[list[Contestant]]:
     kinds: dict[str, Sequence[GenerateSettings]] = {
-        GENERATE: PLAIN_CANDIDATES,
+        GENERATE: generate_candidates(stage.device),
         ASSISTED: [GenerateSettings(assistant=each) for each in ASSISTANTS],
         LOOKUP: [GenerateSettings(lookup=each) for each in LOOKUPS],
     }
+    counts = (CARD_THREADS,) if stage.device == "cuda" else thread_counts(stage.num_cores)
     for name, candidates in kinds.items():
         yield [
             Metered(Transformers(name, stage.baseline, replace(each, num_threads=threads), threads), (stage.baseline.pid,), threads, cpu_s)
-            for threads in thread_counts(stage.num_cores)
+            for threads in counts
             for each in candidates
         ]
 

@@ -1,7 +1,9 @@
 """Many requests at a time: `adaptive` with a useful and with a useless drafter beside plain continuous batching (`outrider bench load`).
 
 Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
-way. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced orders, medians.
+way. Plain decoding is asked of a verifier that has a drafter (`draft.off`), and of one that has none: the difference is what a drafter
+costs whom it does not help. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced
+orders, medians.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from outrider.cli.connection import CollectedAnswer
+from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import make_console
 from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts
+from outrider_bench.lone_verifier import lone_verifier, without_drafter
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
 from outrider_bench.progress import make_progress
@@ -36,6 +39,8 @@ ACCEPTANCES = (0.7, 0.0)
 TASK = "arithmetic"
 TEMPERATURE = 0.0
 TAIL = 0.99
+ALONE = "outrider plain, no drafter attached"
+CONTESTANTS = (PLAIN, ADAPTIVE, ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,14 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """Medians over bursts."""
+    """Medians over bursts. vs_plain: over `draft.off` beside a drafter; vs_alone: over plain decoding of a verifier that has none."""
 
     cell: LoadCell
     contestant: str
     tokens_per_s: float
     token_ms: float
     vs_plain: float
+    vs_alone: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
-        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(amount.sizes) * 2 * amount.repeats)
+        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(amount.sizes) * len(CONTESTANTS) * amount.repeats)
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
                 bursts.setdefault((cell, contestant), []).append(burst)
@@ -97,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     rows = rows_of(bursts)
     num_flips, num_tokens = count_flips(bursts)
     facts = measurement_facts() | {"a replayed draft token": f"{args.draft_us} us"}
-    facts |= {layout: threads.describe() for layout, threads in layouts.items()}
+    facts |= {layout: f"{threads.describe()}; without a drafter {without_drafter(threads).verifier}" for layout, threads in layouts.items()}
     _show(rows)
     if args.out is not None:
         args.out.write_text(markdown(facts, rows, num_flips))
@@ -107,12 +113,10 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: Amount) -> Iterator[tuple[LoadCell, str, Burst]]:
     """Every burst of one layout."""
-    with DistantPair(args, threads, max(amount.sizes)) as pair, ThreadPoolExecutor(max(amount.sizes)) as pool:
-        contestants = [
-            Stack(PLAIN, pair.gateway, DraftWishes("off"), threads.describe()),
-            Stack(ADAPTIVE, pair.gateway, DraftWishes("adaptive"), threads.describe()),
-        ]
-        prompts = make_prompts(pair.gateway, TASK, max(amount.sizes), args.prompt_seed)
+    most = max(amount.sizes)
+    with DistantPair(args, threads, most) as pair, lone_verifier(args, threads, most) as alone, ThreadPoolExecutor(most) as pool:
+        contestants = contestants_of(pair.gateway, alone, threads)
+        prompts = make_prompts(pair.gateway, TASK, most, args.prompt_seed)
         texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
         pair.know([(*prompt.token_ids, *text) for prompt, text in zip(prompts, texts, strict=True)])
         for acceptance in ACCEPTANCES:
@@ -123,6 +127,16 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
                 for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats):
                     contestant = contestants[turn.contestant]
                     yield turn.cell, contestant.name, burst(contestant, prompts[:size], amount.max_tokens, pool)
+
+
+def contestants_of(attached: Connection, alone: Connection, threads: ThreadPlan) -> list[Stack]:
+    """In the order of CONTESTANTS. attached, alone: to gateways of verifiers with a drafter and without one."""
+    described = without_drafter(threads).describe()
+    return [
+        Stack(PLAIN, attached, DraftWishes("off"), threads.describe()),
+        Stack(ADAPTIVE, attached, DraftWishes("adaptive"), threads.describe()),
+        Stack(ALONE, alone, DraftWishes("off"), described),
+    ]
 
 
 def burst(contestant: Stack, prompts: Sequence[Prompt], max_tokens: int, pool: ThreadPoolExecutor) -> Burst:
@@ -158,10 +172,17 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def rows_of(bursts: dict[tuple[LoadCell, str], list[Burst]]) -> list[LoadRow]:
-    """Medians, each beside plain decoding's in the same cell."""
+    """Medians, each beside both kinds of plain decoding in the same cell."""
     speeds = {key: statistics.median(each.tokens_per_s for each in found) for key, found in bursts.items()}
     return [
-        LoadRow(cell, name, speed, statistics.median(each.token_ms for each in bursts[cell, name]), speed / speeds[cell, PLAIN])
+        LoadRow(
+            cell,
+            name,
+            speed,
+            statistics.median(each.token_ms for each in bursts[cell, name]),
+            speed / speeds[cell, PLAIN],
+            speed / speeds[cell, ALONE],
+        )
         for (cell, name), speed in speeds.items()
     ]
 
@@ -177,12 +198,12 @@ def count_flips(bursts: dict[tuple[LoadCell, str], list[Burst]]) -> tuple[int, i
     return num_flips, num_tokens
 
 
-_HEADINGS = ("cores", "requests", "acceptance", "contestant", "tokens/s", "x plain", "p99 ms a token")
+_HEADINGS = ("cores", "requests", "acceptance", "contestant", "tokens/s", "x plain", "x no drafter", "p99 ms a token")
 
 
 def _cells(row: LoadRow) -> tuple[str, ...]:
     cell = row.cell
-    speed = (f"{row.tokens_per_s:.0f}", f"{row.vs_plain:.2f}", f"{row.token_ms:.1f}")
+    speed = (f"{row.tokens_per_s:.0f}", f"{row.vs_plain:.2f}", f"{row.vs_alone:.2f}", f"{row.token_ms:.1f}")
     return (cell.layout, str(cell.size), f"{cell.acceptance:g}", row.contestant, *speed)
 
 
@@ -201,11 +222,11 @@ def markdown(facts: dict[str, str], rows: Sequence[LoadRow], num_flips: int) -> 
 
 
 def result(rows: Sequence[LoadRow], num_flips: int, facts: dict[str, str]) -> dict[str, object]:
-    """The RESULT line's values: the worst ratio of each layout."""
-    ours = [row for row in rows if row.contestant == ADAPTIVE]
-    worst = {
-        f"load_min_vs_plain_{layout.replace(' ', '_')}": round(min(row.vs_plain for row in ours if row.cell.layout == layout), 3)
-        for layout in dict.fromkeys(row.cell.layout for row in ours)
-    }
+    """The RESULT line's values: the worst ratios of each layout."""
+    worst: dict[str, float] = {}
+    for layout in dict.fromkeys(row.cell.layout for row in rows):
+        inside, name = [row for row in rows if row.cell.layout == layout], layout.replace(" ", "_")
+        worst[f"load_min_vs_plain_{name}"] = round(min(row.vs_plain for row in inside if row.contestant == ADAPTIVE), 3)
+        worst[f"load_min_off_vs_no_drafter_{name}"] = round(min(row.vs_alone for row in inside if row.contestant == PLAIN), 3)
     cells = [dict(zip(_HEADINGS, _cells(row), strict=True)) for row in rows]
     return {**worst, "identical": num_flips == 0, "num_flips": num_flips, "facts": facts, "cells": cells}

@@ -1,4 +1,5 @@
 """The peers run: transformers, OpenVINO GenAI and our stack, same prompts, cores and dtype (`outrider bench peers`, `make bench-peers`).
+With --device cuda every model is on one card, and OpenVINO, which cannot be, is left out.
 
 Every contestant takes the best of its own settings, chosen on other prompts; repetitions in balanced orders, medians. At temperature 0
 every answer is compared with our plain decoding, and what differs is explained; at T > 0 only ours can be, and the peers' samples are
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ from outrider_bench.cost import Metered
 from outrider_bench.differences import Difference, explain
 from outrider_bench.facts import measurement_facts
 from outrider_bench.goals import best_policy, ratios, stack_name
-from outrider_bench.lineup import OTHERS, POLICIES, families, start_openvino
+from outrider_bench.gpu.card import find_card
+from outrider_bench.lineup import OTHERS, POLICIES, WITHOUT_OPENVINO, families, start_openvino
 from outrider_bench.openvino_folder import installed_versions
 from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdown, tables
 from outrider_bench.plot import draw
@@ -35,6 +37,7 @@ from outrider_bench.stage import set_up
 
 NUM_SAMPLES = 300
 QUICK_SAMPLES = 100
+LEFT_OUT = "left out"  # of the facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,17 @@ def is_ours(contestant: str) -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, write; 1 when our answers differ from plain decoding more often than `fast` numerics may."""
-    versions = installed_versions()
+    """Measure, print, write; 1 when our answers differ from plain decoding more often than `fast` numerics may.
+
+    Raises InvalidRequest without the extra, and with --device cuda Unavailable without a card, before anything ran.
+    """
+    where = facts_of_device(args.device)
     found = _measure(args)
     facts = measurement_facts()
-    facts["versions"] += ", " + ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts["versions"] += where.pop("versions", "")
+    facts |= where
     facts["dtype"] = f"{args.dtype}, weights, activations and caches of every contestant"
-    _show(found)
+    _show(found, facts)
     if args.out is not None:
         picture = args.out.with_suffix(".svg")
         drawn = draw([each.row for each in found.rows], picture)
@@ -84,10 +91,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if 1000.0 * len(found.own_differences) <= MAX_FLIPS_PER_1000 * found.num_own_tokens else 1
 
 
+def facts_of_device(device: str) -> dict[str, str]:
+    """Of the report. Raises InvalidRequest where OpenVINO takes part and is not installed, Unavailable without the card."""
+    if device == "cpu":
+        return {"versions": "".join(f", {name} {version}" for name, version in installed_versions().items())}
+    card = find_card(device, "bench peers", "without --device every contestant runs on the processor, OpenVINO among them")
+    return {**card.facts, LEFT_OUT: WITHOUT_OPENVINO}
+
+
 def _measure(args: argparse.Namespace) -> Found:
     with ExitStack() as stack, make_progress() as progress:
         stage = set_up(args, stack)
-        openvino = start_openvino(model_path(args.target), model_path(args.draft), args.dtype, stage.num_cores, stack)
+        target, draft = model_path(args.target), model_path(args.draft)
+        openvino = start_openvino(target, draft, args.dtype, stage.num_cores, stack) if args.device == "cpu" else None
         speed = SpeedRun(stage, args.tasks, Amount.of(args), progress, Recorder())
         contestants = speed.choose(families(stage, openvino, speed.amount.quick))
         rows = speed.measure(contestants)
@@ -160,12 +176,12 @@ def result(found: Found, facts: dict[str, str]) -> dict[str, object]:
     }
 
 
-def _show(found: Found) -> None:
+def _show(found: Found, facts: Mapping[str, str]) -> None:
     console = make_console()
     for name, texts in tables(found.rows).items():
         table = Table(*HEADINGS, title=name)
         for text in texts:
             table.add_row(*text)
         console.print(table)
-    for line in found.judged:
+    for line in (*found.judged, *(facts[name] for name in (LEFT_OUT,) if name in facts)):
         console.print(line, markup=False)

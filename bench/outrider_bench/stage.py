@@ -17,7 +17,7 @@ from outrider.cli.starting import start
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider.v1 import verifier_pb2
-from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES, GenerateSettings, TransformersBaseline
+from outrider_bench.baseline import ASSISTANTS, GenerateSettings, TransformersBaseline, generate_candidates
 from outrider_bench.contestants import Contestant, DraftWishes, Stack, Transformers
 from outrider_bench.goals import stack_name
 from outrider_bench.results import ASSISTED, GENERATE, PLAIN
@@ -48,11 +48,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that can answer; only one of them computes at a time."""
+    """Everything that can answer; only one of them computes at a time. device: of every model, cpu or cuda."""
 
     baseline: TransformersBaseline
     num_cores: int
     served: tuple[Served, ...]
+    device: str = "cpu"
 
     @property
     def apart(self) -> Served:
@@ -70,7 +71,7 @@ class Stage:
 
     def families(self, quick: bool) -> Iterator[list[Contestant]]:
         """Candidates by kind, to choose one of each from; the quick run takes each kind's default."""
-        plain = [Transformers(GENERATE, self.baseline, settings, self.num_cores) for settings in PLAIN_CANDIDATES]
+        plain = [Transformers(GENERATE, self.baseline, settings, self.num_cores) for settings in generate_candidates(self.device)]
         assisted = [Transformers(ASSISTED, self.baseline, GenerateSettings(assistant=each), self.num_cores) for each in ASSISTANTS]
         yield [*plain[: 1 if quick else None]]
         yield [*assisted[: 1 if quick else None]]
@@ -92,10 +93,11 @@ class Stage:
 
 
 def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
-    """Start everything; the stack ends it."""
+    """Start everything, on args.device; the stack ends it."""
     target, draft = model_path(args.target), model_path(args.draft)
     num_cores = len(usable_cores())
     progress = make_console(stderr=True)
+    options = (*READ_ALL_PROMPTS, "--device", args.device)
     served = []
     # Both ways of sharing the cores that `outrider up` knows: one process of everything, which takes turns, and one each, where the drafter
     # lends its cores to the verifier.
@@ -108,12 +110,12 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
             dtype=args.dtype,
             together=together,
             gateway_inside=together,
-            drafter_extra=READ_ALL_PROMPTS,
-            verifier_extra=READ_ALL_PROMPTS,
+            drafter_extra=options,
+            verifier_extra=options,
         )
         deployment = stack.enter_context(start(spec, progress))
         with Connection(deployment.verifier) as verifier:
             info = verifier.verifier_info()
         served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway)), info))
-    baseline = stack.enter_context(TransformersBaseline(target, draft, args.dtype, num_cores))
-    return Stage(baseline, num_cores, tuple(served))
+    baseline = stack.enter_context(TransformersBaseline(target, draft, args.dtype, num_cores, args.device))
+    return Stage(baseline, num_cores, tuple(served), args.device)

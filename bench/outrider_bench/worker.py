@@ -45,10 +45,11 @@ class Worker:
 
     def ask(self, request: Mapping[str, object]) -> Answer:
         """One answer. Raises RuntimeError with the worker's sentence."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return answer_of(self._read())
+        return answer_of(self._told(request))
+
+    def ask_together(self, request: Mapping[str, object]) -> list[Answer]:
+        """The answers of a batch, from a worker that knows batches. Raises RuntimeError with the worker's sentence."""
+        return [answer_of(reply) for reply in self._told(request)["answers"]]
 
     def close(self) -> None:
         """End the worker: it leaves when its input does."""
@@ -63,6 +64,12 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _told(self, request: Mapping[str, object]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
 
-from outrider_bench.baseline import ASSISTANTS, LOOKUPS, PLAIN_CANDIDATES, GenerateSettings, Lookup, TransformersBaseline
+from outrider_bench.baseline import (
+    ASSISTANTS,
+    LOOKUPS,
+    PLAIN_CANDIDATES,
+    GenerateSettings,
+    Lookup,
+    TransformersBaseline,
+    generate_candidates,
+)
+from outrider_bench.baseline_worker import Generator
 
 PROMPT = (5, 6, 7, 8, 9, 10)
 NUM_TOKENS = 12
@@ -58,6 +68,68 @@ def test_assisted_generation_gives_generates_tokens(baseline: TransformersBaseli
 def test_prompt_lookup_gives_generates_tokens(baseline: TransformersBaseline, lookup: Lookup) -> None:
     truth = baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings())
     assert baseline.answer(PROMPT * 2, NUM_TOKENS, 0.0, 1, GenerateSettings(lookup=lookup, num_threads=1)).tokens == truth.tokens
+
+
+def test_a_batch_has_every_prompts_own_answer(baseline: TransformersBaseline) -> None:
+    prompts = [PROMPT, PROMPT[::-1]]
+    alone = [baseline.answer(prompt, NUM_TOKENS, 0.0, 1, GenerateSettings()).tokens for prompt in prompts]
+    together = baseline.answer_together(prompts, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    assert [answer.tokens for answer in together] == alone
+    assert len({answer.total_ms for answer in together}) == 1
+
+
+def test_settings_for_a_card_are_understood_beside_it(baseline: TransformersBaseline) -> None:
+    """transformers compiles on cards only: here the same options leave the same steps uncompiled."""
+    truth = baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, GenerateSettings())
+    compiled = [settings for settings in generate_candidates("cuda") if settings.compiled]
+    assert compiled
+    assert not [settings for settings in generate_candidates("cpu") if settings.compiled]
+    for settings in compiled:
+        assert baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, settings).tokens == truth.tokens
+
+
+def test_a_compiled_static_cache_has_the_same_tokens_and_is_compiled_once_for_many_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the compiler that a card would have: it counts, and leaves the operations as they are."""
+    graphs: list[int] = []
+
+    def keep(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append(len(inputs))
+        return module.forward
+
+    everywhere = CompileConfig(backend=keep, mode=None)
+    everywhere._compile_all_devices = True
+    own = Generator._cache
+
+    def cache(generator: Generator, settings: dict[str, object], num_tokens: int) -> dict[str, object]:
+        return own(generator, settings, num_tokens) | ({"compile_config": everywhere} if settings["compiled"] else {})
+
+    monkeypatch.setattr(Generator, "_cache", cache)
+    generator = Generator(save_model(tmp_path, 2), "", torch.float32, 1, "cpu")
+
+    def tokens(prompt: tuple[int, ...], settings: GenerateSettings) -> list[int]:
+        request = {"prompts": [prompt], "max_tokens": NUM_TOKENS, "temperature": 0.0, "seed": 1, "settings": asdict(settings)}
+        answer: dict[str, list[int]] = generator.answer(request)["answers"][0]
+        return answer["tokens"]
+
+    compiled = GenerateSettings(cache="static", compiled=True)
+    with torch.inference_mode():
+        assert tokens(PROMPT, compiled) == tokens(PROMPT, GenerateSettings())
+        num_graphs = len(graphs)
+        assert num_graphs > 0
+        for longer in (PROMPT[:3], PROMPT * 2, PROMPT * 5):
+            assert tokens(longer, compiled) == tokens(longer, GenerateSettings())
+    assert len(graphs) == num_graphs
+
+
+def test_a_device_that_is_not_there_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    target = save_model(tmp_path, 1)
+    with pytest.raises(RuntimeError, match=r"transformers refused: no CUDA card: torch .* sees none"):
+        TransformersBaseline(target, None, "float32", 1, "cuda")
+    with pytest.raises(RuntimeError, match="device 'abacus' is neither cpu nor cuda"):
+        TransformersBaseline(target, None, "float32", 1, "abacus")
 
 
 def test_a_seed_repeats_a_sample(baseline: TransformersBaseline) -> None:

@@ -5,19 +5,23 @@ pytest tests/integration/test_bench_fleet_actor.py
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from outrider.cli.__main__ import main
 from outrider.errors import Unavailable
-from outrider_bench.fleet.announced_world import PAIRS_A_VERIFIER, replicas_of
+from outrider.v1 import fleet_pb2 as pb
+from outrider_bench.fleet import real_places
+from outrider_bench.fleet.announced_world import PAIRS_A_VERIFIER, Heartbeats, replicas_of
 from outrider_bench.fleet.coordinator_process import RealCoordinator
 from outrider_bench.fleet.world import make_world
 
-SMALL = ("bench", "fleet", "--actor", "--verifiers", "5", "--drafters", "9", "--sessions", "12")
+SMALL = ("bench", "fleet", "--actor", "--verifiers", "5", "--drafters", "9", "--sessions", "12", "--live", "4")
 UNUSED_PID = 2**22 + 1  # beyond what Linux gives out
 
 
@@ -44,6 +48,30 @@ def test_places_at_a_coordinator_process_are_timed(capsys: pytest.CaptureFixture
     assert list(found) == ["process"]
     check(found["process"])
     assert "5 verifiers, 9 drafters" in report.read_text()
+    assert "4 unfinished" in report.read_text()
+
+
+def test_no_more_than_the_given_number_stays_unfinished() -> None:
+    finished: list[int] = []
+
+    class Coordinator:
+        """Places everything, and counts what is told to be over."""
+
+        def __init__(self) -> None:
+            self.num_placed = 0
+
+        async def Place(self, request: pb.PlaceRequest, timeout: float) -> pb.PlaceResponse:
+            self.num_placed += 1
+            return pb.PlaceResponse(placement_id=self.num_placed)
+
+        async def Finish(self, request: pb.FinishRequest, timeout: float) -> pb.FinishResponse:
+            finished.append(self.num_placed - len(finished))  # unfinished, when the next is about to be placed
+            return pb.FinishResponse()
+
+    num = 20 + real_places.WARM_UP
+    phase = asyncio.run(real_places.Places(Coordinator(), cast("Heartbeats", None), real_places.wishes(num, 5, 1), 5).phase(20))
+    assert len(phase.wall_s) == 20
+    assert finished == [5] * (num - 5)
 
 
 @pytest.mark.slow

@@ -26,8 +26,14 @@ def test_the_same_code_runs_on_a_processor(tmp_path: Path, monkeypatch: pytest.M
     assert result["identical"] is True
     assert result["num_answers"] == 2 * 4 * (1 + 3)  # temperatures, contestants, requests
     cells = result["cells"]
-    assert len(cells) == 2 * 2 * 4
-    assert all(float(cell["tokens/s"]) > 0 and float(cell["simulated tokens/s"]) > 0 for cell in cells)
+    assert len(cells) == 2 * 2 * (4 + 1)
+    ours = [cell for cell in cells if cell["contestant"] != "transformers generate"]
+    assert len(ours) == 2 * 2 * 4
+    assert all(float(cell["tokens/s"]) > 0 for cell in cells)
+    assert all(float(cell["simulated tokens/s"]) > 0 for cell in ours)
+    assert result["num_generate_unlike_plain"] == 0, "the target leads by a wide margin: another library has the same answers"
+    assert result["gpu_min_plain_vs_generate"] > 0
+    assert "3 at a time: " in result["facts"]["transformers generate"]
     serial = [cell for cell in cells if cell["contestant"] == "outrider serial"]
     assert max(float(cell["tokens a round"]) for cell in serial) > 1.2  # replayed drafts were found, sent and right
     assert result["facts"]["a replayed draft token"].startswith("200 us")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from outrider.cli.__main__ import INTERRUPTED, main
+from outrider.session.pacing.default import DEFAULT_PACING
 
 TIMEOUT_S = 150.0
 RESULT_KEYS = {
@@ -32,8 +33,9 @@ def outrider(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def test_run_streams_compares_and_ends_with_a_result_line() -> None:
-    process = outrider("run", "--max-tokens", "48", "--repeats", "2", "--numerics", "invariant", "--temperature", "0.8")
+@pytest.mark.parametrize("pacing", [(), ("--pacing", "serial")], ids=["default", "serial"])
+def test_run_streams_compares_and_ends_with_a_result_line(pacing: tuple[str, ...]) -> None:
+    process = outrider("run", "--max-tokens", "48", "--repeats", "2", "--numerics", "invariant", "--temperature", "0.8", *pacing)
     printed, complaints = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, complaints
     last = printed.splitlines()[-1]
@@ -41,8 +43,12 @@ def test_run_streams_compares_and_ends_with_a_result_line() -> None:
     result = json.loads(last.removeprefix("RESULT "))
     assert result.keys() >= RESULT_KEYS
     assert result["identical"] is True
-    assert 0 < result["acceptance_rate"] <= 1
-    assert result["mean_emitted_per_round"] > 1
+    assert 0 <= result["acceptance_rate"] <= 1
+    assert result["mean_emitted_per_round"] >= 1
+    assert result["pacing"] == (pacing[-1] if pacing else DEFAULT_PACING)
+    if pacing:  # the default may find that drafts do not pay on a busy machine
+        assert result["acceptance_rate"] > 0
+        assert result["mean_emitted_per_round"] > 1
     assert result["tokens_per_s"] > 0
     assert "accepted" in printed
 

@@ -17,8 +17,9 @@ from outrider.errors import InvalidRequest
 from outrider.session.pacing.registry import make_pacing
 from outrider.types.fleet import MAX_PREFIX_DIGESTS
 from outrider_bench.fleet import run
-from outrider_bench.fleet.driver import FULL, QUICK, Size, size_of
+from outrider_bench.fleet.driver import FULL, QUICK, Size, live_of, size_of
 from outrider_bench.fleet.event_loop import EventLoop, Run
+from outrider_bench.fleet.real_places import LIVE
 from outrider_bench.fleet.simulated_drafter import SimulatedDrafter
 from outrider_bench.fleet.simulated_verifier import Session, SimulatedVerifier
 from outrider_bench.fleet.strategies import STRATEGIES, Coordinator, LeastLoaded, Replicas, RoundRobin
@@ -184,6 +185,14 @@ def test_sizes_are_what_was_asked_or_the_usual_ones() -> None:
     ):
         with pytest.raises(InvalidRequest, match=field):
             size_of(parsed(*arguments))
+
+
+def test_how_many_placements_stay_unfinished_is_said_to_a_real_coordinator_only() -> None:
+    assert live_of(parsed("--actor")) == LIVE
+    assert live_of(parsed("--actor", "--live", "7")) == 7
+    for arguments in (("--live", "7"), ("--actor", "--live", "0"), ("--actor", "--live", "1000000")):
+        with pytest.raises(InvalidRequest, match="live"):
+            live_of(parsed(*arguments))
 
 
 def test_the_simulated_processes_are_those_of_the_world() -> None:

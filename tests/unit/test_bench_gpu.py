@@ -27,20 +27,22 @@ from outrider.errors import InvalidRequest, Unavailable
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.registry import make_pacing
 from outrider.v1 import identity_pb2
+from outrider_bench.baseline import GenerateSettings
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.gpu import driver, random_target, target_folder
+from outrider_bench.gpu.batches import CHOOSING_ROUNDS, CHOOSING_TOKENS, choose
 from outrider_bench.gpu.bursts import FIRST_ID, Burst, burst, random_prompts
 from outrider_bench.gpu.card import Card, find_card
 from outrider_bench.gpu.card_probe import missing_for_cuda
 from outrider_bench.gpu.driver import CONTESTANTS, Amount
 from outrider_bench.gpu.micro import BurstCosts, BurstMicro, round_us_of
 from outrider_bench.gpu.prediction import burst_world, predict
-from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, markdown, result, rows_of
+from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, markdown, num_generate_unlike, result, rows_of
 from outrider_bench.gpu.shapes import SIZES, TargetShape, draft_us
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt
 from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s
-from outrider_bench.results import PLAIN
+from outrider_bench.results import GENERATE, PLAIN
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import World
 
@@ -271,6 +273,31 @@ def test_a_burst_keeps_the_order_of_its_prompts_and_gives_each_its_seed() -> Non
     assert found.token_ms == pytest.approx((10 + 11 + 12) / 3 / 4)
 
 
+SETTINGS = [GenerateSettings(), GenerateSettings(cache="static"), GenerateSettings(cache="static", compiled=True)]
+
+
+def test_transformers_decodes_a_burst_as_one_batch_with_what_is_quickest_for_its_size() -> None:
+    asked: list[tuple[int, int, float, str]] = []
+
+    def answer(
+        prompts: Sequence[tuple[int, ...]], max_tokens: int, temperature: float, seed: int, settings: GenerateSettings
+    ) -> list[Answer]:
+        before = sum(each[3] == settings.name for each in asked)
+        asked.append((len(prompts), max_tokens, temperature, settings.name))
+        ms = {"sdpa dynamic": 20.0, "sdpa static": 30.0 - 6 * len(prompts), "sdpa static compiled": 15.0}[settings.name]
+        return [Answer((7,) * max_tokens, 1.0, ms if before else 9000.0)] * len(prompts)  # the first time compiles
+
+    prompts = random_prompts(3, 4, 100, 1)
+    batches = choose(answer, SETTINGS, prompts, (1, 3), 100)
+    assert asked[0] == (1, CHOOSING_TOKENS, 0.0, "sdpa dynamic")
+    assert len(asked) == len(SETTINGS) * 2 * CHOOSING_ROUNDS
+    assert {num: settings.name for num, settings in batches.settings.items()} == {1: "sdpa static compiled", 3: "sdpa static"}
+    assert batches.described == "1 at a time: sdpa static compiled; 3 at a time: sdpa static"
+    found = batches.burst(prompts, 9, 0.8)
+    assert asked[-1] == (3, 9, 0.8, "sdpa static")
+    assert found.tokens_per_s == pytest.approx(1000 * 3 * 9 / 12.0)
+
+
 def test_a_round_of_a_plain_burst_begins_when_all_have_begun() -> None:
     assert round_us_of(Burst((Answer((1,) * 11, 10.0, 100.0), Answer((1,) * 11, 50.0, 150.0)))) == pytest.approx(10_000)
 
@@ -358,6 +385,7 @@ def answers(total_ms: float, tokens: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8), d
 
 
 BURSTS = {
+    (CELL, GENERATE): [answers(40.0, (1, 2, 3, 4, 5, 6, 7, 9))] * 3,
     (CELL, PLAIN): [answers(10.0), answers(20.0), answers(16.0)],
     (CELL, SERIAL): [answers(8.0, draft=DRAFTED), answers(8.0, (1, 2, 3, 4, 5, 6, 7, 0), DRAFTED), answers(4.0, draft=DRAFTED)],
 }
@@ -369,7 +397,9 @@ def found_of(num_flips: int) -> GpuFound:
 
 
 def test_rows_are_medians_beside_plain_decoding_and_the_simulator() -> None:
-    plain, serial = rows_of(BURSTS, SIMULATED)
+    generate, plain, serial = rows_of(BURSTS, SIMULATED)
+    assert (generate.tokens_per_s, generate.vs_plain, generate.vs_generate, generate.error) == (400.0, 0.4, 1.0, None)
+    assert (plain.vs_generate, serial.vs_generate) == (2.5, 5.0)
     assert (plain.tokens_per_s, plain.vs_plain, plain.simulated_vs_plain) == (1000.0, 1.0, 1.0)
     assert plain.error == pytest.approx(0.2)
     assert plain.token_ms == pytest.approx(0.75 * 16 / 8)
@@ -384,6 +414,8 @@ def test_every_answer_is_compared_with_the_plain_one_of_its_temperature() -> Non
     truths: dict[float, list[tuple[int, ...]]] = {0.0: [(1, 2, 3, 4, 5, 6, 7, 8), (9,) * 8, (5, 5)], 0.8: [(3,), (4,)]}
     assert count_flips(BURSTS, truths) == (1, 12, 96)
     assert count_flips({(COLD, PLAIN): [answers(1.0)]}, truths) == (2, 2, 16)
+    assert num_generate_unlike(BURSTS, truths) == 3, "the first answer of each burst has another last token"
+    assert num_generate_unlike({(COLD, GENERATE): [answers(1.0)]}, truths) == 0, "it draws other noise"
 
 
 def test_more_flips_than_fast_numerics_may_have_are_an_error() -> None:
@@ -394,11 +426,14 @@ def test_more_flips_than_fast_numerics_may_have_are_an_error() -> None:
 def test_a_report_has_every_cell_and_the_result_the_extremes(tmp_path: Path) -> None:
     found = found_of(1)
     report = markdown({"card": "none"}, found)
-    assert "| 0 | 2 | 0.8 | outrider serial | 2000 | 100% | 0.75 | 2.00 | 60% | 2.00 | 2500 | 3.12 | 25.0% |" in report
+    assert "| 0 | 2 | 0.8 | outrider serial | 2000 | 100% | 0.75 | 2.00 | 60% | 5.00 | 2.00 | 2500 | 3.12 | 25.0% |" in report
+    assert "| 0 | 2 | 0.8 | transformers generate | 400 | 0% | 3.75 | 1.00 |  | 1.00 | 0.40 |  |  |  |" in report
     assert "| 0 | 2 | 0.8 | 150 | 40 | 100 | 5.0 | 1: 300, 4: 320 | 80 | 1: 2.00, 8: 2.40, 64: 4.00 |" in report
     assert "Answers that differ from plain decoding: 1 of 12." in report
     told = result(found, {"card": "none"})
     assert (told["gpu_min_serial_vs_plain"], told["gpu_max_serial_vs_plain"]) == (2.0, 2.0)
+    assert (told["gpu_min_serial_vs_generate"], told["gpu_max_plain_vs_generate"]) == (5.0, 2.5)
+    assert "gpu_min_transformers generate_vs_plain" not in told
     assert (told["sim_max_error"], told["sim_mean_error"], told["identical"]) == (0.25, 0.225, False)
     assert told["sim_max_error_at"] == "outrider serial, T = 0, 2 at a time, acceptance 0.8"
     json.dumps(told)

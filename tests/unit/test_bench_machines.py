@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from described_keys import described_keys
 from outrider.cli.__main__ import build_parser
 from outrider_bench.distant_pair import NUM_MACHINES, three_machines
 from outrider_bench.machines import POLICIES, Amount
@@ -41,6 +42,7 @@ def test_the_least_ratio_is_over_single_tasks_and_says_where() -> None:
         "serial": {"0": 1.5, "20": 0.5}, "pearl": {"0": 1.6, "20": 0.7}, "adaptive": {"0": 1.7, "20": 0.98},
     }  # fmt: skip
     assert told["identical"] is True
+    assert described_keys("outrider bench machines") == told.keys() | {"pair"}
 
 
 def test_a_row_of_the_table_is_a_distance_and_a_task() -> None:

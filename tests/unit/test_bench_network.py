@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
+from typing import cast
+
 import pytest
 
+from described_keys import described_keys
 from outrider.cli.__main__ import build_parser
+from outrider.cli.connection import Connection
+from outrider.launch.deployment import Deployment, DeploymentSpec
+from outrider.launch.threads import ThreadPlan
 from outrider.session.pacing.contract import CostCurve
-from outrider_bench import load, network
+from outrider_bench import load, lone_verifier, network
 from outrider_bench.distant_pair import World
 from outrider_bench.load import Burst, LoadCell, count_flips, percentile, rows_of, token_times_ms
 from outrider_bench.measurement import Summary
@@ -43,6 +51,7 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     assert told["two_machine_min_bound_fraction"] == told["two_machine_bound_fraction"] == 0.8
     assert told["two_machine_bound_fraction_at"] == "outrider adaptive, 5 ms, acceptance 0.7"
     assert (told["reconcile_share"], told["reconcile_share_at"]) == (0.012, "outrider plain, 5 ms, acceptance 0.7, T = 0")
+    assert described_keys("outrider bench network") == told.keys() | {"pair"}
     assert told["identical"] is True
     assert (told["sim_max_error"], told["sim_max_error_at"]) == (0.2, "outrider plain, 5 ms, acceptance 0.7, T = 0")
     report = markdown({"date": "today"}, found)
@@ -100,12 +109,42 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     bursts = {
         (busy, PLAIN): [Burst(100.0, 9.0, ((1, 2),)), Burst(300.0, 9.0, ((1, 2),)), Burst(120.0, 9.0, ((1, 2),))],
         (busy, ADAPTIVE): [Burst(90.0, 8.0, ((1, 3),))],
+        (busy, load.ALONE): [Burst(150.0, 8.0, ((1, 2),))],
         (alone, PLAIN): [Burst(50.0, 9.0, ((1, 2),))],
         (alone, ADAPTIVE): [Burst(100.0, 9.0, ((1, 2),))],
+        (alone, load.ALONE): [Burst(50.0, 9.0, ((1, 2),))],
     }
-    ratios = {(each.cell.size, each.contestant): each.vs_plain for each in rows_of(bursts)}
-    assert ratios == {(4, PLAIN): 1.0, (4, ADAPTIVE): 0.75, (1, PLAIN): 1.0, (1, ADAPTIVE): 2.0}
-    assert count_flips(bursts) == (1, 12)
+    ratios = {(each.cell.size, each.contestant): (each.vs_plain, each.vs_alone) for each in rows_of(bursts)}
+    assert ratios[4, PLAIN] == (1.0, 0.8)
+    assert ratios[4, ADAPTIVE] == (0.75, 0.6)
+    assert ratios[4, load.ALONE] == (1.25, 1.0)
+    assert (ratios[1, PLAIN], ratios[1, ADAPTIVE]) == ((1.0, 1.0), (2.0, 2.0))
+    assert count_flips(bursts) == (1, 16)
     told = load.result(rows_of(bursts), 1, {})
     assert told["load_min_vs_plain_two_machines"] == 0.75
+    assert told["load_min_off_vs_no_drafter_two_machines"] == 0.8
     assert told["identical"] is False
+    assert described_keys("outrider bench load") == {key.replace("two_machines", "LAYOUT") for key in told}
+
+
+def test_plain_decoding_is_asked_of_a_verifier_with_a_drafter_and_of_one_without(tmp_path: Path) -> None:
+    """Both have the same options and cores, but for the drafter's: its is lent to the one, and the other's own."""
+    attached, alone = cast("Connection", object()), cast("Connection", object())
+    shared = ThreadPlan(1, 1, lent=1)
+    asked = load.contestants_of(attached, alone, shared)
+    assert tuple(each.name for each in asked) == load.CONTESTANTS
+    assert [(each.gateway is alone, each.wishes.pacing) for each in asked] == [(False, "off"), (False, "adaptive"), (True, "off")]
+    assert asked[2].threads.startswith("verifier 2 threads")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    spec = lone_verifier.spec_of(Namespace(target=str(tmp_path), dtype="float32"), shared, 16)
+    assert (spec.draft, spec.threads.verifier, spec.threads.lent) == (None, 2, 0)
+    assert {"--no-prefix-cache", "--no-lookup", "--max-sessions", "16"} == set(spec.verifier_extra)
+    assert "--drafter" not in [word for command in commands_of(spec) for word in command]
+    apart = ThreadPlan(1, 1, (0,), (1,))
+    assert lone_verifier.without_drafter(apart) == apart
+
+
+def commands_of(spec: DeploymentSpec) -> list[tuple[str, ...]]:
+    deployment = object.__new__(Deployment)  # its start would start processes
+    deployment.spec, deployment.folder, deployment.ready = spec, Path("folder"), {}
+    return [command.arguments for command in deployment.commands()]

@@ -17,9 +17,10 @@ from outrider.errors import InvalidRequest, Unavailable
 from outrider.launch.threads import ThreadPlan
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import verifier_pb2
-from outrider_bench import openvino_folder
+from outrider_bench import openvino_folder, peers
 from outrider_bench.cost import Metered
 from outrider_bench.differences import Difference, explain
+from outrider_bench.gpu.card import Card
 from outrider_bench.lineup import LOOKUP, OPENVINO, OPENVINO_DRAFT, OPENVINO_LOOKUP, OpenVinoWorkers, families, thread_counts
 from outrider_bench.measurement import Answer, Prompt, Summary
 from outrider_bench.openvino_peer import OpenVinoPeer, OpenVinoSettings, draft_candidates, lookup_candidates, plain_candidates
@@ -43,7 +44,7 @@ NAMES = [
 ]
 
 
-def stage(num_cores: int) -> Stage:
+def stage(num_cores: int, device: str = "cpu") -> Stage:
     """One process and two, every policy, processes 1 to 3 and 4 to 6."""
     info = verifier_pb2.VerifierServiceGetInfoResponse(pacings=["plain", "serial", "pearl", "lookup", "adaptive"])
     served = []
@@ -57,7 +58,7 @@ def stage(num_cores: int) -> Stage:
                 info,
             )
         )
-    return Stage(cast(Any, SimpleNamespace(pid=10)), num_cores, tuple(served))
+    return Stage(cast(Any, SimpleNamespace(pid=10)), num_cores, tuple(served), device)
 
 
 def workers() -> OpenVinoWorkers:
@@ -104,6 +105,41 @@ def test_no_contestant_gets_more_threads_than_there_are_cores() -> None:
     assert thread_counts(1) == (1,)
     assert thread_counts(2) == (2, 1)
     assert {each.num_cores for family in metered(8).values() for each in family} <= set(range(1, 9))
+
+
+def test_on_a_card_openvino_is_left_out_and_transformers_may_compile() -> None:
+    on_card = {family[0].name: family for family in families(stage(8, "cuda"), None, quick=False)}
+    assert list(on_card) == [name for name in NAMES if not name.startswith("openvino")]
+    assert {each.num_cores for name in (GENERATE, ASSISTED, LOOKUP) for each in on_card[name] if isinstance(each, Metered)} == {1}
+    compiled = {name: sum("compiled" in each.settings for each in family) for name, family in on_card.items()}
+    assert compiled == {name: 2 if name == GENERATE else 0 for name in on_card}
+    beside = [each.settings for family in families(stage(8), workers(), quick=False) for each in family]
+    assert not any("compiled" in settings for settings in beside)
+
+
+def test_a_card_is_asked_for_before_anything_runs_and_openvino_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(openvino_folder, "PACKAGES", ("openvino-that-is-nowhere",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["bench", "peers", "--device", "cuda", "--quick"]) == 1
+    said = capsys.readouterr()
+    assert not said.out
+    assert len(said.err.splitlines()) == 1
+    assert "bench peers: no CUDA" in said.err
+    assert "nothing ran" in said.err
+
+
+def test_with_a_card_the_report_names_it_and_says_who_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_card", lambda device, *_: Card({"card": f"a stand-in for {device}"}, 1 << 30, 1e12))
+    facts = peers.facts_of_device("cuda")
+    assert facts["card"] == "a stand-in for cuda"
+    assert "OpenVINO GenAI is left out" in facts[peers.LEFT_OUT]
+
+
+def test_what_does_not_run_on_a_card_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "speed", "--device", "cuda"]) == 2
+    assert "speed runs on the processor only; gpu and peers take cuda" in capsys.readouterr().err
 
 
 def test_openvino_drafts_by_a_length_or_by_confidence_never_both() -> None:

@@ -12,8 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from outrider_bench.chaos.phase import tokens_differing
+from described_keys import described_keys
+from outrider_bench.chaos.askers import Harvest
+from outrider_bench.chaos.driver import MUST_BE_NONE
+from outrider_bench.chaos.phase import Phase, tokens_differing
+from outrider_bench.chaos.report import make_report
 from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_lone_schedule, make_schedule
+from outrider_bench.chaos.site import Drain
 from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Stretch, Struck, calm_waits, longest_by_kind, stalls_by_kind
 from outrider_bench.chaos.wire import Wire, Wires
 from outrider_bench.machine import Machine
@@ -106,6 +111,17 @@ def test_missing_and_wrong_tokens_are_counted() -> None:
     assert tokens_differing((1, 9, 3), (1, 2, 3)) == 1
     assert tokens_differing((1,), (1, 2, 3)) == 2
     assert tokens_differing((1, 2, 3, 4), (1, 2, 3)) == 1
+
+
+def test_every_number_of_the_report_is_described() -> None:
+    harvest = Harvest([(0, (1, 2))], [(1, "gone")], [Gap(0.1, 0.2), Gap(9.9, 10.3)], 5, 1)
+    crowd, alone = (Phase(num, harvest, CALM, [KILLED], 12.0) for num in (16, 1))
+    told = make_report(crowd, alone, [(1, 3), (4,)], [Drain("a", 1, 0.5)], {"a": 2})
+    assert (told["requests_lost"], told["tokens_differing"], told["leaks"], told["drains_unclean"]) == (2, 2, 2, 1)
+    assert (told["requests"], told["failovers"], told["stall_drafter_ms"]) == (4, 2, 400)
+    added_by_the_driver = {"replicas_unknown", "redis_entries", "machines", "facts"}
+    assert described_keys("outrider bench chaos") == told.keys() | added_by_the_driver
+    assert told.keys() | added_by_the_driver >= set(MUST_BE_NONE)
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
+from outrider.cli.deployment_options import add_deployment_options
 from outrider.engine.config import WeightFormat
 from outrider.errors import InvalidRequest
+from outrider.session.pacing.default import DEFAULT_PACING
+from outrider.session.pacing.registry import PACINGS
 from verifier_service.settings import DraftDefaults, VerifierSettings, parse_settings
 
 
@@ -19,6 +23,13 @@ def test_what_is_not_said_is_what_the_values_default_to() -> None:
     settings = parsed()
     assert settings.draft == DraftDefaults()
     assert settings == VerifierSettings(settings.engine, settings.listen, (), settings.draft)
+
+
+def test_who_names_no_policy_gets_the_same_from_every_command() -> None:
+    commands = argparse.ArgumentParser()
+    add_deployment_options(commands)
+    assert parsed().draft.pacing == commands.parse_args([]).pacing == DEFAULT_PACING
+    assert DEFAULT_PACING in PACINGS
 
 
 def test_the_draft_length_is_a_number_or_found_by_measuring() -> None:

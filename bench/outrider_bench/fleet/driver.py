@@ -24,6 +24,7 @@ from outrider_bench.fleet.world import make_world
 from outrider_bench.markdown_table import markdown_table
 
 MAX_VERIFIERS, MAX_DRAFTERS, MAX_SESSIONS = 4_096, 8_192, 1_000_000
+MAX_LIVE = 100_000  # of --actor
 MAX_PLACES = 3_000  # at a real coordinator, where --sessions does not say
 _HEADINGS = ("placement", "tokens/s", "ms/token p50", "p99", "first token ms p50", "p99", "warm further turns", "refused")
 _KEYS = ("tokens_per_s", "token_ms_p50", "token_ms_p99", "first_token_ms_p50", "first_token_ms_p99", "warm_share", "refused")
@@ -46,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
     size = size_of(args)
     if args.ray and not args.actor:
         raise InvalidRequest("ray", "says where the coordinator of --actor runs; give both")
+    live = live_of(args)
     if args.actor:
         num_places = min(size.sessions, MAX_PLACES) if args.sessions is None else size.sessions
-        return real_places.run(args, make_world(size.verifiers, size.drafters, args.sim_seed), num_places)
+        return real_places.run(args, make_world(size.verifiers, size.drafters, args.sim_seed), num_places, live)
     simulation = Run(make_world(size.verifiers, size.drafters, args.sim_seed), size.sessions, args.sim_seed)
     numbers: dict[str, dict[str, float]] = {}
     place_ms: dict[str, float] = {}
@@ -63,6 +65,13 @@ def run(args: argparse.Namespace) -> int:
     sizes = {"verifiers": size.verifiers, "drafters": size.drafters, "sessions": size.sessions, "seed": args.sim_seed}
     print("RESULT " + json.dumps(sizes | {"strategies": numbers, "place_ms": place_ms}))
     return 0
+
+
+def live_of(args: argparse.Namespace) -> int:
+    """Placements that --actor leaves unfinished; raises InvalidRequest naming the option."""
+    if args.live is not None and not args.actor:
+        raise InvalidRequest("live", "says how many placements of --actor are unfinished; give both")
+    return _within("live", real_places.LIVE if args.live is None else args.live, 1, MAX_LIVE)
 
 
 def size_of(args: argparse.Namespace) -> Size:

@@ -1,8 +1,8 @@
 """`outrider bench fleet --actor`: what a Place takes at a real coordinator that knows a whole fleet, over gRPC, by the clock and of a core.
 
-Two phases with the same requests one after the other, each finished when LIVE more were placed: with every replica's heartbeats at the pace
-that the coordinator asks for, as it is in service (sent by a process of their own); and with none between a placement's beginning and end,
-for the time of a core.
+Two phases with the same requests one after the other, each finished when so many more (--live) were placed: with every replica's heartbeats
+at the pace that the coordinator asks for, as it is in service (sent by a process of their own); and with none between a placement's
+beginning and end, for the time of a core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from outrider_bench.fleet.workload import MAX_ANSWER_LEN, Users
 from outrider_bench.fleet.world import World
 from outrider_bench.markdown_table import markdown_table
 
-LIVE = 1_000  # placements that are not finished
+LIVE = 1_000  # placements that are not finished, unless the command line says otherwise
 WARM_UP = 50  # of a phase, which are not counted
 _HEADINGS = ("coordinator", "heartbeats/s", "places", "Place ms p50", "p99", "longest", "ms of a core, p50", "p99")
 _TIMES = ("wall_ms_p50", "wall_ms_p99", "wall_ms_p100", "cpu_ms_p50", "cpu_ms_p99")
@@ -59,14 +59,17 @@ class Phase:
         return found
 
 
-def run(args: argparse.Namespace, world: World, num_places: int) -> int:
-    """Measure the process, and with --ray the actor too; show, and print RESULT."""
+def run(args: argparse.Namespace, world: World, num_places: int, live: int = LIVE) -> int:
+    """Measure the process, and with --ray the actor too; show, and print RESULT. live: placements that are not finished, once there are so
+    many."""
     found: dict[str, dict[str, Phase]] = {}
     for open_coordinator in (coordinator_process, *((coordinator_actor,) if args.ray else ())):
         with open_coordinator() as coordinator:
-            found[coordinator.kind] = asyncio.run(_measure(coordinator, world, num_places, args.sim_seed))
+            found[coordinator.kind] = asyncio.run(_measure(coordinator, world, num_places, live, args.sim_seed))
     rows = _rows(found)
-    title = f"{len(world.verifiers)} verifiers, {len(world.drafters)} drafters: placements over gRPC, one after the other"
+    title = (
+        f"{len(world.verifiers)} verifiers, {len(world.drafters)} drafters: placements over gRPC, one after the other, {live} unfinished"
+    )
     _show(title, rows)
     if args.out is not None:
         facts = measurement_facts()
@@ -74,19 +77,19 @@ def run(args: argparse.Namespace, world: World, num_places: int) -> int:
         lines += [f"- {name}: {facts[name]}" for name in ("date", "commit", "command", "machine")]
         args.out.write_text("\n".join([*lines, ""]), encoding="utf-8")
     numbers = {kind: {name: phase.numbers() for name, phase in phases.items()} for kind, phases in found.items()}
-    sizes = {"verifiers": len(world.verifiers), "drafters": len(world.drafters), "seed": args.sim_seed}
+    sizes = {"verifiers": len(world.verifiers), "drafters": len(world.drafters), "live": live, "seed": args.sim_seed}
     print("RESULT " + json.dumps(sizes | {"place": numbers}))
     return 0
 
 
-async def _measure(coordinator: RealCoordinator, world: World, num_places: int, seed: int) -> dict[str, Phase]:
+async def _measure(coordinator: RealCoordinator, world: World, num_places: int, live: int, seed: int) -> dict[str, Phase]:
     async with open_channel(coordinator.address) as channel:
         await wait_ready(channel, coordinator.address, START_S)
         stub: Any = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
         heartbeats = Heartbeats(stub, replicas_of(world))
         for _ in range(2):  # the second knows everybody: what was measured of drafters that had not joined is dropped
             await heartbeats.all_once()
-        places = Places(stub, heartbeats, wishes(2 * (num_places + WARM_UP), seed))
+        places = Places(stub, heartbeats, wishes(2 * (num_places + WARM_UP), live, seed), live)
         with announcing(coordinator.address, world, seed) as others:
             served = await places.phase(num_places)
         served.heartbeats_per_s = others.heartbeats_per_s
@@ -94,9 +97,10 @@ async def _measure(coordinator: RealCoordinator, world: World, num_places: int, 
 
 
 class Places:
-    """Requests one after the other; the oldest of LIVE is finished before the next is placed."""
+    """Requests one after the other; the oldest of max_live is finished before the next is placed."""
 
-    def __init__(self, stub: Any, heartbeats: Heartbeats, requests: Sequence[pb.PlaceRequest]) -> None:
+    def __init__(self, stub: Any, heartbeats: Heartbeats, requests: Sequence[pb.PlaceRequest], max_live: int) -> None:
+        self._max_live = max_live
         self._stub = stub
         self._heartbeats = heartbeats
         self._requests = deque(requests)
@@ -125,15 +129,15 @@ class Places:
         return found
 
     async def _make_room(self) -> None:
-        if len(self._live) >= LIVE:
+        if len(self._live) >= self._max_live:
             oldest = self._live.popleft()
             finish = pb.FinishRequest(placement_id=oldest.placement_id, num_tokens=1, epoch=oldest.epoch)
             await self._stub.Finish(finish, timeout=CALL_TIMEOUT_S)
 
 
-def wishes(num: int, seed: int) -> list[pb.PlaceRequest]:
+def wishes(num: int, num_users: int, seed: int) -> list[pb.PlaceRequest]:
     """What the users of the simulated fleet ask, a turn of each in turn."""
-    users = Users(min(num, LIVE), seed)
+    users = Users(min(num, num_users), seed)
     turns = (users.next_turn(at % len(users)) for at in range(num))
     return [
         wish_to_proto(

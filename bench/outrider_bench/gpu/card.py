@@ -33,13 +33,14 @@ class Card:
             )
 
 
-def find_card(device: str) -> Card:
-    """device: cuda or cpu. Raises Unavailable where there is no such thing, saying what is missing."""
+def find_card(device: str, asker: str = "bench gpu", instead: str = "--device cpu --size tiny runs the same code without a card") -> Card:
+    """device: cuda or cpu. asker: who wants it; instead: what runs without it. Raises Unavailable where there is no such thing, saying
+    what is missing."""
     command = [sys.executable, "-m", "outrider_bench.gpu.card_probe", device]
     asked = subprocess.run(command, capture_output=True, text=True, env=child_environment(1), check=False, timeout=PROBE_DEADLINE_S)
     if asked.returncode:
         raise Unavailable(f"{device} could not be asked: {(asked.stderr.strip().splitlines() or ['no reason given'])[-1]}; nothing ran")
     found = json.loads(asked.stdout.splitlines()[-1])
     if "missing" in found:
-        raise Unavailable(f"bench gpu: {found['missing']}; nothing ran (--device cpu --size tiny runs the same code without a card)")
+        raise Unavailable(f"{asker}: {found['missing']}; nothing ran ({instead})")
     return Card(found["facts"], found["free_bytes"], found["copy_bytes_per_s"])

@@ -1,8 +1,9 @@
 """`outrider bench gpu`: the full stack with a large random target on a card and replayed drafts, against plain decoding with CUDA graphs.
 
-Gateway, verifier and a replaying drafter as real processes of one machine; `serial`, `adaptive` and `pearl` beside plain decoding at some
-acceptances, temperatures and numbers of requests at a time, in balanced orders, medians, every answer compared with plain decoding's, and
-every cell beside what the simulator makes of micro-benchmarks of the same minutes. Must not know how numbers are shown.
+Gateway, verifier and a replaying drafter as real processes of one machine; `serial`, `adaptive` and `pearl` beside plain decoding, and
+beside transformers' generate in a process of its own on the same device (`batches.py`), at some acceptances, temperatures and numbers of
+requests at a time, in balanced orders, medians, every answer compared with plain decoding's, and every cell beside what the simulator makes
+of micro-benchmarks of the same minutes. Must not know how numbers are shown.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from rich.progress import Progress
 from outrider.cli.console import make_console
 from outrider.errors import InvalidRequest
 from outrider.launch.threads import ThreadPlan, usable_cores
+from outrider_bench.baseline import TransformersBaseline, generate_candidates
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World
 from outrider_bench.facts import measurement_facts
+from outrider_bench.gpu.batches import Batches, choose
 from outrider_bench.gpu.bursts import Burst, burst, random_prompts, texts_of
 from outrider_bench.gpu.card import Card, find_card
 from outrider_bench.gpu.micro import BurstCosts, BurstMicro
 from outrider_bench.gpu.prediction import predict
-from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, markdown, result, rows_of, show
+from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, markdown, num_generate_unlike, result, rows_of, show
 from outrider_bench.gpu.shapes import MAX_POSITIONS, SIZES, TargetShape, draft_us
 from outrider_bench.gpu.target_folder import cache_folder, find_or_write
 from outrider_bench.measurement import Prompt
@@ -34,7 +37,7 @@ from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark
 from outrider_bench.predictions import Shape
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED
-from outrider_bench.results import PLAIN
+from outrider_bench.results import GENERATE, PLAIN
 from outrider_bench.schedule import turns
 
 # Plain decoding first; the others with draft lengths of their own finding and no guesses but the drafter's.
@@ -109,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
     target, draft = find_or_write(args.size, cache_folder())
     served = argparse.Namespace(target=target, draft=draft, dtype=DTYPE, draft_us=token_us)
     found = measure(served, args.device, shape, amount, args.prompt_seed)
-    facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us) | {"engine's log": found.engine_log}
+    facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us)
+    facts |= {"engine's log": found.engine_log, GENERATE: found.generate_settings}
     show(make_console(), found)
     if args.out is not None:
         args.out.write_text(markdown(facts, found))
@@ -143,14 +147,20 @@ def measure(served: argparse.Namespace, device: str, shape: TargetShape, amount:
         pair = stack.enter_context(DistantPair(served, threads(), amount.most_requests, verifier_extra=options, start_s=START_S))
         pool = stack.enter_context(ThreadPoolExecutor(amount.most_requests))
         engine_log = said_by_engine(pair.verifier_log)
-        bench = _GpuBench(pair, amount, _Prompts(amount, shape.num_ids, prompt_seed), pool)
+        # Only now: until the verifier is up, its own check holds the target twice.
+        baseline = stack.enter_context(TransformersBaseline(served.target, None, DTYPE, threads().verifier, device))
+        prompts = _Prompts(amount, shape.num_ids, prompt_seed)
+        apart = prompts.apart[amount.temperatures[0]]
+        batches = choose(baseline.answer_together, generate_candidates(device), apart, amount.requests, amount.max_tokens)
+        bench = _GpuBench(pair, amount, prompts, pool, batches)
         bench.learn_truths()
         bar = progress.add_task("measuring", total=amount.repeats * len(amount.acceptances) * bench.turns_of_an_acceptance)
         for acceptance in amount.acceptances:
             for _ in bench.record(acceptance):
                 progress.advance(bar)
         simulated = _simulated(bench.costs, Shape(PROMPT_LEN, amount.max_tokens), progress)
-    return GpuFound(rows_of(bench.bursts, simulated), bench.costs, *count_flips(bench.bursts, bench.truths), engine_log)
+    rows, unlike = rows_of(bench.bursts, simulated), num_generate_unlike(bench.bursts, bench.truths)
+    return GpuFound(rows, bench.costs, *count_flips(bench.bursts, bench.truths), engine_log, unlike, batches.described)
 
 
 def said_by_engine(log: str) -> str:
@@ -175,18 +185,20 @@ class _Prompts:
 class _GpuBench:
     """One deployment. truths: plain answers by temperature. bursts: of every contestant in every cell; costs: of every cell."""
 
-    def __init__(self, pair: DistantPair, amount: Amount, prompts: _Prompts, pool: Executor) -> None:
+    def __init__(self, pair: DistantPair, amount: Amount, prompts: _Prompts, pool: Executor, batches: Batches) -> None:
         self.truths: dict[float, list[tuple[int, ...]]] = {}
         self.bursts: dict[tuple[GpuCell, str], list[Burst]] = {}
         self.costs: dict[GpuCell, BurstCosts] = {}
         self._pair, self._amount, self._prompts, self._pool = pair, amount, prompts, pool
         self._contestants = [Stack(name, pair.gateway, wishes, pair.threads.describe()) for name, wishes in CONTESTANTS.items()]
+        self._batches = batches
+        self._names = [GENERATE, *CONTESTANTS]
         self._apart_texts: dict[float, list[tuple[int, ...]]] = {}
 
     @property
     def turns_of_an_acceptance(self) -> int:
         """In one repetition."""
-        return len(self._amount.cells(0.0)) * len(self._contestants)
+        return len(self._amount.cells(0.0)) * len(self._names)
 
     def learn_truths(self) -> None:
         """Plain answers to all prompts, which the drafter of every later cell replays."""
@@ -205,18 +217,18 @@ class _GpuBench:
         cells = self._amount.cells(acceptance)
         single, together = self._micros(cells)
         for cell in cells:
-            for contestant in self._contestants:  # warm, and let policies learn this drafter
-                self._ask(contestant, cell)
+            for name in self._names:  # warm, and let policies learn this drafter
+                self._ask(name, cell)
         sampled = -1
-        for turn in turns(cells, len(self._contestants), self._amount.repeats):
+        for turn in turns(cells, len(self._names), self._amount.repeats):
             if turn.repetition != sampled:
                 sampled = turn.repetition
                 for one in single.values():
                     one.sample()
                 for several in together.values():
                     several.sample()
-            contestant = self._contestants[turn.contestant]
-            self.bursts.setdefault((turn.cell, contestant.name), []).append(self._ask(contestant, turn.cell))
+            name = self._names[turn.contestant]
+            self.bursts.setdefault((turn.cell, name), []).append(self._ask(name, turn.cell))
             yield
         self.costs |= {cell: together[cell].result(single[cell.temperature].result()) for cell in cells}
 
@@ -234,8 +246,11 @@ class _GpuBench:
         prompts, texts = self._prompts.apart[temperature][:num], self._apart_texts[temperature][:num]
         return BurstMicro(self._contestants[0], prompts, texts, temperature, pair.drafter, pair.verifier.identity, self._pool)
 
-    def _ask(self, contestant: Stack, cell: GpuCell) -> Burst:
+    def _ask(self, name: str, cell: GpuCell) -> Burst:
         prompts = self._prompts.reported[cell.temperature][: cell.num_requests]
+        if name == GENERATE:
+            return self._batches.burst(prompts, self._amount.max_tokens, cell.temperature)
+        contestant = next(each for each in self._contestants if each.name == name)
         return self._burst(contestant, prompts, cell.temperature, self._amount.max_tokens)
 
     def _burst(self, contestant: Stack, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Burst:

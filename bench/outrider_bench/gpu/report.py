@@ -18,11 +18,11 @@ from outrider_bench.gpu.bursts import Burst
 from outrider_bench.gpu.micro import BurstCosts
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import median_summary
-from outrider_bench.results import MAX_FLIPS_PER_1000, PLAIN, first_difference
+from outrider_bench.results import GENERATE, MAX_FLIPS_PER_1000, PLAIN, first_difference
 
 _HEADINGS = (
-    "T", "requests", "acceptance", "contestant", "tokens/s", "spread", "ms a token", "tokens a round", "right drafts", "x plain",
-    "simulated tokens/s", "simulated x plain", "error",
+    "T", "requests", "acceptance", "contestant", "tokens/s", "spread", "ms a token", "tokens a round", "right drafts", "x generate",
+    "x plain", "simulated tokens/s", "simulated x plain", "error",
 )  # fmt: skip
 _COST_HEADINGS = (
     "T", "requests", "acceptance", "a round beside its step us", "a further request us", "guesses in a round us", "first tokens ms",
@@ -52,7 +52,8 @@ class GpuCell:
 @dataclass(frozen=True, slots=True)
 class GpuRow:
     """A contestant in a cell: medians over bursts. token_ms: a client's, the prompt's reading included. spread: of tokens_per_s, (highest -
-    lowest) / median. right_share: of drafts. vs_plain: speed over plain decoding's; simulated_vs_plain: both as simulated."""
+    lowest) / median. right_share: of drafts. vs_generate, vs_plain: speed over transformers' and over plain decoding's;
+    simulated_vs_plain: both as simulated. simulated_*: None of transformers, which is not simulated."""
 
     cell: GpuCell
     contestant: str
@@ -61,20 +62,22 @@ class GpuRow:
     token_ms: float
     tokens_per_round: float
     right_share: float
+    vs_generate: float
     vs_plain: float
-    simulated_per_s: float
-    simulated_vs_plain: float
+    simulated_per_s: float | None
+    simulated_vs_plain: float | None
 
     @property
-    def error(self) -> float:
-        """How far the simulator is off, as a share of what was measured."""
-        return abs(self.simulated_per_s / self.tokens_per_s - 1.0)
+    def error(self) -> float | None:
+        """How far the simulator is off, as a share of what was measured; None of what it was not asked."""
+        return None if self.simulated_per_s is None else abs(self.simulated_per_s / self.tokens_per_s - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFound:
-    """num_flips: answers unlike plain decoding's first ones. num_answers, num_tokens: of all that were compared. engine_log: how the
-    target's steps ran, in the engine's words."""
+    """num_flips: answers of ours unlike plain decoding's first ones. num_answers, num_tokens: of all that were compared. engine_log: how
+    the target's steps ran, in the engine's words. num_generate_unlike: transformers' answers at T = 0 unlike plain decoding's;
+    generate_settings: what was quickest for it."""
 
     rows: list[GpuRow]
     costs: Mapping[GpuCell, BurstCosts]
@@ -82,6 +85,8 @@ class GpuFound:
     num_answers: int
     num_tokens: int
     engine_log: str = ""
+    num_generate_unlike: int = 0
+    generate_settings: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -94,7 +99,7 @@ Speeds = Mapping[tuple[GpuCell, str], float]
 
 
 def rows_of(bursts: Bursts, simulated: Speeds) -> list[GpuRow]:
-    """bursts: of every contestant in every cell, plain decoding among them. simulated: tokens per second of the same."""
+    """bursts: of every contestant in every cell, plain decoding and generate among them. simulated: tokens per second of ours."""
     speeds = {key: statistics.median(each.tokens_per_s for each in found) for key, found in bursts.items()}
     return [_row(key, found, speeds, simulated) for key, found in bursts.items()]
 
@@ -110,21 +115,31 @@ def _row(key: tuple[GpuCell, str], found: Sequence[Burst], speeds: Speeds, simul
         token_ms=statistics.median(each.token_ms for each in found),
         tokens_per_round=summary.mean_emitted_per_round,
         right_share=summary.acceptance_rate,
+        vs_generate=speed / speeds[cell, GENERATE],
         vs_plain=speed / speeds[cell, PLAIN],
-        simulated_per_s=simulated[key],
-        simulated_vs_plain=simulated[key] / simulated[cell, PLAIN],
+        simulated_per_s=simulated.get(key),
+        simulated_vs_plain=simulated[key] / simulated[cell, PLAIN] if key in simulated else None,
     )
 
 
 def count_flips(bursts: Bursts, truths: Mapping[float, Sequence[Sequence[int]]]) -> tuple[int, int, int]:
-    """Answers unlike plain decoding's first ones, answers and tokens in all. truths: by temperature, in the order of prompts."""
+    """Answers of ours unlike plain decoding's first ones, answers and tokens in all. truths: by temperature, in the order of prompts."""
     num_flips = num_answers = num_tokens = 0
-    for (cell, _), found in bursts.items():
+    for (cell, name), found in bursts.items():
+        if name == GENERATE:
+            continue
         for each in found:
             for answer, truth in zip(each.answers, truths[cell.temperature], strict=False):  # a small burst asks the first prompts
                 num_flips += first_difference(answer.tokens, truth) is not None
                 num_answers, num_tokens = num_answers + 1, num_tokens + len(answer.tokens)
     return num_flips, num_answers, num_tokens
+
+
+def num_generate_unlike(bursts: Bursts, truths: Mapping[float, Sequence[Sequence[int]]]) -> int:
+    """transformers' answers at T = 0 unlike plain decoding's; where it draws other noise they say nothing."""
+    compared = [(cell, each) for (cell, name), found in bursts.items() if name == GENERATE and cell.temperature == 0.0 for each in found]
+    pairs = [pair for cell, each in compared for pair in zip(each.answers, truths[cell.temperature], strict=False)]
+    return sum(first_difference(answer.tokens, truth) is not None for answer, truth in pairs)
 
 
 def show(console: Console, found: GpuFound) -> None:
@@ -144,16 +159,18 @@ def markdown(facts: Mapping[str, str], found: GpuFound) -> str:
 
 
 def result(found: GpuFound, facts: Mapping[str, str]) -> dict[str, object]:
-    """The RESULT line's values: for each contestant that drafts its least and its largest ratio; the simulator's worst and mean error."""
-    worst = max(found.rows, key=lambda row: row.error)
+    """The RESULT line's values: of ours their least and largest ratios; the simulator's worst and mean error."""
+    errors = [(row.error, row) for row in found.rows if row.error is not None]
+    worst_error, worst = max(errors, key=lambda each: each[0])
     return {
         **_extremes(found.rows),
-        "sim_max_error": round(worst.error, 3),
+        "sim_max_error": round(worst_error, 3),
         "sim_max_error_at": f"{worst.contestant}, {worst.cell.name}",
-        "sim_mean_error": round(statistics.mean(row.error for row in found.rows), 3),
+        "sim_mean_error": round(statistics.mean(error for error, _ in errors), 3),
         "identical": found.num_flips == 0,
         "num_flips": found.num_flips,
         "num_answers": found.num_answers,
+        "num_generate_unlike_plain": found.num_generate_unlike,
         "facts": dict(facts),
         "cells": [dict(zip(_HEADINGS, _cells(row), strict=True)) for row in found.rows],
     }
@@ -162,10 +179,13 @@ def result(found: GpuFound, facts: Mapping[str, str]) -> dict[str, object]:
 def _extremes(rows: Sequence[GpuRow]) -> dict[str, float]:
     ratios: dict[str, list[float]] = {}
     for row in rows:
-        if row.contestant != PLAIN:
-            ratios.setdefault(row.contestant.removeprefix("outrider "), []).append(row.vs_plain)
+        policy = row.contestant.removeprefix("outrider ")
+        if row.contestant != GENERATE:
+            ratios.setdefault(f"{policy}_vs_generate", []).append(row.vs_generate)
+        if row.contestant not in (GENERATE, PLAIN):
+            ratios.setdefault(f"{policy}_vs_plain", []).append(row.vs_plain)
     named = {"min": min, "max": max}
-    return {f"gpu_{name}_{policy}_vs_plain": round(choose(found), 3) for policy, found in ratios.items() for name, choose in named.items()}
+    return {f"gpu_{name}_{ratio}": round(choose(found), 3) for ratio, found in ratios.items() for name, choose in named.items()}
 
 
 def draw(rows: Sequence[GpuRow], path: Path) -> bool:
@@ -188,7 +208,9 @@ def draw(rows: Sequence[GpuRow], path: Path) -> bool:
             )
             across = [row.cell.acceptance for row in own]
             axis.plot(across, [row.vs_plain for row in own], marker="o", color=f"C{number}", label=name)
-            axis.plot(across, [row.simulated_vs_plain for row in own], linestyle="--", color=f"C{number}")
+            simulated = [row.simulated_vs_plain for row in own if row.simulated_vs_plain is not None]
+            if len(simulated) == len(own):
+                axis.plot(across, simulated, linestyle="--", color=f"C{number}")
         axis.axhline(1.0, color="grey", linewidth=0.8)
         axis.set_title(f"T = {panel[0]:g}, {panel[1]} at a time", fontsize="medium")
         axis.set_xlabel("acceptance")
@@ -200,10 +222,13 @@ def draw(rows: Sequence[GpuRow], path: Path) -> bool:
 
 
 def _cells(row: GpuRow) -> tuple[str, ...]:
-    drafts = "" if row.contestant == PLAIN else f"{row.right_share:.0%}"
+    drafts = "" if row.contestant in (GENERATE, PLAIN) else f"{row.right_share:.0%}"
     measured = (f"{row.tokens_per_s:.0f}", f"{row.spread:.0%}", f"{row.token_ms:.2f}", f"{row.tokens_per_round:.2f}", drafts)
-    ratios = (f"{row.vs_plain:.2f}", f"{row.simulated_per_s:.0f}", f"{row.simulated_vs_plain:.2f}", f"{row.error:.1%}")
-    return (*row.cell.axes, row.contestant, *measured, *ratios)
+    ratios = (f"{row.vs_generate:.2f}", f"{row.vs_plain:.2f}")
+    simulated = (
+        ("", "", "") if row.simulated_per_s is None else (f"{row.simulated_per_s:.0f}", f"{row.simulated_vs_plain:.2f}", f"{row.error:.1%}")
+    )
+    return (*row.cell.axes, row.contestant, *measured, *ratios, *simulated)
 
 
 def _cost_cells(cell: GpuCell, costs: BurstCosts) -> tuple[str, ...]:

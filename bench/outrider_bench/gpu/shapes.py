@@ -61,9 +61,10 @@ class TargetShape:
         return BYTES_PER_NUMBER * 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     def memory_bytes(self, cache_bytes: int) -> int:
-        """What serving it takes at most, with a cache of this size: while it is checked at its start it is there twice, once as served and
-        once as the checking library loads it."""
-        return 2 * self.file_bytes + HEAD_BYTES_PER_NUMBER * self.head_numbers + cache_bytes + WORK_BYTES
+        """What serving it takes at most, with a cache of this size, beside a baseline of as many requests: at first it is there twice
+        because it is checked (once as served, once as the checking library loads it), and then because the baseline has it too, with a
+        cache of its own."""
+        return 2 * self.file_bytes + HEAD_BYTES_PER_NUMBER * self.head_numbers + 2 * (cache_bytes + WORK_BYTES)
 
 
 SIZES: Mapping[str, TargetShape] = MappingProxyType(

@@ -17,10 +17,14 @@ from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
+DRIVERS = (
+    "speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid", "plots",
+)  # fmt: skip
 FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
+ON_A_CARD = ("gpu", "peers")
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
 _EXAMPLES = """examples:
@@ -30,6 +34,7 @@ _EXAMPLES = """examples:
   outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
   outrider bench --made widened               the reference pair with a target ten times as large: a step of many milliseconds, real text
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
+  outrider bench peers --device cuda          the same on a CUDA card, without OpenVINO, which does not compute there
   outrider bench steps                        what a step of the target costs by rows, context and cache
   outrider bench rounds                       what a round and a message cost beside the model: microseconds and function calls by part
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
@@ -44,6 +49,7 @@ _EXAMPLES = """examples:
   outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
   outrider bench fleet --actor                what a placement takes over gRPC at a real coordinator of 1,000 verifiers and 2,000 drafters
+  outrider bench plots bench/RESULTS.md       draws the pictures that a page links to from the tables below them
 The last line is RESULT {json}."""
 
 
@@ -56,8 +62,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    drivers = ("speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid")
-    parser.add_argument("what", nargs="?", choices=drivers, default="speed", help="what to measure (%(default)s)")
+    parser.add_argument("what", nargs="?", choices=DRIVERS, default="speed", help="what to measure (%(default)s)")
+    parser.add_argument("files", nargs="*", type=Path, metavar="PAGE", help="plots: whose pictures are drawn from its tables")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="the large model (%(default)s)")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument(
@@ -90,7 +96,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
     )
     _add_network(parser.add_argument_group("network, machines and load (network and load replay drafts)"))
-    _add_gpu(parser.add_argument_group("gpu (it replays drafts too)"))
+    _add_gpu(parser.add_argument_group("gpu (it replays drafts too), and peers on a card"))
     _add_simulation(parser.add_argument_group("simulate"))
     chaos = parser.add_argument_group("chaos")
     chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
@@ -134,7 +140,7 @@ def _add_gpu(group: argparse._ArgumentGroup) -> None:
         "--size", choices=TARGET_SIZES, default="8b", metavar="SIZE",
         help=f"of the random target, written once into the cache folder: {', '.join(TARGET_SIZES)} (%(default)s: 16 GB)",
     )  # fmt: skip
-    group.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where the target runs (%(default)s)")
+    group.add_argument("--device", choices=("cuda", "cpu"), help="gpu: where the target runs (cuda); peers: where all models run (cpu)")
     group.add_argument(
         "--draft-ms", type=_not_negative, metavar="MS",
         help="what drafting a token takes (what a model of a twentieth of the target's bytes would at the measured speed of copies)",
@@ -171,6 +177,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--verifiers", type=int, metavar="N", help="in the simulated fleet (1000; --quick: 64)")
     group.add_argument("--drafters", type=int, metavar="N", help="in the simulated fleet (2000; --quick: 128)")
     group.add_argument("--actor", action="store_true", help="place at a real coordinator process that this fleet announces itself to")
+    group.add_argument("--live", type=int, metavar="N", help="with --actor: placements that are not finished yet (1000)")
     group.add_argument("--ray", action="store_true", help="with --actor: then at the coordinator as a Ray actor too (extra `ray`)")
 
 
@@ -192,12 +199,21 @@ def _not_negative(text: str) -> float:
     return 0.0 if float(text) == 0.0 else _positive(text)
 
 
+def _device(what: str, device: str | None) -> str:
+    if device == "cuda" and what not in ON_A_CARD:
+        raise InvalidRequest("--device", f"{what} runs on the processor only; {' and '.join(ON_A_CARD)} take cuda")
+    return device or ("cuda" if what == "gpu" else "cpu")
+
+
 def run(args: argparse.Namespace) -> int:
     """Hand over to the driver; its exit code is 0 when every answer that must be identical was."""
     if importlib.util.find_spec("outrider_bench") is None:
         if not BENCH_ROOT.is_dir():
             raise InvalidRequest("bench", "the drivers are not installed; run it from a checkout of the repository")
         sys.path.insert(0, str(BENCH_ROOT))
+    if args.files and args.what != "plots":
+        raise InvalidRequest("bench", f"{args.what} takes no further word, got {args.files[0]}")
+    args.device = _device(args.what, args.device)
     importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
     driver = importlib.import_module(f"outrider_bench.{args.what}")
     with tempfile.TemporaryDirectory(prefix="outrider-made-") as folder:

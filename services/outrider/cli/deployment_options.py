@@ -15,13 +15,14 @@ from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
 from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
+from outrider.session.pacing.default import DEFAULT_PACING
 from outrider_kernels.native_library import find_compiler
 from outrider_models.paths import MODEL_NAMES, model_dir
 
 DEFAULT_TARGET = "ref-large"
 DEFAULT_DRAFT = "ref-small"
 NO_DRAFT = "none"
-DEFAULT_PACING = "serial"
+IN_TURNS = "serial"  # whose plan of threads gives verifier and drafter every core in turn
 AUTO, TOGETHER, APART = "auto", "together", "apart"
 
 
@@ -53,7 +54,7 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
 def add_process_options(parser: argparse.ArgumentParser) -> None:
     """How the machine is shared among the processes."""
     group = parser.add_argument_group("processes")
-    group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="plain, serial, pearl, ... (%(default)s)")
+    group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="adaptive, plain, serial, pearl, lookup (%(default)s)")
     group.add_argument("--verifier-threads", type=int, metavar="N", help="compute threads of the verifier (planned from cores and pacing)")
     group.add_argument("--drafter-threads", type=int, metavar="N", help="compute threads of the drafter (planned from cores and pacing)")
     group.add_argument(
@@ -123,7 +124,7 @@ def threads_from(args: argparse.Namespace) -> ThreadPlan:
     """The planned threads, with what the command line overrides."""
     cores = usable_cores()
     if is_together(args):
-        plan = plan_threads(len(cores), DEFAULT_PACING)
+        plan = plan_threads(len(cores), IN_TURNS)
         return replace(plan, verifier=args.verifier_threads or plan.verifier, drafter=args.drafter_threads or plan.drafter)
     plan = plan_threads(len(cores), args.pacing, lends=_lends(args))
     lent = plan.lent if args.lent_threads is None else args.lent_threads

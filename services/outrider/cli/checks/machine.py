@@ -104,7 +104,7 @@ def _threads() -> Finding:
     cores = usable_cores()
     found = f"{len(cores)} usable of {os.cpu_count()}"
     if len(cores) < 2:
-        return note("cores", found, "drafter and verifier will share one core: overlap cannot help, use --pacing serial")
+        return note("cores", found, "drafter and verifier will share one core: overlap cannot help, leave out --pacing pearl")
     return fine("cores", found)
 
 
