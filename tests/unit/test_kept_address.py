@@ -19,11 +19,12 @@ AGAIN = ("-m", "service", "--listen", BOUND, "--drafter", "10.0.0.2:0")
 def test_any_port_is_wanted_until_one_is_bound_and_that_one_from_then_on() -> None:
     kept = KeptAddress()
     assert kept.arguments(WANTED) == WANTED
+    assert kept.arguments(("--listen", ":0")) == ("--listen", ":0"), "for the service to refuse by name"
     kept.bound(BOUND)
     assert kept.arguments(WANTED) == AGAIN
 
 
-@pytest.mark.parametrize("listen", ["unix:/tmp/one.sock", "10.0.0.2:70", "10.0.0.3:0"])
+@pytest.mark.parametrize("listen", ["unix:/tmp/one.sock", "10.0.0.2:70", "10.0.0.2:40", "10.0.0.3:0"])
 def test_an_address_of_the_operators_own_stays(listen: str) -> None:
     kept = KeptAddress()
     kept.bound(BOUND)

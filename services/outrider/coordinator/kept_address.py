@@ -47,7 +47,7 @@ class KeptAddress:
 
     def _is_kept_of(self, wanted: str) -> bool:
         """Whether this asks for any port, and one of that host is kept."""
-        return wanted.endswith(ANY_PORT) and self._address.rpartition(":")[0] == wanted.removesuffix(ANY_PORT)
+        return bool(self._address) and wanted == self._address.rpartition(":")[0] + ANY_PORT
 
     def _read(self) -> str:
         if self._note is None:
