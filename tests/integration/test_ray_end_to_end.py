@@ -121,6 +121,33 @@ def test_no_token_changes_when_the_verifier_or_the_coordinator_is_killed_in_mid_
         assert ask(gateway) == truth
 
 
+@pytest.mark.usefixtures("_without_tokens")
+def test_in_a_joined_fleet_drafters_draft_on_while_no_coordinator_answers(tmp_path: Path) -> None:
+    models = str(model_dir("ref-large")), str(model_dir("ref-small"))
+    spec = DeploymentSpec(*models, "serial", ThreadPlan(1, 1), numerics="invariant")
+    with ray_head(tmp_path / "head.log") as head:
+        share = RayShare(address=head, node_ip=HEAD_IP, fleet_port=free_port(HEAD_IP))
+        with RayDeployment(spec, share, WAIT_S) as deployment, Connection(deployment.gateway) as gateway:
+            truth = gateway.ask(request(drafts=False)).first.token_ids
+            pid = deployment._cluster.ray.get(deployment._cluster.fleet.pid.remote())
+
+            def drafts() -> bool:
+                answer = gateway.ask(request()).first
+                assert answer.token_ids == truth
+                return answer.finished.statistics.num_accepted > 0
+
+            def drafts_alone() -> bool:
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    return drafts()
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+
+            assert not drafts_alone(), "the verifier has no drafter of its own, and the gateway has heard of no pair yet"
+            until(drafts, "a placement with a drafter")
+            until(drafts_alone, "drafts, once the gateway was told of the pair")
+
+
 @dataclass
 class Machine:
     """`outrider up --ray` on one node. log: what a person reads."""
