@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.cli import scale
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.coordinator.cluster import LOCAL_NODE_IP
 from outrider.coordinator.cluster_door import MODE
@@ -31,7 +32,7 @@ from outrider.errors import OutriderError
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider.v1 import generation_pb2 as pb
-from outrider.v1 import sampling_pb2
+from outrider.v1 import sampling_pb2, scaling_pb2
 from outrider_models.paths import model_dir
 from ray_nodes import HEAD_IP, SECOND_IP, ray_head, ray_node
 
@@ -91,7 +92,7 @@ def serving(deployment: RayDeployment) -> str:
 
 
 @pytest.mark.usefixtures("_without_tokens")
-def test_no_token_changes_when_the_verifier_or_the_coordinator_is_killed_in_mid_answer() -> None:
+def test_no_token_changes_when_the_verifier_or_the_coordinator_is_killed_or_a_verifier_replaced_in_mid_answer() -> None:
     models = str(model_dir("ref-large")), str(model_dir("ref-small"))
     spec = DeploymentSpec(*models, "serial", ThreadPlan(1, 1), numerics="invariant", gateway_extra=("--failover-timeout-s", "100"))
     share = RayShare(num_verifiers=2, num_drafters=1, fleet_port=free_port(LOCAL_NODE_IP))
@@ -118,6 +119,19 @@ def test_no_token_changes_when_the_verifier_or_the_coordinator_is_killed_in_mid_
         assert ask(gateway, kill_coordinator) == truth
         assert [replica.report().num_starts for name, replica in by_name.items() if name != killed[0]] == [1, 1]
         until(lambda: bool(ray.get(fleet.epoch.remote(), timeout=WAIT_S) > epoch), "another coordinator")
+        assert ask(gateway) == truth
+
+        drained: list[str] = []
+
+        def drain_verifier() -> None:
+            drained.append(serving(deployment))
+            os.kill(by_name[drained[0]].report().pid, signal.SIGTERM)
+
+        assert ask(gateway, drain_verifier) == truth, "an upgrade costs no token either"
+        until(lambda: by_name[drained[0]].report().has_ended, "the end of a drain")
+        assert by_name[drained[0]].report().exit_codes[-1] == 0
+        now = scale.ask(deployment.scaling, scaling_pb2.ScaleRequest(num_verifiers=2)).replicas
+        assert len({one.replica_id for one in now} - {drained[0]}) == 3, "another verifier in its place, and the drafter"
         assert ask(gateway) == truth
 
 

@@ -105,6 +105,7 @@ def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
         (("--verifiers", "0"), "--verifiers"),
         (("--drafters", "257"), "--drafters"),
         (("--fleet-port", "0"), "--fleet-port"),
+        (("--scaling-listen", "nowhere"), "--scaling-listen"),
         (("--metrics-port", "0"), "--metrics-port"),
         (("--verifier-gpus", "1.5"), "--verifier-gpus"),
         (("--drafter-gpus", "-1"), "--drafter-gpus"),

@@ -21,6 +21,7 @@ from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
+from outrider.rpc.address import check_address
 
 if TYPE_CHECKING:
     from outrider.coordinator.cluster import ReplicaHandle
@@ -137,6 +138,8 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
         raise InvalidRequest("--metrics-port", f"must be in [1, {last}], a port for each process from there on; got {args.metrics_port}")
     if not args.verifiers and not args.ray_address:
         raise InvalidRequest("--verifiers", "is 0, and a fleet of this machine alone has no others")
+    if args.scaling_listen:
+        check_address("--scaling-listen", args.scaling_listen)
     if not 1 <= args.fleet_port <= 65_535:
         raise InvalidRequest("--fleet-port", f"must be in [1, 65535], got {args.fleet_port}")
     args.pair = APART
