@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,16 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 listener = socket.create_server((host, int(port)))
 print(json.dumps({"ready": True, "address": f"{host}:{listener.getsockname()[1]}"}), flush=True)
 while True: signal.pause()
+"""
+
+
+# Another machine's `outrider up`, as far as the coordinator goes: it starts one and lives.
+OWNER = """
+import signal, sys
+from outrider.coordinator.cluster import Cluster, ClusterOptions
+with Cluster(ClusterOptions(sys.argv[1], sys.argv[2])) as cluster:
+    print(cluster.start_fleet(sys.argv[2] + ":" + sys.argv[3]), flush=True)
+    signal.pause()
 """
 
 
@@ -145,3 +156,42 @@ def test_in_a_joined_cluster_a_replica_has_its_port_over_its_own_and_its_actors_
         os.kill(actor, signal.SIGKILL)
         until(lambda: bool(deployment._cluster.ray.get(replica.actor.pid.remote()) != actor), "another actor")
         assert replica.wait_ready(WAIT_S) == first
+
+
+@contextlib.contextmanager
+def owner(head: str, fleet_port: int) -> Iterator[subprocess.Popen[str]]:
+    """Serves once it is yielded."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    arguments = [sys.executable, "-c", OWNER, head, HEAD_IP, str(fleet_port)]
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == f"{HEAD_IP}:{fleet_port}"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_coordinator_that_went_with_its_owner_knows_the_others_again_when_it_is_started_where_it_was(tmp_path: Path) -> None:
+    with socket.create_server((HEAD_IP, 0)) as listener:
+        port = int(listener.getsockname()[1])
+    with contextlib.ExitStack() as stack:
+        head = stack.enter_context(ray_head(tmp_path / "head.log"))
+        first = stack.enter_context(owner(head, port))
+        deployment = stack.enter_context(deployed(tmp_path, head))
+        assert deployment.coordinator == f"{HEAD_IP}:{port}", "it found the first one's"
+        both = set(deployment.addresses)
+        until(lambda: announced(deployment) == both, "both")
+        reports = [replica.report() for replica in deployment.replicas]
+        first.kill()
+        until(lambda: not answers(deployment.coordinator), "the coordinator's end")
+        stack.enter_context(owner(head, port))
+        until(lambda: announced(deployment) == both, "both again")
+        assert [replica.report() for replica in deployment.replicas] == reports, "nobody was restarted for it"
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(ConnectionError), socket.create_connection((host, int(port)), WAIT_S):
+        return True
+    return False
