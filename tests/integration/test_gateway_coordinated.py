@@ -325,6 +325,47 @@ async def test_a_lost_coordinator_costs_no_request_and_is_used_again_when_it_is_
     assert len(fleet.wishes) == 2
 
 
+async def paired_and_alone(fleet: Fleet) -> None:
+    """The gateway has heard that its verifiers are connected to a drafter each, and then hears of no coordinator any more."""
+    for number, address in enumerate(fleet.addresses):
+        pairs = {f"h:{number}": PairMeasurement(connected=True), "h:7": PairMeasurement()}
+        fleet.fleet.announce(replace(fake_replica(f"verifier-{number}", address), pairs=pairs), 0.0)
+        fleet.fleet.announce(fake_replica(f"drafter-{number}", f"h:{number}", Role.DRAFTER), 0.0)
+    num_before = fleet.fleet.num_topologies
+    await fleet.fleet.until(lambda: fleet.fleet.num_topologies >= num_before + 3)
+    fleet.fleet.refuse = Unavailable("it is going")
+
+
+async def test_without_a_coordinator_each_verifier_is_named_the_drafters_it_was_last_told_to_have() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        await paired_and_alone(fleet)
+        for _ in range(4):
+            assert await fleet.answer() == tuple(TOKENS)
+        starts = [[list(start.drafters) for start in verifier.starts] for verifier in (fleet.first, fleet.second)]
+    assert [len(starts[0]), len(starts[1])] == [2, 2], "they take turns"
+    assert starts == [[["h:0"]] * 2, [["h:1"]] * 2]
+
+
+async def test_without_a_coordinator_what_leaves_its_verifier_is_drafted_for_by_the_next_ones_own() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        await paired_and_alone(fleet)
+        for verifier in (fleet.first, fleet.second):
+            verifier.fail = RemoteFailure("a fault of its own")
+        with pytest.raises(OutriderError):
+            await fleet.answer()
+        starts = [[list(start.drafters) for start in verifier.starts] for verifier in (fleet.first, fleet.second)]
+    assert starts == [[["h:0"]], [["h:1"]]]
+
+
+@pytest.mark.parametrize("wishes", [DraftWishes(off=True), DraftWishes(pacing="plain")], ids=["off", "plain"])
+async def test_without_a_coordinator_who_wants_no_drafts_is_named_none(wishes: DraftWishes) -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        await paired_and_alone(fleet)
+        await fleet.answer(replace(REQUEST, draft=wishes))
+        starts = [*fleet.first.starts, *fleet.second.starts]
+    assert [list(start.drafters) for start in starts] == [[]]
+
+
 async def test_a_placement_that_takes_too_long_is_not_waited_for() -> None:
     async with coordinated(FakeFleet(is_slow=True), replace(PATIENT, place_timeout_s=0.05), configured=True) as fleet:
         assert await fleet.answer() == tuple(TOKENS)

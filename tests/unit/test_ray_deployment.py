@@ -19,11 +19,12 @@ from outrider.cli import up
 from outrider.cli.up_ray import endpoints, ray_spec, resources_from
 from outrider.coordinator.cluster import RayMissing
 from outrider.coordinator.demands import demand_of
-from outrider.coordinator.ray_deployment import RayDeployment, RayShare
+from outrider.coordinator.ray_deployment import RayDeployment
+from outrider.coordinator.replica_actor import ReplicaSpec
+from outrider.coordinator.replica_plan import NodePlace, RayShare, ReplicaPlan
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.launch.deployment import DeploymentSpec
-from outrider.launch.process import ServiceCommand
 from outrider.launch.threads import ThreadPlan
 from verifier_service.settings import parse_settings as verifier_settings
 
@@ -31,11 +32,21 @@ COORDINATOR = "10.0.0.1:7069"
 SPEC = DeploymentSpec("target", "draft", "serial", ThreadPlan(verifier=2, drafter=1), listen="127.0.0.1:7070")
 
 
+def plan(share: RayShare, spec: DeploymentSpec = SPEC) -> ReplicaPlan:
+    return ReplicaPlan(spec, share, Path("/tmp/o"), NodePlace(COORDINATOR, "node-id", "n", "10.0.0.2"))
+
+
+def specs(share: RayShare, spec: DeploymentSpec = SPEC) -> list[ReplicaSpec]:
+    """In the order in which a deployment asks for them."""
+    replicas = plan(share, spec)
+    drafters = [replicas.drafter() for _ in range(share.num_drafters)]
+    names = [drafter.command.name for drafter in drafters]
+    return drafters + [replicas.verifier(names) for _ in range(share.num_verifiers)]
+
+
 def planned(share: RayShare, spec: DeploymentSpec = SPEC) -> dict[str, tuple[str, ...]]:
     """The services' own arguments by name, as RayDeployment would start them on node `n`."""
-    deployment = object.__new__(RayDeployment)
-    deployment.spec, deployment.share, deployment.folder = spec, share, Path("/tmp/o")
-    return {command.name: command.arguments[2:] for command in deployment.commands(COORDINATOR, "n", "10.0.0.2")}
+    return {replica.command.name: replica.command.arguments[2:] for replica in specs(share, spec)}
 
 
 def given(*arguments: str) -> argparse.Namespace:
@@ -94,6 +105,7 @@ def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
         (("--verifiers", "0"), "--verifiers"),
         (("--drafters", "257"), "--drafters"),
         (("--fleet-port", "0"), "--fleet-port"),
+        (("--scaling-listen", "nowhere"), "--scaling-listen"),
         (("--metrics-port", "0"), "--metrics-port"),
         (("--verifier-gpus", "1.5"), "--verifier-gpus"),
         (("--drafter-gpus", "-1"), "--drafter-gpus"),
@@ -119,10 +131,25 @@ def test_each_role_asks_for_what_is_its_own() -> None:
     assert ray_spec(args).target == ray_spec(given()).target
     assert resources_from("--verifier-resources", args.verifier_resources) == {"fast": 2.0, "near": 0.5}
     share = RayShare(verifier_gpus=0.5, verifier_resources={"fast": 2.0}, drafter_resources={"far": 1.0})
-    deployment = object.__new__(RayDeployment)
-    deployment.share = share
-    verifier, drafter = (deployment._replica(ServiceCommand(name, ()), "n") for name in ("verifier-n-0", "drafter-n-0"))
+    drafter, verifier = specs(share)
     assert (demand_of(verifier), demand_of(drafter)) == ({"GPU": 0.5, "fast": 2.0}, {"far": 1.0})
+    assert {verifier.node, drafter.node} == {"node-id"}
+
+
+def test_a_name_is_given_once_and_a_port_of_metrics_again_when_it_is_free() -> None:
+    replicas = plan(RayShare(), replace(SPEC, metrics_port=9100))
+    first, second = replicas.verifier(()), replicas.verifier(())
+    replicas.freed(first.command.name)
+    third, fourth = replicas.verifier(()), replicas.verifier(())
+    found = {one.command.name: scraped_at(one.command.name, one.command.arguments[2:]).port for one in (first, second, third, fourth)}
+    assert found == {"verifier-n-0": 9102, "verifier-n-1": 9103, "verifier-n-2": 9102, "verifier-n-3": 9104}
+
+
+def test_ports_of_metrics_that_have_run_out_are_said() -> None:
+    replicas = plan(RayShare(), replace(SPEC, metrics_port=65_533))
+    replicas.drafter()
+    with pytest.raises(InvalidRequest, match="no port above it is left"):
+        replicas.drafter()
 
 
 def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:

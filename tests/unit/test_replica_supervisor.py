@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from outrider.coordinator.kept_address import MAX_FRUITLESS_STARTS
 from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits
 from outrider.launch.process import ServiceCommand, StartFailed
 
@@ -73,3 +76,63 @@ def test_one_that_lasted_is_not_given_up_for_crashes_long_ago(tmp_path: Path) ->
 def test_pauses_double_up_to_the_bound(tmp_path: Path) -> None:
     one = ReplicaSupervisor(ServiceCommand("one", ()), tmp_path / "log", SupervisionLimits(min_backoff_s=0.5, max_backoff_s=3.0))
     assert [one.backoff_s(failures) for failures in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+# Binds what --listen says, as a service does, and says where.
+BINDS = """
+import json, signal, socket, sys
+host, _, port = sys.argv[sys.argv.index("--listen") + 1].rpartition(":")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+listener = socket.create_server((host, int(port)))
+print(json.dumps({"ready": True, "address": f"{host}:{listener.getsockname()[1]}"}), flush=True)
+while True: signal.pause()
+"""
+
+
+def binding(folder: Path) -> ReplicaSupervisor:
+    command = ServiceCommand("one", ("-c", BINDS, "--listen", "127.0.0.1:0"))
+    return ReplicaSupervisor(command, folder / "one.log", QUICK, folder / "one.address")
+
+
+def test_a_killed_process_has_its_port_again_also_under_another_supervisor(tmp_path: Path) -> None:
+    one = binding(tmp_path)
+    one.start()
+    try:
+        address = one.wait_ready(START_S)
+        one.signal(signal.SIGKILL)
+        assert one.wait_ready(START_S, num_starts=2) == address
+    finally:
+        one.stop()
+    other = binding(tmp_path)
+    other.start()
+    try:
+        assert other.wait_ready(START_S) == address
+    finally:
+        other.stop()
+
+
+def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "one.address").write_text(address)
+        command = ServiceCommand("one", ("-c", BINDS, "--listen", "127.0.0.1:0"))
+        one = ReplicaSupervisor(command, tmp_path / "one.log", replace(QUICK, max_failures=9), tmp_path / "one.address")
+        one.start()
+        try:
+            found = one.wait_ready(START_S)
+        finally:
+            one.stop()
+    assert found != address
+    assert one.report().num_starts == MAX_FRUITLESS_STARTS + 1
+
+
+def test_whose_drain_is_no_end_is_started_again(tmp_path: Path) -> None:
+    one = ReplicaSupervisor(ServiceCommand("one", ("-c", SERVES)), tmp_path / "one.log", QUICK, final_codes=())
+    one.start()
+    try:
+        one.wait_ready(START_S)
+        one.signal(signal.SIGTERM)
+        one.wait_ready(START_S, num_starts=2)
+        assert one.report().exit_codes == (0,)
+    finally:
+        one.stop()

@@ -1,6 +1,7 @@
 """`outrider up`: every service on this machine until Ctrl-C.
 
-Watches its services: a lost drafter costs speed only and is started again a few times; a lost verifier or gateway ends the deployment.
+Watches its services and starts a lost one again where it was, a few times: a drafter costs speed only, a verifier a pause of the answers,
+for the gateway waits for it, and a gateway (a process of its own, or part of the verifier's) the streams of its clients, who ask again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from rich.console import Console
 
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
+from outrider.cli.restarts import Restarts
 from outrider.cli.starting import endpoint_table, start
 from outrider.cli.up_ray import add_ray_options, run_ray
-from outrider.launch.deployment import Deployment
+from outrider.launch.deployment import DRAIN_DEADLINE_S, Deployment
+from outrider.launch.process import StartFailed
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
-MAX_DRAFTER_RESTARTS = 3
 WATCH_INTERVAL_S = 0.5
+_MEANWHILE = {
+    "drafter": "answers go on without drafts",
+    "verifier": "answers under way wait for it",
+    "gateway": "clients lose their streams and may ask again: the same seed gives the same tokens",
+}
 _EXAMPLES = """examples:
   outrider up                                    the reference pair on 127.0.0.1:7070
   outrider up --target ./my-model --draft ./my-small-model --dtype bfloat16
@@ -48,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost."""
+    """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost for good."""
     if args.ray:
         return run_ray(args)
     console, progress = make_console(), make_console(stderr=True)
@@ -63,16 +70,33 @@ def run(args: argparse.Namespace) -> int:
     return 1 if lost else 0
 
 
-def watch(deployment: Deployment, stopping: threading.Event, progress: Console) -> bool:
-    """Until stopping is set, or until a service is lost for good (True)."""
-    restarts = 0
+def watch(deployment: Deployment, stopping: threading.Event, progress: Console, restarts: Restarts | None = None) -> bool:
+    """Until stopping is set, or until a service is lost for good (True). From a thread that lives as long as the deployment should."""
+    restarts = restarts or Restarts()
     while not stopping.wait(WATCH_INTERVAL_S):
         for name, code in deployment.failures().items():
             tail = deployment.processes[name].log_tail(8)
             progress.print(f"{name} ended with exit code {code}; the end of its log:\n{tail}", markup=False)
-            if name != "drafter" or restarts == MAX_DRAFTER_RESTARTS:
+            pause_s = restarts.next_pause_s(name)
+            if pause_s is None:
                 return True
-            restarts += 1
-            progress.print(f"answers go on without drafts; starting the drafter again ({restarts} of {MAX_DRAFTER_RESTARTS})")
-            deployment.restart("drafter")
+            numbers = f"{restarts.count(name)} of {restarts.limits.max_restarts}"
+            progress.print(f"{_meanwhile(deployment, name)}; starting the {name} again ({numbers})", markup=False)
+            if stopping.wait(pause_s):
+                return False
+            _start_again(deployment, name, progress)
+            restarts.started(name)
     return False
+
+
+def _start_again(deployment: Deployment, name: str, progress: Console) -> None:
+    """Where it was; one that does not come up has ended too, and is looked at with the others."""
+    try:
+        deployment.restart(name)
+    except StartFailed as error:
+        progress.print(str(error), markup=False)
+        deployment.processes[name].stop(DRAIN_DEADLINE_S)
+
+
+def _meanwhile(deployment: Deployment, name: str) -> str:
+    return _MEANWHILE["gateway" if name == "verifier" and deployment.spec.gateway_inside else name]

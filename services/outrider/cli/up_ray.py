@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -20,10 +21,16 @@ from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
+from outrider.rpc.address import check_address
+
+if TYPE_CHECKING:
+    from outrider.coordinator.cluster import ReplicaHandle
+    from outrider.coordinator.ray_deployment import RayDeployment
+    from outrider.coordinator.replica_plan import RayShare
+    from outrider.coordinator.replica_supervisor import SupervisionReport
 
 WATCH_INTERVAL_S = 1.0
 REPORT_TIMEOUT_S = 10.0
-MAX_REPLICAS = 256
 MIN_RESOURCE, MAX_AMOUNT = 0.0001, 1_000_000.0  # of a GPU or custom resource; Ray counts in ten thousandths
 _OWN_OPTIONS = ("CPU", "GPU")
 
@@ -53,15 +60,51 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
             help=f"a custom resource that each {role} needs; repeatable",
         )
     group.add_argument("--fleet-port", type=int, default=7069, metavar="PORT", help="of the coordinator, where it is started (%(default)s)")
+    group.add_argument(
+        "--scaling-listen", default="", metavar="ADDRESS", help="where `outrider scale` is answered (a unix socket of this user's alone)"
+    )
 
 
 def run_ray(args: argparse.Namespace) -> int:
-    """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway was lost."""
-    from outrider.coordinator.ray_deployment import RayDeployment, RayShare
+    """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway was lost for good."""
+    from outrider.coordinator.ray_deployment import RayDeployment
 
     console, progress = make_console(), make_console(stderr=True)
-    spec = ray_spec(args)
-    share = RayShare(
+    spec, share = ray_spec(args), ray_share(args)
+    stopping = threading.Event()
+    with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
+        deployment = RayDeployment(spec, share)
+    with deployment:
+        addresses = {"coordinator": deployment.coordinator, **deployment.addresses, "gateway": deployment.gateway}
+        console.print(endpoints(addresses, deployment.metrics, deployment.start_s))
+        console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
+        console.print(f"more or fewer replicas: outrider scale --at {deployment.scaling} --verifiers N --drafters N", markup=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        is_lost = watch(deployment, stopping, progress)
+        progress.print("stopping: requests drain first ...")
+    return 1 if is_lost else 0
+
+
+def watch(deployment: RayDeployment, stopping: threading.Event, progress: Console) -> bool:
+    """Tell what becomes of every process, until stopping is set, or until the gateway is lost for good (True)."""
+    told: dict[str, str] = {}
+    while not stopping.wait(WATCH_INTERVAL_S):
+        report = deployment.gateway_report
+        _tell_news(progress, told, "gateway", _told(report))
+        if report.has_ended:
+            progress.print(report.problem, markup=False)
+            return True
+        for replica in deployment.replicas:
+            _tell_news(progress, told, replica.replica_id, _news(replica))
+    return False
+
+
+def ray_share(args: argparse.Namespace) -> RayShare:
+    """What this machine gives. Raises InvalidRequest naming an option."""
+    from outrider.coordinator.replica_plan import RayShare
+
+    return RayShare(
         address=args.ray_address,
         node_ip=args.ray_node_ip,
         num_verifiers=args.verifiers,
@@ -73,31 +116,14 @@ def run_ray(args: argparse.Namespace) -> int:
         verifier_resources=resources_from("--verifier-resources", args.verifier_resources),
         drafter_resources=resources_from("--drafter-resources", args.drafter_resources),
         fleet_port=args.fleet_port,
+        scaling_listen=args.scaling_listen,
     )
-    stopping = threading.Event()
-    with progress.status("starting Ray, the coordinator, replicas and the gateway ..."):
-        deployment = RayDeployment(spec, share)
-    with deployment:
-        addresses = {"coordinator": deployment.coordinator, **deployment.addresses, "gateway": deployment.gateway}
-        console.print(endpoints(addresses, deployment.metrics, deployment.start_s))
-        console.print(f"try: outrider generate --gateway {deployment.gateway} --chat 'What is 12 times 34?'", markup=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
-        told: dict[str, str] = {}
-        while not stopping.wait(WATCH_INTERVAL_S):
-            assert deployment.gateway_process is not None
-            if deployment.gateway_process.exit_code is not None:
-                progress.print(f"the gateway ended; the end of its log:\n{deployment.gateway_process.log_tail(8)}", markup=False)
-                return 1
-            for replica in deployment.replicas:
-                _tell_news(progress, told, replica.replica_id, _news(replica))
-        progress.print("stopping: requests drain first ...")
-    return 0
 
 
 def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
     """The deployment the options describe. Raises InvalidRequest naming an option that is wrong with --ray."""
-    from outrider.coordinator.ray_deployment import FIRST_REPLICA_METRICS
+    from outrider.coordinator.ray_deployment import MAX_REPLICAS
+    from outrider.coordinator.replica_plan import FIRST_REPLICA_METRICS
 
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
@@ -112,6 +138,8 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
         raise InvalidRequest("--metrics-port", f"must be in [1, {last}], a port for each process from there on; got {args.metrics_port}")
     if not args.verifiers and not args.ray_address:
         raise InvalidRequest("--verifiers", "is 0, and a fleet of this machine alone has no others")
+    if args.scaling_listen:
+        check_address("--scaling-listen", args.scaling_listen)
     if not 1 <= args.fleet_port <= 65_535:
         raise InvalidRequest("--fleet-port", f"must be in [1, 65535], got {args.fleet_port}")
     args.pair = APART
@@ -141,14 +169,14 @@ def _check_amount(flag: str, amount: float, least: float = 0.0) -> None:
         raise InvalidRequest(flag, f"must be in [{least:g}, {MAX_AMOUNT:g}] and whole above 1, got {amount:g}")
 
 
-def _news(replica: object) -> str:
-    from outrider.coordinator.cluster import ReplicaHandle
-
-    assert isinstance(replica, ReplicaHandle)
+def _news(replica: ReplicaHandle) -> str:
     try:
-        report = replica.report(REPORT_TIMEOUT_S)
+        return _told(replica.report(REPORT_TIMEOUT_S))
     except StartFailed as error:
         return str(error)
+
+
+def _told(report: SupervisionReport) -> str:
     if not report.exit_codes:
         return ""
     state = "ended for good" if report.has_ended else f"started for the {report.num_starts}. time"

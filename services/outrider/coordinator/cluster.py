@@ -53,7 +53,7 @@ class ReplicaHandle:
         self.ray = ray
         self.replica_id = spec.command.name
         self.actor = actor
-        self._spec = spec
+        self.spec = spec
 
     def wait_ready(self, timeout_s: float, num_starts: int = 1) -> str:
         """The service's address. Raises StartFailed, also when what it asks for does not become free within ACTOR_TIMEOUT_S."""
@@ -66,7 +66,7 @@ class ReplicaHandle:
         try:
             self.ray.get(self.actor.pid.remote(), timeout=ACTOR_TIMEOUT_S)
         except GetTimeoutError as error:
-            demand, free = demand_of(self._spec), self.ray.available_resources()
+            demand, free = demand_of(self.spec), self.ray.available_resources()
             asked = f"{self.replica_id} asks for {told(demand)}, and was given no place within {ACTOR_TIMEOUT_S:g} s"
             raise StartFailed(f"{asked}: free in the cluster are {told({name: free.get(name, 0.0) for name in demand})}") from error
         except RayActorError as error:
@@ -141,7 +141,7 @@ class Cluster:
             raise StartFailed(problem)
 
     def start_replica(self, spec: ReplicaSpec) -> ReplicaHandle:
-        """Ask for an actor with the replica's resources; it starts the service by itself."""
+        """Ask for an actor with the replica's resources; it starts the service by itself. Raises StartFailed when its name is taken."""
         options: dict[str, Any] = {
             "name": f"outrider-{spec.command.name}",
             "namespace": NAMESPACE,
@@ -154,20 +154,33 @@ class Cluster:
         }
         if spec.node:
             options["scheduling_strategy"] = self._on_node(spec.node)
-        actor = self.ray.remote(ReplicaActor).options(**options).remote(spec)
+        from ray.exceptions import ActorAlreadyExistsError
+
+        try:
+            actor = self.ray.remote(ReplicaActor).options(**options).remote(spec)
+        except ActorAlreadyExistsError as error:
+            told = f"the cluster has a replica called {spec.command.name}: is another `outrider up` running on this node?"
+            raise StartFailed(f"{told} `outrider scale` changes how many replicas that one keeps") from error
         handle = ReplicaHandle(self.ray, spec, actor)
         self._replicas.append(handle)
         return handle
 
-    def stop_actors(self) -> None:
-        """Drain our replicas and end our actors; what does not answer in time ends with its process."""
-        stopping = [handle.actor.stop.remote() for handle in self._replicas]
+    def end_replicas(self, replicas: Sequence[ReplicaHandle]) -> None:
+        """Drain these and end their actors; what does not answer in time ends with its process. Does nothing once the cluster was left."""
+        if self.ray is None:
+            return
+        stopping = [handle.actor.stop.remote() for handle in replicas]
         if stopping:
             self.ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
-        actors = [handle.actor for handle in self._replicas] + ([self._fleet] if self._owns_fleet else [])
-        for actor in actors:
-            self.ray.kill(actor)
-        self._replicas.clear()
+        for handle in replicas:
+            self.ray.kill(handle.actor)
+        self._replicas = [handle for handle in self._replicas if handle not in replicas]
+
+    def stop_actors(self) -> None:
+        """As `end_replicas` of all that were started here, and the coordinator where it was."""
+        self.end_replicas(self._replicas)
+        if self._owns_fleet:
+            self.ray.kill(self._fleet)
         self._owns_fleet = False
 
     def _start_fleet(self, listen: str, make: Callable[[int], FleetState], metrics: MetricsAddress) -> Any:

@@ -1,55 +1,47 @@
 """A deployment whose replicas Ray keeps running: this machine's share of a fleet, its coordinator if there is none yet, and a gateway.
 
-Knows the services' command lines and who is started on which node. Must not know Ray itself (cluster.py) or terminals.
+Knows who is started when, and how the share grows and shrinks. Must not know Ray itself (cluster.py) or terminals. The gateway is no actor:
+clients know this machine's address, so it is kept running here.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from outrider.coordinator.cluster import Cluster, ClusterOptions, ReplicaHandle
-from outrider.coordinator.replica_actor import ReplicaSpec
-from outrider.exposition.options import DEFAULT_HOST, NOWHERE, MetricsAddress
-from outrider.launch.deployment import START_DEADLINE_S, DeploymentSpec, drafter_options, verifier_options
-from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.coordinator.replica_plan import (
+    COORDINATOR_METRICS,
+    GATEWAY_METRICS,
+    NodePlace,
+    RayShare,
+    ReplicaPlan,
+    metrics_address,
+    metrics_options,
+)
+from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits, SupervisionReport
+from outrider.coordinator.scaling_door import ScalingDoor
+from outrider.errors import InvalidRequest, Overloaded, Unavailable
+from outrider.launch.deployment import START_DEADLINE_S, DeploymentSpec
+from outrider.launch.process import ServiceCommand, StartFailed
 from outrider.launch.threads import usable_cores
+from outrider.types.fleet import Role
 
-DEFAULT_FLEET_PORT = 7069
 GATEWAY_DRAIN_S = 15.0
-PAIRED_DRAFTERS = 2
-# From DeploymentSpec.metrics_port on: the gateway, the coordinator where it is started here, drafters, verifiers.
-COORDINATOR_METRICS, FIRST_REPLICA_METRICS = 1, 2
+# A gateway that does not last is given up sooner than a replica: nobody else serves this machine's clients, so an operator must hear of it.
+GATEWAY_LIMITS = SupervisionLimits(max_failures=4, drain_s=GATEWAY_DRAIN_S, start_s=START_DEADLINE_S)
+MAX_REPLICAS = 256  # of each role on this node
 _NODE_NAME_LEN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RayShare:
-    """What this machine gives to the fleet. address: of a running cluster, empty: start one here. node_ip: of this machine in it, empty: as
-    Ray finds it. num_verifiers, num_drafters: replicas on this node. *_cpus, *_gpus, *_resources (custom ones by name): what Ray sets aside
-    for each. fleet_port: of the coordinator, when it is started here."""
-
-    address: str = ""
-    node_ip: str = ""
-    num_verifiers: int = 1
-    num_drafters: int = 1
-    verifier_cpus: float = 0.0
-    verifier_gpus: float = 0.0
-    drafter_cpus: float = 0.0
-    drafter_gpus: float = 0.0
-    verifier_resources: Mapping[str, float] = field(default_factory=dict)
-    drafter_resources: Mapping[str, float] = field(default_factory=dict)
-    fleet_port: int = DEFAULT_FLEET_PORT
 
 
 class RayDeployment:
     """Running once constructed; use as a context manager, from a thread that lives as long as it should. Raises StartFailed and RayMissing;
-    nothing of ours is left running then."""
+    nothing of ours is left running then. replicas: those that were not taken away; a new list after every change."""
 
     def __init__(self, spec: DeploymentSpec, share: RayShare, deadline_s: float = START_DEADLINE_S) -> None:
         self.spec = spec
@@ -58,8 +50,10 @@ class RayDeployment:
         self.replicas: list[ReplicaHandle] = []
         self.addresses: dict[str, str] = {}
         self.metrics: dict[str, str] = {}  # where each process is scraped, by its name
-        self.gateway_process: ServiceProcess | None = None
-        self.gateway = self.coordinator = ""
+        self.gateway = self.coordinator = self.scaling = ""  # addresses
+        self._gateway: ReplicaSupervisor | None = None
+        self._door: ScalingDoor | None = None
+        self._scaling = threading.Lock()
         self._cluster = Cluster(ClusterOptions(share.address, share.node_ip, self._claimed_cpus()))
         started = time.monotonic()
         self._cluster.__enter__()
@@ -72,12 +66,14 @@ class RayDeployment:
 
     def stop(self) -> None:
         """Drain the gateway first, then what it needs; logs are kept. Safe to call again."""
-        if self.gateway_process is not None:
-            self.gateway_process.stop(GATEWAY_DRAIN_S)
-            self.gateway_process = None
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            gateway.stop()
         cluster, self._cluster = self._cluster, Cluster()
         if cluster.ray is not None:
             cluster.__exit__(None, None, None)
+        if self._door is not None:
+            self._door.close()  # now, for a replica that was being waited for has ended
 
     def __enter__(self) -> RayDeployment:
         return self
@@ -87,88 +83,130 @@ class RayDeployment:
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def commands(self, coordinator: str, node: str, node_ip: str) -> list[ServiceCommand]:
-        """The replicas' executables. Their names hold the node's, so that machines of one fleet never share one."""
-        spec, share = self.spec, self.share
-        drafters = [f"drafter-{node}-{number}" for number in range(share.num_drafters if spec.draft is not None else 0)]
-        commands = []
-        ports = iter(range(FIRST_REPLICA_METRICS, FIRST_REPLICA_METRICS + len(drafters) + share.num_verifiers))
-        for name in drafters:
-            options = (*self._metrics_options(next(ports), node_ip), *drafter_options(spec, spec.draft or ""))
-            commands.append(self._command(name, "drafter_service", options, coordinator, node_ip, spec.threads.drafter))
-        for number in range(share.num_verifiers):
-            options = (*self._paired(drafters, number), *self._metrics_options(next(ports), node_ip), *verifier_options(spec))
-            name = f"verifier-{node}-{number}"
-            commands.append(self._command(name, "verifier_service", options, coordinator, node_ip, spec.threads.verifier))
-        return commands
+    @property
+    def gateway_report(self) -> SupervisionReport:
+        """What became of the gateway so far."""
+        assert self._gateway is not None, "it runs until stop"
+        return self._gateway.report()
 
-    def _paired(self, drafters: Sequence[str], number: int) -> tuple[str, ...]:
-        """Drafters that a verifier knows without any coordinator, in turn: their pair is measured before the first request is placed, and
-        drafts go on while no coordinator answers. Only where addresses are known beforehand."""
-        if self.share.address or not drafters:
-            return ()
-        paired = dict.fromkeys(drafters[(number + place) % len(drafters)] for place in range(PAIRED_DRAFTERS))
-        return tuple(option for name in paired for option in ("--drafter", self._socket(name)))
+    def scale(self, num_verifiers: int | None = None, num_drafters: int | None = None) -> dict[str, str]:
+        """Change how many replicas this node has (None: as it is): the newest drain and go, new ones are started; those that have ended for
+        good (drained, given up) are forgotten and do not count. Returns addresses by name, once all are ready.
+
+        Raises InvalidRequest, Overloaded while another change is under way, Unavailable after `stop`, and StartFailed: what could not be
+        started is taken away again.
+        """
+        wanted = {Role.DRAFTER: num_drafters, Role.VERIFIER: num_verifiers}
+        self._check(wanted)
+        if not self._scaling.acquire(blocking=False):
+            raise Overloaded("another change of the number of replicas is under way", retry_after_s=1.0)
+        try:
+            if self._gateway is None:
+                raise Unavailable("this deployment is being stopped")
+            for role, number in wanted.items():
+                if number is not None:
+                    self._shrink(role, number)
+            missing = {role: 0 if number is None else number - len(self._of(role)) for role, number in wanted.items()}
+            self._grow(missing, time.monotonic() + START_DEADLINE_S)
+        finally:
+            self._scaling.release()
+        return {replica.replica_id: self.addresses[replica.replica_id] for replica in self.replicas}
+
+    def _check(self, wanted: Mapping[Role, int | None]) -> None:
+        for role, number in wanted.items():
+            if number is not None and not 0 <= number <= MAX_REPLICAS:
+                raise InvalidRequest(f"num_{role.value}s", f"must be in [0, {MAX_REPLICAS}], got {number}")
+        if wanted[Role.VERIFIER] == 0 and not self.share.address:
+            raise InvalidRequest("num_verifiers", "is 0, and a fleet of this machine alone has no others")
+        if wanted[Role.DRAFTER] and self.spec.draft is None:
+            raise InvalidRequest("num_drafters", "there is no draft model to start one with")
+
+    def _of(self, role: Role) -> list[ReplicaHandle]:
+        """Oldest first."""
+        return [replica for replica in self.replicas if replica.replica_id.startswith(f"{role.value}-")]
+
+    def _shrink(self, role: Role, number: int) -> None:
+        """Take away those of a role that have ended for good, and the newest while there are more than so many."""
+        gone = [replica for replica in self._of(role) if _has_ended(replica)]
+        living = [replica for replica in self._of(role) if replica not in gone]
+        self._take_away([*gone, *living[number:]])
+
+    def _take_away(self, replicas: list[ReplicaHandle]) -> None:
+        """Drain these and forget them."""
+        self._cluster.end_replicas(replicas)
+        self.replicas = [replica for replica in self.replicas if replica not in replicas]
+        for replica in replicas:
+            self.addresses.pop(replica.replica_id, None)
+            self.metrics.pop(replica.replica_id, None)
+            self._plan.freed(replica.replica_id)
+
+    def _grow(self, missing: Mapping[Role, int], deadline_s: float) -> None:
+        """Start so many more, and wait until they are ready; none of them is left when one is not."""
+        before = list(self.replicas)
+        try:
+            self._ask_for(missing)
+            self._await_ready(deadline_s)
+        except BaseException:
+            self._take_away([replica for replica in self.replicas if replica not in before])
+            raise
+
+    def _ask_for(self, missing: Mapping[Role, int]) -> None:
+        """Start so many more; whoever cannot be started at all is not asked for."""
+        specs = [self._plan.drafter() for _ in range(missing[Role.DRAFTER])]
+        drafters = [replica.replica_id for replica in self._of(Role.DRAFTER)] + [spec.command.name for spec in specs]
+        specs += [self._plan.verifier(drafters) for _ in range(missing[Role.VERIFIER])]
+        try:
+            self._cluster.check_demands([*(replica.spec for replica in self.replicas), *specs])
+            while specs:
+                self.replicas = [*self.replicas, self._cluster.start_replica(specs[0])]
+                specs.pop(0)
+        finally:
+            for spec in specs:
+                self._plan.freed(spec.command.name)
+
+    def _await_ready(self, deadline_s: float) -> None:
+        """All those whose address is not known yet."""
+        for replica in self.replicas:
+            if replica.replica_id not in self.addresses:
+                self.addresses[replica.replica_id] = replica.wait_ready(max(0.0, deadline_s - time.monotonic()))
+                if self.spec.metrics_port is not None:
+                    self.metrics[replica.replica_id] = replica.report().metrics
 
     def _start(self, deadline_s: float) -> None:
-        cluster = self._cluster
-        metrics = self._metrics_address(COORDINATOR_METRICS, cluster.node_ip)
-        self.coordinator = cluster.start_fleet(f"{cluster.node_ip}:{self.share.fleet_port}", metrics=metrics)
-        commands = self.commands(self.coordinator, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip)
-        specs = [self._replica(command, cluster.node_id) for command in commands]
-        cluster.check_demands(specs)
-        self.replicas += map(cluster.start_replica, specs)
-        gateway: tuple[str, ...] = (
-            "-m",
-            "outrider.gateway",
-            "--coordinator",
-            self.coordinator,
-            "--listen",
-            self.spec.listen or self._socket("gateway"),
-        )
-        gateway += ("--verifier-timeout-s", str(START_DEADLINE_S))
-        if Path(self.spec.target).is_dir():
-            gateway += ("--model-dir", self.spec.target)
-        gateway += (*self._metrics_options(0, cluster.node_ip), *self.spec.gateway_extra)
-        command = ServiceCommand("gateway", gateway, 1, (), self.spec.environment)
-        self.gateway_process = ServiceProcess(command, self.folder / "gateway.log")
-        for replica in self.replicas:
-            self.addresses[replica.replica_id] = replica.wait_ready(max(0.0, deadline_s - time.monotonic()))
-        ready = self.gateway_process.wait_ready(deadline_s)
-        self.gateway = str(ready["address"])
-        if self.spec.metrics_port is not None:
-            told = {"coordinator": cluster.fleet_metrics(), "gateway": str(ready.get("metrics", ""))}
-            self.metrics = {**told, **{replica.replica_id: replica.report().metrics for replica in self.replicas}}
+        cluster, spec, share = self._cluster, self.spec, self.share
+        metrics = metrics_address(spec, share, COORDINATOR_METRICS, cluster.node_ip)
+        self.coordinator = cluster.start_fleet(f"{cluster.node_ip}:{share.fleet_port}", metrics=metrics)
+        place = NodePlace(self.coordinator, cluster.node_id, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip)
+        self._plan = ReplicaPlan(spec, share, self.folder, place)
+        self._ask_for({Role.DRAFTER: share.num_drafters if spec.draft is not None else 0, Role.VERIFIER: share.num_verifiers})
+        self._gateway = ReplicaSupervisor(self._gateway_command(), self.folder / "gateway.log", GATEWAY_LIMITS, final_codes=())
+        self._gateway.start()
+        self._await_ready(deadline_s)
+        self.gateway = self._gateway.wait_ready(max(0.0, deadline_s - time.monotonic()))
+        if spec.metrics_port is not None:
+            self.metrics = {"coordinator": cluster.fleet_metrics(), "gateway": self.gateway_report.metrics, **self.metrics}
+        self._door = ScalingDoor(share.scaling_listen or f"unix:{self.folder / 'scaling'}.sock", self.scale)
+        self.scaling = self._door.address
 
-    def _command(
-        self, name: str, module: str, options: tuple[str, ...], coordinator: str, node_ip: str, num_threads: int
-    ) -> ServiceCommand:
-        # In a cluster of this machine alone frames go past TCP (rpc/lane.py).
-        listen = f"{node_ip}:0" if self.share.address else self._socket(name)
-        membership = ("--coordinator", coordinator, "--replica-id", name)
-        return ServiceCommand(name, ("-m", module, "--listen", listen, *options, *membership), num_threads, (), self.spec.environment)
-
-    def _replica(self, command: ServiceCommand, node: str) -> ReplicaSpec:
-        is_drafter = command.name.startswith("drafter-")
-        cpus = self.share.drafter_cpus if is_drafter else self.share.verifier_cpus
-        gpus = self.share.drafter_gpus if is_drafter else self.share.verifier_gpus
-        resources = self.share.drafter_resources if is_drafter else self.share.verifier_resources
-        return ReplicaSpec(command, num_cpus=cpus, num_gpus=gpus, resources=dict(resources), node=node)
+    def _gateway_command(self) -> ServiceCommand:
+        spec = self.spec
+        listen = spec.listen or f"unix:{self.folder / 'gateway'}.sock"
+        options: tuple[str, ...] = ("--coordinator", self.coordinator, "--listen", listen, "--verifier-timeout-s", str(START_DEADLINE_S))
+        if Path(spec.target).is_dir():
+            options += ("--model-dir", spec.target)
+        metrics = metrics_options(metrics_address(spec, self.share, GATEWAY_METRICS, self._cluster.node_ip))
+        arguments = ("-m", "outrider.gateway", *options, *metrics, *spec.gateway_extra)
+        return ServiceCommand("gateway", arguments, 1, (), spec.environment)
 
     def _claimed_cpus(self) -> float:
         """What a cluster started here says it has: the cores there are, or more where its replicas are to be given more."""
         claimed = self.share.num_verifiers * self.share.verifier_cpus + self.share.num_drafters * self.share.drafter_cpus
         return max(claimed, float(len(usable_cores())))
 
-    def _metrics_address(self, place: int, node_ip: str) -> MetricsAddress:
-        """Where the process of this place is scraped: where other machines of the fleet reach it, or on loopback where there are none."""
-        if self.spec.metrics_port is None:
-            return NOWHERE
-        return MetricsAddress(node_ip if self.share.address else DEFAULT_HOST, self.spec.metrics_port + place)
 
-    def _metrics_options(self, place: int, node_ip: str) -> tuple[str, ...]:
-        address = self._metrics_address(place, node_ip)
-        return () if address.port is None else ("--metrics-port", str(address.port), "--metrics-host", address.host)
-
-    def _socket(self, name: str) -> str:
-        return f"unix:{self.folder / name}.sock"
+def _has_ended(replica: ReplicaHandle) -> bool:
+    """Also when its actor does not answer: whoever does not is replaced."""
+    try:
+        return replica.report().has_ended
+    except StartFailed:
+        return True

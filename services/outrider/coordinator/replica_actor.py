@@ -19,7 +19,8 @@ from outrider.launch.process import ServiceCommand
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """command: the service's; its name is the replica's id. num_cpus, num_gpus, resources: what Ray is to set aside for it, and where it
-    therefore runs; node: Ray's id of the node it must be on, empty for any."""
+    therefore runs; node: Ray's id of the node it must be on, empty for any. note: a file there that keeps its address for when Ray starts
+    the actor anew; None: nothing does."""
 
     command: ServiceCommand
     num_cpus: float = 0.0
@@ -27,6 +28,7 @@ class ReplicaSpec:
     resources: dict[str, float] = field(default_factory=dict)
     node: str = ""
     limits: SupervisionLimits = field(default_factory=SupervisionLimits)
+    note: Path | None = None
 
 
 class ReplicaActor:
@@ -34,7 +36,7 @@ class ReplicaActor:
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-replica-"))
-        self._supervisor = ReplicaSupervisor(spec.command, self._folder / f"{spec.command.name}.log", spec.limits)
+        self._supervisor = ReplicaSupervisor(spec.command, self._folder / f"{spec.command.name}.log", spec.limits, spec.note)
         self._supervisor.start()
 
     def wait_ready(self, timeout_s: float, num_starts: int = 1) -> str:

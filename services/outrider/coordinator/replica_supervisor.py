@@ -1,7 +1,7 @@
-"""One service executable kept running: started, watched, started again after a pause, and its exit codes remembered.
+"""One service executable kept running: started, watched, started again after a pause at the address it had, its exit codes remembered.
 
 Knows processes and what their exit codes mean. Must not know Ray, nor what the service serves. A replica that drained or was superseded has
-ended for good; any other end is followed by a new start, which is a new incarnation by its start time.
+ended for good (a gateway that drained has not); any other end is followed by a new start, which is a new incarnation by its start time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import signal
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outrider.coordinator.kept_address import KeptAddress
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 
 _LOG = logging.getLogger(__name__)
 DRAINED_EXIT_CODE = 0
+FINAL_CODES = frozenset({DRAINED_EXIT_CODE, SUPERSEDED_EXIT_CODE})
 MAX_REMEMBERED_EXITS = 32
 WATCH_INTERVAL_S = 0.1
 
@@ -51,10 +54,20 @@ class SupervisionReport:
 
 
 class ReplicaSupervisor:
-    """`start` once. Everything happens on a thread of its own, which the process is tied to (launch/bound_exec.py)."""
+    """`start` once. Everything happens on a thread of its own, which the process is tied to (launch/bound_exec.py). note: a file that keeps
+    the service's address beyond this supervisor; None: nothing does. final_codes: exit codes after which it is not started again."""
 
-    def __init__(self, command: ServiceCommand, log_path: Path, limits: SupervisionLimits | None = None) -> None:
+    def __init__(
+        self,
+        command: ServiceCommand,
+        log_path: Path,
+        limits: SupervisionLimits | None = None,
+        note: Path | None = None,
+        final_codes: Collection[int] = FINAL_CODES,
+    ) -> None:
         self._command = command
+        self._final_codes = frozenset(final_codes)
+        self._address = KeptAddress(note)
         self._log_path = log_path
         self._limits = limits or SupervisionLimits()
         self._stopping = threading.Event()
@@ -100,7 +113,7 @@ class ReplicaSupervisor:
             code, problem = self._run_once()
             self._exits.append(code)
             num_failures = 1 if time.monotonic() - begin_s >= self._limits.steady_s else num_failures + 1
-            is_over = code in (DRAINED_EXIT_CODE, SUPERSEDED_EXIT_CODE) or num_failures >= self._limits.max_failures
+            is_over = code in self._final_codes or num_failures >= self._limits.max_failures
             self._publish(problem=problem, has_ended=is_over)
             if is_over:
                 _LOG.info("%s is not started again: %s", self._command.name, problem)
@@ -117,12 +130,16 @@ class ReplicaSupervisor:
     def _run_once(self) -> tuple[int, str]:
         """One process from start to end: its exit code and a sentence."""
         self._publish(num_starts=self._report.num_starts + 1)
-        process = self._process = ServiceProcess(self._command, self._log_path)
+        command = replace(self._command, arguments=self._address.arguments(self._command.arguments))
+        process = self._process = ServiceProcess(command, self._log_path)
         try:
             ready = process.wait_ready(time.monotonic() + self._limits.start_s)
         except StartFailed as error:
+            self._address.failed()
             return process.stop(self._limits.drain_s), str(error)
-        self._publish(pid=process.pid, address=str(ready.get("address", "")), metrics=str(ready.get("metrics", "")))
+        address = str(ready.get("address", ""))
+        self._address.bound(address)
+        self._publish(pid=process.pid, address=address, metrics=str(ready.get("metrics", "")))
         while process.exit_code is None and not self._stopping.wait(WATCH_INTERVAL_S):
             pass
         code = process.stop(self._limits.drain_s)

@@ -131,7 +131,7 @@ class Failover:
         start = self._next_start(tokens, route)
         for verifier in pool.takers(fingerprint, avoid, route.verifiers):
             try:
-                return await self._open(verifier, fingerprint, start)
+                return await self._open(verifier, fingerprint, start, route)
             except OutriderError as error:
                 _LOG.info("verifier %s drains, but %s does not take an answer over: %s", left.verifier.address, verifier.address, error)
                 pool.report_failure(verifier, error)
@@ -177,7 +177,7 @@ class Failover:
                     await asyncio.sleep(delay_s)
                     if route is None:
                         route = await self._openings.elsewhere(lost.address, len(tokens))
-                    result = await self._ask_all(self._next_start(tokens, route), avoid, route.verifiers)
+                    result = await self._ask_all(self._next_start(tokens, route), avoid, route)
                     if isinstance(result, DecodeStream):
                         return result
                     problem = result
@@ -185,13 +185,11 @@ class Failover:
             raise DeadlinePassed(f"the request's deadline passed while its answer waited for another verifier: {problem}")
         raise Unavailable(f"the verifier was lost in the midst of the answer, and no other took it over: {problem}")
 
-    async def _ask_all(
-        self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier], preferred: Sequence[str]
-    ) -> DecodeStream | OutriderError:
+    async def _ask_all(self, start: verifier_pb2.DecodeStart, avoid: Collection[Verifier], route: Route) -> DecodeStream | OutriderError:
         """A stream at the first verifier that takes the sample, or why the last one did not."""
         pool = self._openings.pool
         try:
-            verifiers = await pool.successors(self._fingerprint, avoid, preferred)
+            verifiers = await pool.successors(self._fingerprint, avoid, route.verifiers)
         except Unavailable as error:
             return error
         problem: OutriderError = Unavailable("no verifier answers")
@@ -202,7 +200,7 @@ class Failover:
                 continue  # it was lost since
             self._num_openings += 1
             try:
-                return await self._open(verifier, verifier.fingerprint, start)
+                return await self._open(verifier, verifier.fingerprint, start, route)
             except OutriderError as error:
                 if loss_cause(error) is None and not isinstance(error, Overloaded):
                     raise
@@ -210,10 +208,14 @@ class Failover:
                 problem = error
         return problem
 
-    async def _open(self, verifier: Verifier, fingerprint: str, start: verifier_pb2.DecodeStart) -> DecodeStream:
-        """With an incarnation of its own, so that a verifier that still holds the one before gives it up."""
+    async def _open(self, verifier: Verifier, fingerprint: str, start: verifier_pb2.DecodeStart, route: Route) -> DecodeStream:
+        """With an incarnation of its own, so that a verifier that still holds the one before gives it up, and with the drafters that this
+        one is known to have, where nobody names any."""
         self._incarnation += 1
         start.incarnation = self._incarnation
+        if not (route.is_placed or self._start.drafters or start.draft.off):
+            del start.drafters[:]
+            start.drafters.extend(route.drafters_at(verifier.address))
         stream = await open_stream(verifier, start, self._openings.remaining_s, self._openings.metadata)
         check_fingerprint((stream,), fingerprint)
         return stream

@@ -40,14 +40,15 @@ _NEEDS_NO_DRAFTER = ("plain", "lookup")
 
 class PlacedRequest:
     """request: with its route. place_rest: asks where one sample goes on that leaves this address after so many tokens; route_of: what
-    follows from the answer. `count` every message on its way to the client. further: places of samples that left their verifier, held until
+    follows from the answer, or from none.
+    `count` every message on its way to the client. further: places of samples that left their verifier, held until
     the request ends."""
 
     def __init__(
         self,
         request: ResolvedRequest,
         place_rest: Callable[[str, int], Awaitable[Placed | None]] | None = None,
-        route_of: Callable[[Placed], Route] = lambda placed: ANYWHERE,
+        route_of: Callable[[Placed | None], Route] = lambda placed: ANYWHERE,
     ) -> None:
         self.request = request
         self.further: list[Placed] = []
@@ -70,18 +71,17 @@ class PlacedRequest:
         self.num_tokens += num_tokens
 
     async def elsewhere(self, left: str, num_tokens: int) -> Route:
-        """Where one sample had best go on that leaves the verifier at this address after so many tokens; ANYWHERE when nobody says so in
+        """Where one sample had best go on that leaves the verifier at this address after so many tokens; anywhere when nobody says so in
         time, or all are full: an answer that has begun is not refused, whoever finds room for it takes it."""
         if self._place_rest is None or self._num_further >= MAX_FURTHER_PLACES:
-            return ANYWHERE
+            return self._route_of(None)
         self._num_further += 1
         try:
             placed = await self._place_rest(left, num_tokens)
         except Overloaded:
-            return ANYWHERE
-        if placed is None:
-            return ANYWHERE
-        self.further.append(placed)
+            return self._route_of(None)
+        if placed is not None:
+            self.further.append(placed)
         return self._route_of(placed)
 
     @property
@@ -102,10 +102,12 @@ class Placing:
         self._pool = pool
         self._word = secrets.token_hex(WORD_BYTES)
         self._self_drafting: frozenset[str] = frozenset()
+        self._paired: dict[str, tuple[str, ...]] = {}
 
     def observe(self, topology: Topology) -> None:
         """The fleet has been told anew."""
         self._self_drafting = topology.self_drafting()
+        self._paired = topology.paired_drafters()
 
     @asynccontextmanager
     async def placed(self, request: ResolvedRequest, metadata: tuple[tuple[str, str], ...]) -> AsyncIterator[PlacedRequest]:
@@ -122,11 +124,10 @@ class Placing:
         async def place_rest(left: str, num_tokens: int) -> Placed | None:
             return await self._ask(coordinators, rest_of(wish, next(numbers), left, num_tokens), metadata)
 
-        def route_of(answered: Placed) -> Route:
-            return self._route_of(request, answered)
+        def route_of(answered: Placed | None) -> Route:
+            return self._unplaced(request) if answered is None else self._route_of(request, answered)
 
-        here = request if placed is None else replace(request, route=route_of(placed))
-        routed = PlacedRequest(here, place_rest, route_of)
+        routed = PlacedRequest(replace(request, route=route_of(placed)), place_rest, route_of)
         try:
             async with self._held(placed, routed):
                 yield routed
@@ -170,6 +171,11 @@ class Placing:
         answer = placed.answer
         drafts_off = wants_drafts(request) and answer.drafts_off and answer.verifier not in self._self_drafting
         return Route((answer.verifier, *answer.alternatives), tuple(answer.drafters), drafts_off)
+
+    def _unplaced(self, request: ResolvedRequest) -> Route:
+        """Any verifier, drafted for as the fleet was last told: replicas of a fleet have no drafters configured, so without a name none
+        would draft while no coordinator answers."""
+        return Route(paired=self._paired) if wants_drafts(request) else ANYWHERE
 
 
 def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:

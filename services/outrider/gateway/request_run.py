@@ -26,6 +26,7 @@ from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import generation_pb2 as pb
+from outrider.v1 import verifier_pb2
 
 _Item = pb.GenerateResponse | Exception
 
@@ -126,7 +127,8 @@ class RequestRun:
         raise refusal
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
-        opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in self._starts]
+        starts = [self._start_at(verifier, start) for start in self._starts]
+        opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in starts]
         try:
             return list(await asyncio.gather(*opening))
         except BaseException:
@@ -135,6 +137,15 @@ class RequestRun:
                 task.add_done_callback(_close_opened)  # not after the gather: that may be cancelled in its turn
             await asyncio.gather(*opening, return_exceptions=True)
             raise
+
+    def _start_at(self, verifier: Verifier, start: verifier_pb2.DecodeStart) -> verifier_pb2.DecodeStart:
+        """With the drafters of this verifier, where nobody placed the request."""
+        drafters = self._request.route.drafters_at(verifier.address)
+        if self._request.route.is_placed or not drafters:
+            return start
+        paired = verifier_pb2.DecodeStart(drafters=drafters)
+        paired.MergeFrom(start)
+        return paired
 
     async def _merge(self, samples: Sequence[SampleRun], emit: Emit) -> None:
         tasks = [asyncio.ensure_future(self._pump(sample)) for sample in samples]

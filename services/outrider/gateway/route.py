@@ -5,8 +5,8 @@ A value. Must not know who placed it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from outrider.v1 import generation_pb2 as pb
 
@@ -14,16 +14,22 @@ from outrider.v1 import generation_pb2 as pb
 @dataclass(frozen=True, slots=True)
 class Route:
     """verifiers: endpoints to try first, best first; others come after them. drafters: endpoints that are to draft; none: the verifier's
-    own choice, unless drafts_off says that the request is better decoded plainly."""
+    own choice, unless drafts_off says that the request is better decoded plainly. paired: where nobody placed it, the drafters that each
+    verifier was connected to when the fleet was last told, by its endpoint, best first."""
 
     verifiers: tuple[str, ...] = ()
     drafters: tuple[str, ...] = ()
     drafts_off: bool = False
+    paired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_placed(self) -> bool:
         """Whether anybody said where; else drafters and drafts_off say nothing."""
         return bool(self.verifiers)
+
+    def drafters_at(self, verifier: str) -> tuple[str, ...]:
+        """Who is to draft, if this verifier decodes; none: its own choice."""
+        return self.drafters if self.is_placed else self.paired.get(verifier, ())
 
     def draft_options(self, asked: pb.DraftOptions) -> pb.DraftOptions:
         """What a verifier is told of drafts. asked: by the client."""

@@ -1,0 +1,59 @@
+"""The samples in deploy/: command lines that the services take, and what their supervisors make of exit codes and a drain.
+
+pytest tests/unit/test_deploy_samples.py
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from drafter_service.settings import parse_settings as drafter_settings
+from outrider.launch.deployment import DRAIN_DEADLINE_S
+from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
+from verifier_service.settings import parse_settings as verifier_settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = (DEPLOY / "systemd/outrider-verifier@.service").read_text(encoding="utf-8")
+MANIFEST = (DEPLOY / "kubernetes/drafter.yaml").read_text(encoding="utf-8")
+
+
+def told(text: str, pattern: str) -> str:
+    """The first group of what is there once."""
+    (found,) = re.findall(pattern, text, re.MULTILINE)
+    return str(found)
+
+
+def unit_environment() -> dict[str, str]:
+    """As the unit's own comment has it."""
+    return dict(re.findall(r"^#   ([A-Z]+)=(.+)$", UNIT, re.MULTILINE))
+
+
+def test_the_units_command_is_one_that_a_verifier_takes() -> None:
+    line = told(UNIT, r"^ExecStart=(.+)$").replace("%H", "host").replace("%i", "0")
+    for name, value in unit_environment().items():
+        line = line.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    assert "$" not in line
+    _, _, module, *arguments = shlex.split(line)
+    settings = verifier_settings(arguments)
+    assert (module, settings.listen, settings.membership.replica_id) == ("verifier_service", "10.0.0.3:7071", "host-verifier-0")
+    assert settings.membership.coordinators == ("10.0.0.1:7069",)
+
+
+def test_the_unit_lets_a_drain_end_and_starts_again_only_what_crashed() -> None:
+    assert float(told(UNIT, r"^TimeoutStopSec=(\d+)$")) > DRAIN_DEADLINE_S
+    assert told(UNIT, r"^Restart=(.+)$") == "on-failure", "0 is no failure: it drained"
+    assert told(UNIT, r"^RestartPreventExitStatus=(.+)$") == str(SUPERSEDED_EXIT_CODE)
+
+
+def test_the_pods_command_is_one_that_a_drafter_takes() -> None:
+    arguments = [
+        one.replace("$(POD_NAME)", "pod-1").replace("$(POD_IP)", "10.1.0.9") for one in re.findall(r"^ +- (--.+)$", MANIFEST, re.MULTILINE)
+    ]
+    settings = drafter_settings(arguments)
+    assert told(MANIFEST, r"command: (.+)$") == '["python", "-m", "drafter_service"]'
+    assert settings.membership.replica_id == "pod-1", "pods of one deployment never share a name"
+    assert settings.membership.endpoint("0.0.0.0:7072") == "10.1.0.9:7072"
+    assert set(re.findall(r"(?:port|containerPort): (\d+)", MANIFEST)) == {"7072"}
+    assert float(told(MANIFEST, r"terminationGracePeriodSeconds: (\d+)$")) > DRAIN_DEADLINE_S
