@@ -71,7 +71,7 @@ class RequestRun:
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         openings = Openings(pool, deadline_s, metadata, self._request.checked.draft, self._elsewhere)
         streams, identity = await self._open(openings)
-        exact = self._request.exact(identity.numerics)
+        exact = self._request.exact(identity)
         samples = [
             SampleRun(index, self._request, stream, answer, self._arrived_s, self._failover_of(index, openings, identity), exact=exact)
             for index, (stream, answer) in enumerate(zip(streams, answers, strict=True))
@@ -167,7 +167,7 @@ class RequestRun:
             stop_string=grown.stop_string,
             usage=total,
             total_us=max(1, round((time.monotonic() - self._arrived_s) * 1e6)),
-            exact=self._request.exact(identity.numerics),
+            exact=self._request.exact(identity),
         )
         await emit(pb.GenerateResponse(started=self._started(identity)))
         await emit(pb.GenerateResponse(finished=finished))
@@ -180,7 +180,7 @@ class RequestRun:
             seed=self._request.seed,
             num_prompt_tokens=len(self._request.prompt_ids),
             fingerprint=identity.fingerprint,
-            exact=self._request.exact(identity.numerics),
+            exact=self._request.exact(identity),
         )
 
 
