@@ -21,6 +21,7 @@ STARTED = Started("minted", "target", 9, 2, "aa", True)
 USAGE = Usage(2, 3)
 FINISHED = Finished(0, FinishReason.LENGTH, "", USAGE, DraftStatistics(pacing="plain"), 1, 1)
 WHOLE: list[AnswerEvent] = [STARTED, Delta(0, "x", (1, 2)), Delta(0, "y", (3,)), FINISHED, Done(USAGE)]
+MOST_ASKED = 16
 QUICK = ResumeLimits(max_resumes=4, min_backoff_s=0.001, max_backoff_s=0.002)
 
 
@@ -77,6 +78,7 @@ class Gateways:
     async def stream(
         self, address: str, request: GenerationRequest, deadline_s: float | None, limits: ResumeLimits
     ) -> AsyncGenerator[AnswerEvent, None]:
+        assert len(self.asked) < MOST_ASKED, "nobody stops asking"
         self.asked.append((address, request))
         events, error = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
         for event in events:
