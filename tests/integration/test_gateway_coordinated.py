@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_coordinator import WAIT_S, CountedServicer, FakeFleet, coordinator_over, fake_replica
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
 from outrider.errors import OutriderError, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits
@@ -27,6 +27,7 @@ from outrider.rpc.status import RemoteFailure
 from outrider.telemetry import names
 from outrider.types.fleet import PairMeasurement, Placement, PlacementWish, Role
 from outrider.types.generation import AnswerEvent, Delta, DraftWishes, GenerationRequest
+from outrider.v1 import fleet_pb2
 
 TOKENS = [10, 11, 12, 13, 14]
 # The machine of a test may be busy: a placement may take long there, unless the test is about that.
@@ -90,6 +91,35 @@ async def test_a_request_costs_one_place_and_one_finish_and_goes_where_it_was_pl
         words = {one.request_id.partition("/")[0] for one in wishes}
         assert len(words) == 1, "the gateway's own"
         assert len(words.pop()) == 2 * WORD_BYTES
+
+
+METHODS = sorted(method.name for method in fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].methods)
+MANY_TOKENS = 400  # a round each
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+async def test_no_round_costs_a_call_of_any_kind(num_samples: int) -> None:
+    """The fleet is told of a request once and of its end once; the topology is asked for by the clock, which stands still here."""
+    seldom = replace(PATIENT, refresh_s=3600.0)
+    counted: dict[int, dict[str, int]] = {}
+    for num_tokens in (1, MANY_TOKENS):
+        fleet = FakeFleet()
+        async with coordinated(fleet, seldom) as one:
+            one.first.script = one.second.script = [10] * MANY_TOKENS
+            before = dict(fleet.num_calls)
+            request = replace(REQUEST, max_tokens=num_tokens, num_samples=num_samples)
+            answer = await one.under_test.client.generate_once(request, timeout_s=WAIT_S)
+            assert [len(sample.token_ids) for sample in answer.samples] == [num_tokens] * num_samples
+            await one.until_finished()
+            num_rounds = one.first.num_commits + one.second.num_commits
+            assert num_rounds == num_samples * num_tokens
+            counted[num_tokens] = {method: fleet.num_calls[method] - before.get(method, 0) for method in METHODS}
+    assert counted[1] == counted[MANY_TOKENS]
+    assert counted[1] == dict.fromkeys(METHODS, 0) | {"Place": 1, "Finish": 1}
+
+
+def test_every_call_of_the_fleet_is_counted() -> None:
+    assert {name for name in vars(CountedServicer) if not name.startswith("_")} == set(METHODS)
 
 
 async def test_samples_of_a_request_share_one_placement() -> None:

@@ -16,6 +16,7 @@ from outrider.session.events import (
     DrafterFrameArrived,
     DrafterFrameMalformed,
     DrafterJoined,
+    DrafterGivenUp,
     DrafterLost,
     Emit,
     Finish,
@@ -218,6 +219,8 @@ class VerifierSession:
                 return self._drafters.on_joined(event)
             case DrafterLost():
                 return self._drafters.on_lost(event)
+            case DrafterGivenUp():
+                return self._drafters.on_given_up(event)
             case TokensAppended():
                 return self._on_appended(event)
             case CancelRequested():
