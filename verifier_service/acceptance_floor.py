@@ -1,7 +1,7 @@
 """The acceptance floor: a drafter whose guesses are hardly ever right is left out of new sessions for a while, then tried again.
 
-Knows tallies by drafter, of sessions that ended or have given one up (judged_portions.py), and times that are handed in. Must not know streams, policies or who logs. Tokens do not depend
-on it: a session without this drafter has other guesses, or none.
+Knows tallies by drafter, of sessions that ended or have given one up (judged_portions.py), and times that are handed in. Must not know
+streams, policies or who logs. Tokens do not depend on it: a session without this drafter has other guesses, or none.
 
 Below one right guess in fifty a round of guesses costs more rows than it saves steps, whatever the policy and however cheap the drafter.
 Were guesses independent, a drafter of 10 % would be found below 2 % of MIN_JUDGED less than once in a million times. No session counts for

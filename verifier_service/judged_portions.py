@@ -1,7 +1,7 @@
 """The drafters of a session that is still running, judged by portions of its guesses: who is hardly ever right is given up for the rest.
 
-Knows the tallies of one session. Must not know other sessions, links or who tells the drafter. A portion is MIN_JUDGED guesses of one drafter,
-all by themselves: what it was right about before says nothing of the text that is being written now.
+Knows the tallies of one session. Must not know other sessions, links or who tells the drafter. A portion is MIN_JUDGED guesses of one
+drafter, all by themselves: what it was right about before says nothing of the text that is being written now.
 
 Looked at once in ROUNDS_BETWEEN_LOOKS rounds, so that it costs a session a number counted up in most rounds.
 """

@@ -54,7 +54,7 @@ MAX_HANDLE = (1 << 32) - 1
 
 class LiveSessions:
     """By handle. priors: from the sessions that ended lately, where the next one's estimates begin. record: how often each drafter was
-    right; one that hardly ever is gets no new sessions (floor), and is given up by those that run and that it is of no use to. outgoing: what
+    right; one that hardly ever is gets no new sessions (floor), and is given up by those that run and have no use for it. outgoing: what
     waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is counted into.
     shared: other answers, for guesses."""
 

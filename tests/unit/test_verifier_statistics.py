@@ -274,7 +274,7 @@ def test_a_drafter_that_leaves_or_is_given_up_is_a_loss(frame: DrafterFrame, cau
 def test_a_drafter_that_is_given_up_is_told_so_and_does_not_come_back() -> None:
     session = drafted_session()
     effects = session.step(DrafterGivenUp("d", "never right", 0))
-    assert [effect.frame.reason for effect in effects if isinstance(effect, SendToDrafter)] == [CloseReason.FINISHED]
+    assert effects == [SendToDrafter("d", Close(1, 1, CloseReason.FINISHED, "never right"))]
     assert session.statistics.totals("serial").drafter_losses == (("acceptance", 1),)
     assert session.step(DrafterGivenUp("d", "never right", 0)) == session.step(DrafterJoined("d", 0)) == []
     session.step(DrafterLost("d", "its stream ended too", 0))
