@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from outrider_bench.chaos.driver import QUICK_FAULTS
 from outrider_bench.chaos.phase import tokens_differing
 from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_lone_schedule, make_schedule
 from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Stretch, Struck, calm_waits, longest_by_kind, stalls_by_kind
@@ -33,6 +34,7 @@ def test_a_schedule_is_its_seed_and_has_every_kind_in_its_share() -> None:
     assert counts[Kind.KILL_VERIFIER] >= 60
     assert min(counts[Kind.KILL_COORDINATOR], counts[Kind.DRAIN_VERIFIER], counts[Kind.DRAIN_DRAFTER]) >= 8
     assert counts[Kind.STOP_VERIFIER] + counts[Kind.STOP_DRAFTER] >= 20
+    assert min(counts[Kind.KILL_GATEWAY], counts[Kind.REPLACE_VERIFIER]) >= 8
     assert all(LEAST_GAP_S <= fault.gap_s <= MOST_GAP_S for fault in schedule)
     assert all((fault.lasts_s > 0.0) is not (fault.kind in MOMENTARY) for fault in schedule)
 
@@ -45,8 +47,8 @@ def test_a_lone_schedule_has_drafters_die_and_stop_in_turns_each_fault_over_befo
 
 
 def test_a_short_schedule_leaves_none_to_chance() -> None:
-    schedule = make_schedule(16, seed=1)
-    assert len(schedule) == 16
+    schedule = make_schedule(QUICK_FAULTS, seed=1)
+    assert len(schedule) == QUICK_FAULTS == len(Kind)
     assert {fault.kind for fault in schedule} == set(Kind)
 
 
@@ -67,6 +69,11 @@ STOPPED = Struck(Kind.STOP_VERIFIER, 20.0, 23.0)
 )
 def test_a_wait_is_put_down_to_the_gravest_fault_that_struck_during_it(gap: Gap, kind: Kind | None) -> None:
     assert longest_by_kind([gap], [KILLED, STOPPED]) == {kind: gap.length_s}
+
+
+def test_a_killed_gateways_waits_are_no_dead_drafters() -> None:
+    killed = Struck(Kind.KILL_GATEWAY, 10.0, 12.0)
+    assert longest_by_kind([Gap(9.9, 10.3)], [KILLED, killed]) == {Kind.KILL_GATEWAY: pytest.approx(0.4)}
 
 
 def test_of_many_waits_the_longest_counts() -> None:
