@@ -71,9 +71,10 @@ def test_a_wait_is_put_down_to_the_gravest_fault_that_struck_during_it(gap: Gap,
     assert longest_by_kind([gap], [KILLED, STOPPED]) == {kind: gap.length_s}
 
 
-def test_a_killed_gateways_waits_are_no_dead_drafters() -> None:
+@pytest.mark.parametrize("other", [Kind.KILL_DRAFTER, Kind.STOP_VERIFIER, Kind.UNPLUG_MACHINE])
+def test_a_killed_gateways_waits_are_nobody_elses(other: Kind) -> None:
     killed = Struck(Kind.KILL_GATEWAY, 10.0, 12.0)
-    assert longest_by_kind([Gap(9.9, 10.3)], [KILLED, killed]) == {Kind.KILL_GATEWAY: pytest.approx(0.4)}
+    assert longest_by_kind([Gap(9.9, 10.3)], [Struck(other, 10.0, 10.0), killed]) == {Kind.KILL_GATEWAY: pytest.approx(0.4)}
 
 
 def test_of_many_waits_the_longest_counts() -> None:
