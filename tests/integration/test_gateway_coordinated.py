@@ -17,7 +17,7 @@ import pytest
 
 from fakes_coordinator import WAIT_S, CountedServicer, FakeFleet, coordinator_over, fake_replica
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, fake_identity, gateway_over, serving
-from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.errors import Cancelled, OutriderError, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits
 from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.placing import WORD_BYTES
@@ -188,6 +188,27 @@ async def test_a_cancelled_request_is_finished_too() -> None:
                     break
         await fleet.until_finished()
         assert (fleet.fleet.finished[0].num_tokens, fleet.fleet.finished[0].failure) == (1, "")
+
+
+async def test_who_takes_a_request_over_that_is_still_being_placed_keeps_a_place_of_its_own() -> None:
+    """What gives the old call's place up may arrive after the new one has its own: it must not be taken for that."""
+    request = replace(REQUEST, request_id="mine", takes_over=True)
+    async with coordinated(FakeFleet(is_slow=True)) as fleet:
+        placed_at(fleet, 0)
+        old = asyncio.ensure_future(fleet.answer(request))
+        async with asyncio.timeout(WAIT_S):
+            while fleet.fleet.num_asked < 1:
+                await asyncio.sleep(0)
+        new = asyncio.ensure_future(fleet.answer(request))
+        await fleet.fleet.until(lambda: len(fleet.fleet.given_up) == 1)
+        with pytest.raises(Cancelled, match="taken over"):
+            await old
+        fleet.fleet.release.set()
+        assert await new == tuple(TOKENS)
+        await fleet.until_finished()
+        (given_up,) = fleet.fleet.given_up
+        assert given_up not in {wish.request_id for wish in fleet.fleet.wishes}
+        assert given_up.endswith("/mine")
 
 
 @dataclass(frozen=True)
