@@ -32,7 +32,8 @@ MAX_BACKOFF_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ResumeLimits:
-    """max_resumes: of one answer. patience_s: since the last message came, for a gateway to go on. connect_timeout_s: for one that does not
+    """max_resumes: of one answer. patience_s: from a loss on, for a gateway to go on; how long a gateway may be silent before it is lost is
+    its channel's to say, by pings, in half a minute. connect_timeout_s: for one that does not
     answer. min_backoff_s, max_backoff_s: between two askings, doubled while nothing comes, times a number between 0.5 and 1.5."""
 
     max_resumes: int = MAX_RESUMES
@@ -114,21 +115,23 @@ async def generate_resuming(
     limits = limits or ResumeLimits()
     clock = asyncio.get_running_loop().time
     deadline_s = None if timeout_s is None else clock() + timeout_s
-    answer, asked, backoff_s, heard_s = AnswerSoFar(request), request, limits.min_backoff_s, clock()
+    answer, asked, backoff_s = AnswerSoFar(request), request, limits.min_backoff_s
+    lost_s: float | None = None
     for num_resumes, address in enumerate(itertools.cycle(addresses)):
         try:
             async with aclosing(_stream(address, asked, deadline_s, limits)) as events:
                 async for event in events:
-                    heard_s, backoff_s = clock(), limits.min_backoff_s
+                    lost_s, backoff_s = None, limits.min_backoff_s
                     if answer.add(event):
                         yield event
                     if isinstance(event, Done):
                         return
             raise Unavailable(f"gateway {address} ended the stream before the answer was complete")
         except (Unavailable, Overloaded) as error:
+            lost_s = clock() if lost_s is None else lost_s
             pause_s = _pause_s(error, backoff_s)
             is_refused = isinstance(error, Overloaded) and not answer.has_begun
-            is_too_late = clock() + pause_s > heard_s + limits.patience_s
+            is_too_late = clock() + pause_s > lost_s + limits.patience_s
             if is_refused or is_too_late or num_resumes >= limits.max_resumes or not answer.may_resume:
                 raise
         asked = answer.again()

@@ -5,6 +5,7 @@ pytest tests/unit/test_resuming.py
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
@@ -73,6 +74,7 @@ class Gateways:
 
     def __init__(self, *turns: tuple[Sequence[AnswerEvent], OutriderError | None]) -> None:
         self.turns = list(turns)
+        self.silence_s = 0.0
         self.asked: list[tuple[str, GenerationRequest]] = []
 
     async def stream(
@@ -83,6 +85,7 @@ class Gateways:
         events, error = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
         for event in events:
             yield event
+        await asyncio.sleep(self.silence_s)  # what it costs to find out that nothing comes any more
         if error is not None:
             raise error
 
@@ -121,6 +124,20 @@ async def test_who_says_to_come_later_than_anybody_waits_is_not_waited_for(monke
     gateways = Gateways((WHOLE[:2], Overloaded("full", 2 * QUICK.patience_s)))
     with pytest.raises(Overloaded, match="full"):
         await read(gateways, monkeypatch)
+
+
+async def test_patience_begins_with_a_loss_and_not_with_the_silence_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateways = Gateways((WHOLE[:2], LOST), (WHOLE[2:], None))
+    gateways.silence_s = 0.3
+    monkeypatch.setattr(resuming, "_stream", gateways.stream)
+    limits = replace(QUICK, patience_s=0.2)
+    assert [event async for event in generate_resuming(("a",), REQUEST, None, limits)] == WHOLE
+    dead = Gateways(([], LOST))
+    dead.silence_s = 0.15
+    monkeypatch.setattr(resuming, "_stream", dead.stream)
+    with pytest.raises(Unavailable, match="gone"):
+        _ = [event async for event in generate_resuming(("a",), REQUEST, None, limits)]
+    assert 2 <= len(dead.asked) <= 3
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("prompt", "bad"), OutriderError("a fault")])
