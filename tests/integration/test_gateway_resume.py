@@ -26,7 +26,7 @@ from fakes_failover import (
 )
 from fakes_verifier import MODEL_DIR, FakeVerifier, GatewayUnderTest, Hurt, fake_identity, gateway_over, serving
 from outrider.client import connect
-from outrider.errors import AlreadyExists, Cancelled, Unavailable
+from outrider.errors import AlreadyExists, Cancelled, Overloaded, Unavailable
 from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.gateway.limits import GatewayLimits
 from outrider.resuming import AnswerSoFar, ResumeLimits, generate_resuming
@@ -117,6 +117,21 @@ async def test_a_client_is_told_whose_tokens_it_gets_and_who_hands_that_back_is_
     assert tokens_of(events[:6]) + tokens_of(rest) == SCRIPT
     assert started(rest).fingerprint == OTHER.fingerprint
     assert not finished(rest).exact
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_the_rest_goes_where_its_beginning_was_made_while_somebody_there_takes_it(is_full: bool) -> None:
+    """Requests go to the first one's fingerprint; the other is a reserve here, and is what made the beginning at another gateway."""
+    first, reserve = FakeVerifier(SCRIPT), FakeVerifier(SCRIPT, identity=OTHER, refuse=Overloaded("full") if is_full else None)
+    async with gateway_over(first, reserve) as under_test:
+        again = replace(REQUEST, resume_token_ids=tuple(SCRIPT[:3]), resume_fingerprints=(OTHER.fingerprint,))
+        events = await stream(under_test, again)
+        for unclear in ((), (MINE, OTHER.fingerprint)):
+            assert started(await stream(under_test, replace(again, resume_fingerprints=unclear))).fingerprint == MINE
+        assert started(await stream(under_test)).fingerprint == MINE
+    assert tokens_of(events) == SCRIPT[3:]
+    assert started(events).fingerprint == (MINE if is_full else OTHER.fingerprint)
+    assert started(events).exact is finished(events).exact is not is_full
 
 
 class Stalling(FakeVerifier):

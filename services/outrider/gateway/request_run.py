@@ -109,9 +109,7 @@ class RequestRun:
         soonest_s = math.inf
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
-        candidates = await pool.candidates(self._request.route.verifiers)
-        identity = pool.identity  # its fingerprint is that of all candidates
-        for verifier in candidates:
+        for verifier, identity in await self._candidates(pool):
             try:
                 streams = await self._open_at(verifier, openings.remaining_s, openings.metadata)
                 check_fingerprint(streams, identity.fingerprint)
@@ -124,6 +122,16 @@ class RequestRun:
         if isinstance(refusal, Overloaded) and soonest_s < math.inf:
             refusal.retry_after_s = soonest_s
         raise refusal
+
+    async def _candidates(self, pool: VerifierPool) -> list[tuple[Verifier, ModelIdentity]]:
+        """In the order in which they are asked, and who each is. Whoever has the numerics of a resumed beginning comes first, reserve or no:
+        only there is the answer one sequence."""
+        candidates = await pool.candidates(self._request.route.verifiers)
+        served = [(verifier, pool.identity) for verifier in candidates]  # its fingerprint is that of all candidates
+        beginning = self._request.beginning_fingerprint
+        if beginning in ("", pool.identity.fingerprint):
+            return served
+        return [(one, one.identity) for one in pool.of_fingerprint(beginning) if one.identity] + served
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
         opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in self._starts]

@@ -54,6 +54,12 @@ class ResolvedRequest:
     max_tokens: int
     route: Route = ANYWHERE
 
+    @property
+    def beginning_fingerprint(self) -> str:
+        """Of whoever made all of the resumed tokens; empty where there are none, several made them, or it is unknown."""
+        made_by = self.checked.resume_fingerprints
+        return next(iter(made_by)) if self.checked.resume_ids and len(made_by) == 1 else ""
+
     def exact(self, verifier: ModelIdentity) -> bool:
         """Whether the whole answer, with a verifier of this identity, is exactly the target's text for this seed.
 
