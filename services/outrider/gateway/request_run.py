@@ -124,7 +124,7 @@ class RequestRun:
         raise refusal
 
     async def _candidates(self, pool: VerifierPool) -> list[tuple[Verifier, ModelIdentity]]:
-        """In the order in which they are asked, and who each is. Whoever has the numerics of a resumed beginning comes first, reserve or no:
+        """In the order in which they are asked, and who each is. Who has the numerics of a resumed beginning comes first, reserve or no:
         only there is the answer one sequence."""
         candidates = await pool.candidates(self._request.route.verifiers)
         served = [(verifier, pool.identity) for verifier in candidates]  # its fingerprint is that of all candidates
