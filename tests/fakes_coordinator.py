@@ -6,6 +6,7 @@ Knows FleetService's questions. Places as it is told; the real placement has tes
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Finished:
 @dataclass
 class FakeFleet:
     """refuse: raised by place. choose: what place answers; None: the first verifier, no drafters. is_slow: placements are answered when
-    `release` is set, and counted (num_asked) before. draining: replicas told to drain."""
+    `release` is set, and counted (num_asked) before. draining: replicas told to drain. num_calls: over the wire, by method."""
 
     epoch: int = 1
     announce_every_s: float = ANNOUNCE_EVERY_S
@@ -53,6 +54,7 @@ class FakeFleet:
     is_slow: bool = False
     num_asked: int = 0
     choose: Callable[[PlacementWish], Placement] | None = None
+    num_calls: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -129,12 +131,36 @@ def state_of_a_fake(epoch: int) -> FleetState:
     return FakeFleet(epoch=epoch)
 
 
-class HeldServicer(FleetServicer):
-    """The real one, but for placements that a test holds."""
+class CountedServicer(FleetServicer):
+    """The real one; every call of every method is counted (FakeFleet.num_calls)."""
 
     def __init__(self, fleet: FakeFleet) -> None:
         super().__init__(fleet)
         self._fleet = fleet
+
+    async def Announce(self, request: pb.AnnounceRequest, context: Context) -> pb.AnnounceResponse:
+        self._fleet.num_calls["Announce"] += 1
+        return await super().Announce(request, context)
+
+    async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:
+        self._fleet.num_calls["Place"] += 1
+        return await super().Place(request, context)
+
+    async def Finish(self, request: pb.FinishRequest, context: Context) -> pb.FinishResponse:
+        self._fleet.num_calls["Finish"] += 1
+        return await super().Finish(request, context)
+
+    async def GetTopology(self, request: pb.GetTopologyRequest, context: Context) -> pb.GetTopologyResponse:
+        self._fleet.num_calls["GetTopology"] += 1
+        return await super().GetTopology(request, context)
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        self._fleet.num_calls["Drain"] += 1
+        return await super().Drain(request, context)
+
+
+class HeldServicer(CountedServicer):
+    """But for placements that a test holds."""
 
     async def Place(self, request: pb.PlaceRequest, context: Context) -> pb.PlaceResponse:
         self._fleet.num_asked += 1

@@ -1,7 +1,7 @@
 """The acceptance floor: a drafter whose guesses are hardly ever right is left out of new sessions for a while, then tried again.
 
-Knows tallies of ended sessions by drafter, and times that are handed in. Must not know streams, policies or who logs. Tokens do not depend
-on it: a session without this drafter has other guesses, or none.
+Knows tallies by drafter, of sessions that ended or have given one up (judged_portions.py), and times that are handed in. Must not know
+streams, policies or who logs. Tokens do not depend on it: a session without this drafter has other guesses, or none.
 
 Below one right guess in fifty a round of guesses costs more rows than it saves steps, whatever the policy and however cheap the drafter.
 Were guesses independent, a drafter of 10 % would be found below 2 % of MIN_JUDGED less than once in a million times. No session counts for
@@ -88,6 +88,14 @@ class AcceptanceFloor:
             if standing.tried_by == session:
                 standing.tried_by = None
         return [verdict for verdict in verdicts if verdict is not None]
+
+    def given_up(self, session: int, drafter: str, tally: DrafterTally, now_us: int) -> list[Verdict]:
+        """A session that goes on has done with one of its drafters, which did so much for it. It is not to be counted again at its end."""
+        verdict = self._count(drafter, session, tally, now_us)
+        standing = self._standings[drafter]
+        if standing.tried_by == session:
+            standing.tried_by = None
+        return [] if verdict is None else [verdict]
 
     def _count(self, drafter: str, session: int, tally: DrafterTally, now_us: int) -> Verdict | None:
         standing = self._standings.pop(drafter, None) or _Standing()

@@ -30,13 +30,14 @@ from outrider.session.verifier import VerifierSession
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
 from verifier_service.answer import AnswerStream, TokensCommitted
+from verifier_service.judged_portions import JudgedPortions
 from verifier_service.outgoing import Outgoing
 from verifier_service.session_priors import SessionPriors
 
 
 class HostedSession:
     """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token. opened_us: when
-    it was admitted."""
+    it was admitted. portions: by which its drafters are judged while it runs."""
 
     def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession, opened_us: int) -> None:
         self.answer = answer
@@ -45,6 +46,7 @@ class HostedSession:
         self.opened_us = opened_us
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
+        self.portions = JudgedPortions()
         self._num_announced = session.committed_len
         self._reconcile_ns = 0  # summed before it is rounded: one event takes a few microseconds
         self._left_out = False

@@ -19,10 +19,12 @@ from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
     DrafterFrameMalformed,
+    DrafterGivenUp,
     DrafterJoined,
     DrafterLost,
     Finish,
     FinishReason,
+    RoundVerified,
     SendToDrafter,
     VerifierEffect,
     VerifierEvent,
@@ -33,7 +35,7 @@ from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.types.frames import Close
 from outrider.types.statistics import DraftStatistics
-from verifier_service.acceptance_floor import AcceptanceFloor
+from verifier_service.acceptance_floor import MIN_JUDGED, AcceptanceFloor, Verdict
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
 from verifier_service.answer_sharing import AnswerSharing
 from verifier_service.clock import monotonic_us
@@ -53,8 +55,9 @@ MAX_HANDLE = (1 << 32) - 1
 
 class LiveSessions:
     """By handle. priors: from the sessions that ended lately, where the next one's estimates begin. record: how often each drafter was
-    right; one that hardly ever is gets no new sessions (floor). outgoing: what waits to be said. cost: of steps, as now measured. queue:
-    how long a new session waits. metrics: what drafters did is counted into. shared: other answers, for guesses."""
+    right; one that hardly ever is gets no new sessions (floor), and is given up by those that run and have no use for it. outgoing: what
+    waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is counted into.
+    shared: other answers, for guesses."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class LiveSessions:
 
     def _may_join(self, drafter: str, hosted: HostedSession) -> bool:
         """Whether a session is told of a drafter: it wants it, and the drafter is not left out."""
-        if not hosted.may_use(drafter) or not hosted.session.may_draft:
+        if not hosted.may_use(drafter) or not hosted.session.may_draft or drafter in hosted.portions.given_up:
             return False
         return self._floor.admits(drafter, hosted.handle, monotonic_us())
 
@@ -197,6 +200,20 @@ class LiveSessions:
             self.fail(hosted, f"the session failed: {error}", [effect for effect in effects if _is_close(effect)])
             return []
 
+    def apply_round(self, hosted: HostedSession, event: RoundVerified) -> None:
+        """As `apply`; now and then the session's drafters are judged too, and those that are of no use to it are given up."""
+        self.apply(hosted, event)
+        if not hosted.portions.is_due() or hosted.handle not in self._sessions:
+            return
+        tallies = hosted.session.drafter_tallies()
+        for drafter in hosted.portions.useless(tallies):
+            tally = tallies[drafter]
+            reason = f"{tally.num_right} of its {tally.num_judged} guesses were right, of the last {MIN_JUDGED} less than one in fifty"
+            _LOG.info("session %s gives drafter %s up: %s", hosted.answer.request.spec.request_id, drafter, reason)
+            now_us = monotonic_us()
+            self.apply(hosted, DrafterGivenUp(drafter, reason, now_us))
+            self._report(self._floor.given_up(hosted.handle, drafter, tally, now_us))
+
     def _carry_out(self, hosted: HostedSession, effects: list[VerifierEffect]) -> list[Verify]:
         verify: list[Verify] = []
         for effect in effects:
@@ -249,7 +266,11 @@ class LiveSessions:
         tallies = hosted.session.drafter_tallies()
         for drafter, tally in tallies.items():
             self._counters.ended(drafter, tally)
-        for verdict in self._floor.end(hosted.handle, tallies, monotonic_us()):
+        uncounted = {drafter: tally for drafter, tally in tallies.items() if drafter not in hosted.portions.given_up}
+        self._report(self._floor.end(hosted.handle, uncounted, monotonic_us()))
+
+    def _report(self, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
             numbers = verdict.num_right, verdict.num_judged
             if not verdict.pause_us:
                 _LOG.info("drafter %s is used again: %d of its last %d judged guesses were right", verdict.drafter, *numbers)

@@ -156,4 +156,4 @@ class TargetSteps:
 
     def _verified(self, hosted: HostedSession, result: SequenceResult, step_us: int) -> None:
         hosted.logprobs = result.logprobs
-        self._sessions.apply(hosted, RoundVerified(result.verdict, step_us, monotonic_us()))
+        self._sessions.apply_round(hosted, RoundVerified(result.verdict, step_us, monotonic_us()))

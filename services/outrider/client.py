@@ -5,6 +5,8 @@ Knows grpc channels through outrider.rpc. Must not know verifiers or drafters. O
     async with await connect("127.0.0.1:7070") as client:
         async for event in client.generate(GenerationRequest(prompt="2 + 2 =")):
             ...
+
+An answer that goes on at another gateway when its own is lost: outrider.resuming.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import grpc
 
 from outrider.errors import Unavailable
-from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, wait_ready
+from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
 from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
 from outrider.rpc.status import error_from_rpc
 from outrider.types.generation import Answer, AnswerEvent, ChatMessage, GenerationRequest, ServedModelInfo
@@ -96,6 +98,17 @@ async def connect(address: str, timeout_s: float = READY_TIMEOUT_S, limits: Chan
     channel = open_channel(address, limits)
     try:
         await wait_ready(channel, address, timeout_s)
+    except BaseException:
+        await channel.close(None)
+        raise
+    return OutriderClient(address, channel)
+
+
+async def connect_at_once(address: str, timeout_s: float) -> OutriderClient:
+    """As `connect`, but an address at which nobody listens is given up at once."""
+    channel = open_channel(address)
+    try:
+        await wait_connected(channel, address, timeout_s)
     except BaseException:
         await channel.close(None)
         raise

@@ -14,9 +14,9 @@ from outrider_bench.chaos.schedule import Kind
 @pytest.mark.slow
 @pytest.mark.parametrize("wish", ["auto", "loopback"])
 def test_a_few_faults_cost_no_request_and_no_token(wish: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "chaos", "--faults", "14", "--fault-seed", "3", "--machines", wish]) == 0
+    assert main(["bench", "chaos", "--faults", str(len(Kind)), "--fault-seed", "3", "--machines", wish]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULT "))
-    assert result["faults"] == 14
+    assert result["faults"] == len(Kind)
     assert result["requests"] > 16
     assert wish == "auto" or result["machines"] == "loopback addresses"
     assert result["counts"].keys() == set(map(str, Kind))
@@ -26,4 +26,6 @@ def test_a_few_faults_cost_no_request_and_no_token(wish: str, capsys: pytest.Cap
     assert (result["drains_unclean"], result["replicas_unknown"]) == (0, 0)
     assert min(result["failovers"], result["accepted_tokens"]) > 0, "faults hit answers, and drafters took part"
     assert result["redis_entries"] > 0, "after every fault the verifiers share again"
+    assert result["resumes"] > 0, "clients of the killed gateway asked the other one"
+    assert (result["zombies"], result["zombies_unaware"], result["answers_inexact"]) == (1, 0, 0)
     assert (result["requests_lost"], result["tokens_differing"], result["leaks"]) == (0, 0, 0)

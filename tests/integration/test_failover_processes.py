@@ -7,6 +7,7 @@ One drafter serves two verifiers behind one gateway; a test that hurts a verifie
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import signal
 import tempfile
@@ -23,6 +24,9 @@ from forked_services import ForkedService
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.errors import Unavailable
 from outrider.launch.process import ServiceCommand, ServiceProcess
+from outrider.resuming import generate_resuming
+from outrider.types.generation import AnswerEvent, ChatMessage, Delta, Finished, GenerationRequest
+from outrider.types.sampling import SamplingParams
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
 from outrider_models.paths import model_dir
@@ -228,12 +232,41 @@ def test_a_killed_gateway_costs_a_client_that_asks_again_no_token(fleet: Fleet, 
                 fleet.signal("gateway", signal.SIGKILL)
     fleet.restart("gateway")
     asked.resume_token_ids.extend(cut.first.token_ids)
+    asked.resume_fingerprints.append(cut.started.fingerprint)
     with Connection(fleet.address("gateway")) as gateway:
         for event in gateway.stream(asked):
             rest.add(event, 0.0)
     assert cut.first.token_ids + rest.first.token_ids == truth[0].first.token_ids
     assert cut.first.text + rest.first.text == truth[0].first.text
     assert rest.first.finished.usage == truth[0].first.finished.usage
+    assert rest.first.finished.exact
+    for name in ("gateway", "a", "b"):
+        until(lambda name=name: fleet.is_idle(name), f"{name} idle")  # type: ignore[misc]
+
+
+def test_a_stream_that_resumes_by_itself_does_not_notice_that_its_gateway_was_killed(fleet: Fleet, truth: list[CollectedAnswer]) -> None:
+    """Killed in the midst of the answer, and started anew at its address."""
+    asked = request(WORDS[0], NUM_TOKENS)
+    messages = tuple(ChatMessage(turn.role, turn.content) for turn in asked.chat.messages)
+    wanted = GenerationRequest(messages=messages, sampling=SamplingParams(0.8), seed=5, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+    async def read() -> list[AnswerEvent]:
+        events: list[AnswerEvent] = []
+        restarting: asyncio.Future[None] | None = None
+        async for event in generate_resuming((fleet.address("gateway"),), wanted, START_S):
+            events.append(event)
+            if restarting is None and sum(len(one.token_ids) for one in events if isinstance(one, Delta)) >= HURT_AFTER:
+                fleet.signal("gateway", signal.SIGKILL)
+                restarting = asyncio.ensure_future(asyncio.to_thread(fleet.restart, "gateway"))
+        assert restarting is not None
+        await restarting
+        return events
+
+    events = asyncio.run(read())
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert [token for delta in deltas for token in delta.token_ids] == truth[0].first.token_ids
+    assert "".join(delta.text for delta in deltas) == truth[0].first.text
+    assert [event.exact for event in events if isinstance(event, Finished)] == [True]
     for name in ("gateway", "a", "b"):
         until(lambda name=name: fleet.is_idle(name), f"{name} idle")  # type: ignore[misc]
 

@@ -230,7 +230,7 @@ async def test_resuming_a_complete_answer_brings_its_end_and_asks_no_verifier() 
     by_length = replace(REQUEST, resume_token_ids=tuple(LETTERS[:2]), max_tokens=2), FinishReason.LENGTH, ""
     async with gateway_over(fake) as under_test:
         for request, reason, stop_string in (by_token, by_string, by_length):
-            started, end, done = await stream(under_test, request)
+            started, end, done = await stream(under_test, replace(request, resume_fingerprints=(fake.identity.fingerprint,)))
             assert isinstance(started, Started)
             assert isinstance(end, Finished)
             assert (started.seed, started.exact, end.exact) == (7, True, True)

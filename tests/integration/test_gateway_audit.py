@@ -26,6 +26,7 @@ from outrider.telemetry import names
 from outrider.types.identity import Numerics
 from outrider.v1 import generation_pb2, verifier_pb2
 
+OURS = (fake_identity().fingerprint,)
 ALL = AuditLimits(share=1.0, settle_s=0.0, retry_s=0.01)
 TIMEOUT_S = 30.0
 AUDITS, MISMATCHES = names.NUM_IDENTITY_AUDITS, names.NUM_IDENTITY_MISMATCHES
@@ -140,7 +141,7 @@ async def test_an_answer_that_the_verifier_ended_must_end_there_again() -> None:
 async def test_a_resumed_answer_is_replayed_from_where_it_was_resumed(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeVerifier(replayed_as([*SCRIPT[:6], 99, EOS]))
     async with gateway_over(fake, audit=ALL) as under_test:
-        events = await stream(under_test, replace(REQUEST, resume_token_ids=tuple(SCRIPT[:4])))
+        events = await stream(under_test, replace(REQUEST, resume_token_ids=tuple(SCRIPT[:4]), resume_fingerprints=OURS))
         assert await outcomes(under_test, 1) == {"mismatch": 1}
     assert tokens_of(events) == SCRIPT[4:]
     assert fake.starts[0].prefix == fake.starts[1].prefix

@@ -14,7 +14,7 @@ import pytest
 
 from described_keys import described_keys
 from outrider_bench.chaos.askers import Harvest
-from outrider_bench.chaos.driver import MUST_BE_NONE
+from outrider_bench.chaos.driver import MUST_BE_NONE, QUICK_FAULTS
 from outrider_bench.chaos.phase import Phase, tokens_differing
 from outrider_bench.chaos.report import make_report
 from outrider_bench.chaos.schedule import LEAST_GAP_S, MOMENTARY, MOST_GAP_S, SHARES, Kind, make_lone_schedule, make_schedule
@@ -38,6 +38,7 @@ def test_a_schedule_is_its_seed_and_has_every_kind_in_its_share() -> None:
     assert counts[Kind.KILL_VERIFIER] >= 60
     assert min(counts[Kind.KILL_COORDINATOR], counts[Kind.DRAIN_VERIFIER], counts[Kind.DRAIN_DRAFTER]) >= 8
     assert counts[Kind.STOP_VERIFIER] + counts[Kind.STOP_DRAFTER] >= 20
+    assert min(counts[Kind.KILL_GATEWAY], counts[Kind.REPLACE_VERIFIER]) >= 8
     assert all(LEAST_GAP_S <= fault.gap_s <= MOST_GAP_S for fault in schedule)
     assert all((fault.lasts_s > 0.0) is not (fault.kind in MOMENTARY) for fault in schedule)
 
@@ -50,8 +51,8 @@ def test_a_lone_schedule_has_drafters_die_and_stop_in_turns_each_fault_over_befo
 
 
 def test_a_short_schedule_leaves_none_to_chance() -> None:
-    schedule = make_schedule(16, seed=1)
-    assert len(schedule) == 16
+    schedule = make_schedule(QUICK_FAULTS, seed=1)
+    assert len(schedule) == QUICK_FAULTS == len(Kind)
     assert {fault.kind for fault in schedule} == set(Kind)
 
 
@@ -72,6 +73,12 @@ STOPPED = Struck(Kind.STOP_VERIFIER, 20.0, 23.0)
 )
 def test_a_wait_is_put_down_to_the_gravest_fault_that_struck_during_it(gap: Gap, kind: Kind | None) -> None:
     assert longest_by_kind([gap], [KILLED, STOPPED]) == {kind: gap.length_s}
+
+
+@pytest.mark.parametrize("other", [Kind.KILL_DRAFTER, Kind.STOP_VERIFIER, Kind.UNPLUG_MACHINE])
+def test_a_killed_gateways_waits_are_nobody_elses(other: Kind) -> None:
+    killed = Struck(Kind.KILL_GATEWAY, 10.0, 12.0)
+    assert longest_by_kind([Gap(9.9, 10.3)], [Struck(other, 10.0, 10.0), killed]) == {Kind.KILL_GATEWAY: pytest.approx(0.4)}
 
 
 def test_of_many_waits_the_longest_counts() -> None:
@@ -116,9 +123,10 @@ def test_missing_and_wrong_tokens_are_counted() -> None:
 def test_every_number_of_the_report_is_described() -> None:
     harvest = Harvest([(0, (1, 2))], [(1, "gone")], [Gap(0.1, 0.2), Gap(9.9, 10.3)], 5, 1)
     crowd, alone = (Phase(num, harvest, CALM, [KILLED], 12.0) for num in (16, 1))
-    told = make_report(crowd, alone, [(1, 3), (4,)], [Drain("a", 1, 0.5)], {"a": 2})
+    told = make_report(crowd, alone, [(1, 3), (4,)], [Drain("a", 1, 0.5)], [3, 0], {"a": 2})
     assert (told["requests_lost"], told["tokens_differing"], told["leaks"], told["drains_unclean"]) == (2, 2, 2, 1)
     assert (told["requests"], told["failovers"], told["stall_drafter_ms"]) == (4, 2, 400)
+    assert (told["zombies"], told["zombies_unaware"]) == (2, 1)
     added_by_the_driver = {"replicas_unknown", "redis_entries", "machines", "facts"}
     assert described_keys("outrider bench chaos") == told.keys() | added_by_the_driver
     assert told.keys() | added_by_the_driver >= set(MUST_BE_NONE)

@@ -27,6 +27,9 @@ from outrider.v1 import sampling_pb2
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "models" / "ref-small")
 SERVED = ServedModel("target", fake_identity(vocab_size=2048, max_context=100, eos=(3, 4)))
 LIMITS = GatewayLimits(max_prompt_bytes=300, max_live_samples=8)
+INVARIANT = SERVED.identity
+FAST = replace(SERVED.identity, numerics=Numerics.FAST)
+MINE, OTHER = SERVED.identity.fingerprint, "dd" * 16
 
 
 def resolved(limits: GatewayLimits = LIMITS, served: ServedModel = SERVED, **fields: Any) -> ResolvedRequest:
@@ -98,6 +101,9 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": "s" * 129}, "cache_salt"),
     ({"resume_token_ids": [2048]}, "resume_token_ids[0]"),
     ({"resume_token_ids": [5, 6, 7], "max_tokens": 2}, "resume_token_ids"),
+    ({"resume_fingerprints": ["aa", ""]}, "resume_fingerprints[1]"),
+    ({"resume_fingerprints": ["a" * 257]}, "resume_fingerprints[0]"),
+    ({"resume_fingerprints": ["aa"] * 17}, "len(resume_fingerprints)"),
 ]
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     *(({"mode": mode}, "mode") for mode in (2, 3, 4, 5, 6, 8, 99)),
@@ -177,7 +183,7 @@ def test_what_is_unset_is_filled_in() -> None:
     assert (checked.num_samples, checked.top_logprobs, checked.acceptance, checked.stops) == (1, None, "coupled", ())
     assert checked.stop_token_ids == {3, 4}
     assert request.max_tokens == 100 - len(request.prompt_ids)
-    assert request.exact(Numerics.INVARIANT)
+    assert request.exact(INVARIANT)
     assert checked.draft == pb.DraftOptions()
 
 
@@ -199,15 +205,46 @@ def test_both_names_of_the_model_are_known() -> None:
 def test_target_only_is_plain_decoding() -> None:
     request = resolved(mode=pb.GENERATION_MODE_TARGET_ONLY, **draft(max_len=5))
     assert request.checked.draft == pb.DraftOptions(off=True, max_len=5)
-    assert request.exact(Numerics.INVARIANT)
+    assert request.exact(INVARIANT)
 
 
 def test_rejection_is_served_and_labelled() -> None:
-    assert not resolved(acceptance=sampling_pb2.ACCEPTANCE_REJECTION).exact(Numerics.INVARIANT)
+    assert not resolved(acceptance=sampling_pb2.ACCEPTANCE_REJECTION).exact(INVARIANT)
 
 
 def test_fast_numerics_promise_no_exact_text() -> None:
-    assert not resolved().exact(Numerics.FAST)
+    assert not resolved().exact(FAST)
+
+
+@pytest.mark.parametrize(
+    ("ids", "fingerprints", "is_exact"),
+    [
+        ([], [], True),
+        ([], [OTHER], True),  # of no tokens
+        ([7], [MINE], True),
+        ([7], [MINE, MINE], True),
+        ([7], [], False),  # unknown
+        ([7], [OTHER], False),
+        ([7], [MINE, OTHER], False),
+    ],
+)
+def test_a_resumed_answer_is_exact_when_one_fingerprint_made_all_of_it(ids: list[int], fingerprints: list[str], is_exact: bool) -> None:
+    request = resolved(resume_token_ids=ids, resume_fingerprints=fingerprints)
+    assert request.exact(INVARIANT) is is_exact
+    assert not request.exact(FAST)
+
+
+def test_several_samples_are_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(InvalidRequest, match="resumes one sample, but n is 2; ask for all of them again with the same seed"):
+        resolved(resume_token_ids=[7], n=2)
+
+
+def test_a_request_takes_over_when_it_says_so_or_brings_tokens() -> None:
+    assert [resolved(**fields).checked.takes_over for fields in ({}, {"takes_over": True}, {"resume_token_ids": [7]})] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_the_cache_salt_reaches_the_verifier_as_whose_text_it_is() -> None:

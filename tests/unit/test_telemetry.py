@@ -52,6 +52,8 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
         draft_us=2_000_000,
         overlapped_draft_us=500_000,
         pacing="pearl",
+        num_drafter_losses=3,
+        drafter_losses=(("acceptance", 1), ("gone", 2)),
     )
     record_sample(metrics, "ref-large", sample)
     record_sample(metrics, "ref-large", sample)
@@ -64,6 +66,7 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
     assert value_of(metrics, names.NUM_EMITTED_TOKENS, "ref-large", "pearl") == 22
     assert value_of(metrics, names.DRAFT_SECONDS, "ref-large", "pearl") == 4.0
     assert value_of(metrics, names.OVERLAPPED_DRAFT_SECONDS, "ref-large", "pearl") == 1.0
+    assert [value_of(metrics, names.NUM_DRAFTER_LOSSES, "ref-large", "pearl", cause) for cause in ("acceptance", "gone")] == [2, 4]
 
 
 def test_a_sample_without_drafts_counts_rounds_only() -> None:

@@ -6,6 +6,8 @@ pytest tests/unit/test_verifier_acceptance_floor.py
 from __future__ import annotations
 
 import itertools
+import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,6 +22,7 @@ from outrider.session.pacing.registry import make_pacing
 from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
 from pair_service.next_door import DrafterNextDoor
+from verifier_service import judged_portions
 from verifier_service.acceptance_floor import (
     FIRST_PAUSE_US,
     MAX_DRAFTERS,
@@ -32,6 +35,7 @@ from verifier_service.acceptance_floor import (
 )
 from verifier_service.answer import AnswerStream
 from verifier_service.drafter_counters import MAX_NAMES, OTHER, DrafterCounters
+from verifier_service.judged_portions import ROUNDS_BETWEEN_LOOKS, JudgedPortions
 from verifier_service.resident import RESIDENT
 
 NUM_TOKENS = 80
@@ -174,11 +178,11 @@ def test_labels_are_bounded() -> None:
 # --- in a verifier --------------------------------------------------------------------------------------------------------
 
 
-def next_door(acceptance: float) -> DrafterNextDoor:
+def next_door(acceptance: float, text: Sequence[int] = TRUTH) -> DrafterNextDoor:
     """A drafter that knows the text, and is right with this probability."""
     engine = TableEngine(TABLE)
     size = engine.identity.vocab_size
-    source = ReplaySource(ReplayOptions(((*PROMPT, *TRUTH),), acceptance, size, seed=4))
+    source = ReplaySource(ReplayOptions(((*PROMPT, *text),), acceptance, size, seed=4))
     return DrafterNextDoor(LoadedDrafter(engine, source, DrafterBounds(source.name, size, frozenset(), 4096, 4096)))
 
 
@@ -230,6 +234,98 @@ def test_a_fair_drafter_stays() -> None:
     serving.stop()
     assert not serving.counted(names.NUM_DRAFTER_DROPS)
     assert serving.counted(names.NUM_RIGHT_TOKENS) > 0.2 * serving.counted(names.NUM_JUDGED_TOKENS)
+
+
+LONG = 1_000
+LONG_TRUTH = TABLE.answer(PROMPT, len(PROMPT) + LONG, frozenset({0}))
+MOST_WRONG = MIN_JUDGED + 8 * ROUNDS_BETWEEN_LOOKS  # a look comes late by as many rounds, of a few guesses each
+
+
+class LongSession:
+    """One session of LONG tokens with a resident drafter; `losses` of its drafter by cause."""
+
+    def __init__(self, acceptance: float, *, num_others: int = 0) -> None:
+        metrics = LocalMetrics()
+        loop = Loop(TableEngine(TABLE, num_blocks=1024), lambda: next_door(acceptance, LONG_TRUTH), metrics=metrics)
+        answers = [loop.open(LONG, "serial") for _ in range(1 + num_others)]
+        for answer in answers:
+            answer.delivered(LONG)  # nobody reads: nothing of it is to be waited for
+        statistics = [ended(loop, answer).statistics for answer in answers]
+        assert all(loop.tokens(answer) == LONG_TRUTH for answer in answers)
+        self.after = ended(loop, loop.open(NUM_TOKENS, "serial")).statistics
+        loop.stop()
+        self.losses = [one.drafter_losses for one in statistics]
+        self.num_drafted = [one.num_drafted for one in statistics]
+        self.num_drops = sum(series.value for series in metrics.snapshot() if series.metric is names.NUM_DRAFTER_DROPS)
+        self.num_judged = sum(series.value for series in metrics.snapshot() if series.metric is names.NUM_JUDGED_TOKENS)
+
+
+def test_a_long_answer_gives_a_useless_drafter_up_long_before_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        session = LongSession(0.0)
+    assert session.losses == [(("acceptance", 1),)]
+    assert MIN_JUDGED <= session.num_judged <= MOST_WRONG
+    assert f"gives drafter {RESIDENT} up: 0 of its" in caplog.text
+    assert session.after.num_drafted > 0, "one text, however long, costs nobody its place"
+    assert not session.num_drops
+
+
+def test_a_twin_that_judges_at_the_end_only_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged_portions, "ROUNDS_BETWEEN_LOOKS", 10 * LONG)
+    session = LongSession(0.0)
+    assert session.losses == [()]
+    assert session.num_judged > MOST_WRONG
+
+
+def test_long_answers_that_run_together_cost_a_useless_drafter_its_place_before_they_end() -> None:
+    session = LongSession(0.0, num_others=SESSIONS_TO_DROP)
+    assert session.losses == [(("acceptance", 1),)] * (1 + SESSIONS_TO_DROP)
+    assert session.num_drops == 1
+    assert session.after.num_drafted == 0
+
+
+def test_what_a_long_answer_gave_up_is_not_counted_again_at_its_end() -> None:
+    session = LongSession(0.0, num_others=SESSIONS_TO_DROP // 2 - 1)
+    assert session.losses == [(("acceptance", 1),)] * (SESSIONS_TO_DROP // 2)
+    assert not session.num_drops
+
+
+def test_a_poor_drafter_stays_with_a_long_answer() -> None:
+    session = LongSession(0.2)
+    assert session.losses == [()]
+    assert session.num_judged > 2 * MIN_JUDGED
+
+
+def test_portions_are_judged_by_themselves_and_looked_at_now_and_then() -> None:
+    portions = JudgedPortions()
+    assert [portions.is_due() for _ in range(2 * ROUNDS_BETWEEN_LOOKS)].count(True) == 2
+    good, bad = DrafterTally(MIN_JUDGED, 0), DrafterTally(0, MIN_JUDGED - 1)
+    tallies = {"good": good, "bad": bad}
+    assert portions.useless(tallies) == [], "a portion that is not full says nothing"
+    bad.num_wrong += 1
+    assert portions.useless(tallies) == ["bad"]
+    assert portions.useless(tallies) == [], "once"
+    good.num_wrong += MIN_JUDGED - 1
+    assert portions.useless(tallies) == []
+    good.num_right += 1
+    assert portions.useless(tallies) == ["good"], "it was right about another text; of this it knows nothing"
+    fair = {"fair": DrafterTally(0, 0)}
+    for _ in range(20):
+        fair["fair"].num_right += MIN_JUDGED // 40
+        fair["fair"].num_wrong += MIN_JUDGED - MIN_JUDGED // 40
+        assert portions.useless(fair) == []
+
+
+def test_a_session_that_gives_a_drafter_on_trial_up_makes_room_for_the_next_trial() -> None:
+    verifier = Verifier()
+    verifier.drop()
+    verifier.now_us += FIRST_PAUSE_US
+    assert verifier.floor.admits("d", 1, verifier.now_us)
+    assert not verifier.floor.admits("d", 2, verifier.now_us)
+    assert verifier.floor.given_up(1, "d", DrafterTally(0, MIN_JUDGED), verifier.now_us) == []
+    assert verifier.floor.admits("d", 2, verifier.now_us), "the first goes on without it"
+    assert verifier.floor.end(1, {}, verifier.now_us) == []
+    assert not verifier.floor.admits("d", 3, verifier.now_us), "its end frees no other session's trial"
 
 
 def test_a_good_and_a_bad_drafter_of_one_session_are_told_apart() -> None:

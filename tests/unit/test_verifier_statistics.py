@@ -14,7 +14,15 @@ import pytest
 from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.asked_times import MAX_ASKED, AskedTimes
-from outrider.session.events import DrafterFrameArrived, DrafterJoined, DrafterLost, RoundPlanned, RoundVerified
+from outrider.session.events import (
+    DrafterFrameArrived,
+    DrafterGivenUp,
+    DrafterJoined,
+    DrafterLost,
+    RoundPlanned,
+    RoundVerified,
+    SendToDrafter,
+)
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import FIRST_PRIORS, DraftInterval, DraftPriors, SessionStatistics
 from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
@@ -250,21 +258,33 @@ def test_a_round_past_its_deadline_says_nothing_about_overhead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "num_losses"),
+    ("frame", "cause"),
     [
-        (Close(1, 1, CloseReason.DRAINING), 1),
-        (Close(1, 1, CloseReason.FAILED), 1),
-        (Close(1, 1, CloseReason.PROTOCOL), 0),  # opened again, under the next incarnation
-        (Refused(1, 1, "full"), 0),
-        (Opened(1, 2, 0), 1),  # an incarnation that never was: banned
+        (Close(1, 1, CloseReason.DRAINING), "closed"),
+        (Close(1, 1, CloseReason.FAILED), "closed"),
+        (Close(1, 1, CloseReason.PROTOCOL), None),  # opened again, under the next incarnation
+        (Refused(1, 1, "full"), None),
+        (Opened(1, 2, 0), "protocol"),  # an incarnation that never was: banned
     ],
 )
-def test_a_drafter_that_leaves_or_is_given_up_is_a_loss(frame: DrafterFrame, num_losses: int) -> None:
+def test_a_drafter_that_leaves_or_is_given_up_is_a_loss(frame: DrafterFrame, cause: str | None) -> None:
     session = drafted_session()
     session.step(DrafterFrameArrived("d", frame, 0))
-    assert session.statistics.num_drafter_losses == num_losses
+    assert session.statistics.num_drafter_losses == (cause is not None)
+    assert session.statistics.totals("serial").drafter_losses == (() if cause is None else ((cause, 1),))
     session.step(DrafterLost("d", "its stream ended too", 0))
     assert session.statistics.num_drafter_losses == 1 or isinstance(frame, Refused), "each loss counts once"
+
+
+def test_a_drafter_that_is_given_up_is_told_so_and_does_not_come_back() -> None:
+    session = drafted_session()
+    effects = session.step(DrafterGivenUp("d", "never right", 0))
+    assert effects == [SendToDrafter("d", Close(1, 1, CloseReason.FINISHED, "never right"))]
+    assert session.statistics.totals("serial").drafter_losses == (("acceptance", 1),)
+    assert session.step(DrafterGivenUp("d", "never right", 0)) == session.step(DrafterJoined("d", 0)) == []
+    session.step(DrafterLost("d", "its stream ended too", 0))
+    assert session.statistics.num_drafter_losses == 1
+    assert session.step(DrafterGivenUp("nobody", "never there", 0)) == []
 
 
 def test_time_with_a_slow_reader_is_no_wait_for_drafts() -> None:

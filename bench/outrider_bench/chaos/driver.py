@@ -26,17 +26,18 @@ from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import identity_pb2, sampling_pb2
 from outrider_bench.chaos.askers import Askers, ask_once
 from outrider_bench.chaos.coordinator import Coordinator
+from outrider_bench.chaos.gateway_process import GatewayProcess
 from outrider_bench.chaos.phase import Phase
 from outrider_bench.chaos.report import make_report, stall_table
 from outrider_bench.chaos.schedule import OF_VERIFIERS, Fault, Kind, make_lone_schedule, make_schedule
-from outrider_bench.chaos.site import NUM_MACHINES, POLL_S, SLOW_S, UNPLUGGABLE, Replica, Site
+from outrider_bench.chaos.site import NUM_MACHINES, POLL_S, SLOW_S, UNPLUGGABLE, Replica, Site, Zombie
 from outrider_bench.chaos.stalls import Stretch, Struck
 from outrider_bench.facts import measurement_facts
 from outrider_bench.machines_wish import Machines, MachinesWish, machines_for
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import make_prompts
 
-NUM_FAULTS, QUICK_FAULTS = 200, 16
+NUM_FAULTS, QUICK_FAULTS = 200, len(Kind)
 NUM_LONE_FAULTS, QUICK_LONE_FAULTS = 16, 4
 CALM_S, QUICK_CALM_S = 20.0, 5.0
 BEGIN_S = 2.0  # all clients begin at once, which is no calm
@@ -46,7 +47,9 @@ MAX_TOKENS = 96
 TASKS = ("arithmetic", "copying")
 TEMPERATURES = (0.0, 0.8)
 PACINGS = ("", "", "adaptive")  # the verifiers' own, and one that takes guesses from earlier answers too
-MUST_BE_NONE = ("requests_lost", "tokens_differing", "leaks", "drains_unclean", "replicas_unknown")
+MUST_BE_NONE = (
+    "requests_lost", "tokens_differing", "answers_inexact", "leaks", "drains_unclean", "zombies_unaware", "replicas_unknown",
+)  # fmt: skip
 WELL_TIMEOUT_S = 60.0
 ALL_COORDINATORS_EVERY = 3  # on average, of the times when one is killed
 FREE_TIMEOUT_S = 30.0
@@ -92,6 +95,10 @@ class Havoc:
         site = self.site
         if fault.kind is Kind.KILL_COORDINATOR:
             return partial(site.kill_coordinators, self._coordinators(fault)), site.start_coordinators
+        if fault.kind is Kind.KILL_GATEWAY:
+            return self._gateway(fault).kill, site.start_gateways
+        if fault.kind is Kind.REPLACE_VERIFIER:
+            return self._replacing(self._victim(fault))
         if fault.kind in (Kind.KILL_REDIS, Kind.STOP_REDIS):
             self._await(site.redis.is_serving, fault.kind)
             return (site.redis.kill, site.start_redis) if fault.kind is Kind.KILL_REDIS else (site.redis.pause, site.redis.go_on)
@@ -114,6 +121,17 @@ class Havoc:
         }[fault.kind]
         victim = self._victim(fault)
         return partial(begin, victim), None if end is None else partial(end, victim)
+
+    def _gateway(self, fault: Fault) -> GatewayProcess:
+        """One of them; another is left. Raises OutriderError when there is none in time."""
+        gateways = self.site.gateways
+        self._await(lambda: all(one.is_serving() for one in gateways), fault.kind)
+        return gateways[fault.target % len(gateways)]
+
+    def _replacing(self, victim: Replica) -> tuple[Callable[[], None], Callable[[], None]]:
+        """The stopped process is woken in the end, whoever has its name then."""
+        zombies: list[Zombie] = []
+        return lambda: zombies.append(self.site.supersede(victim)), lambda: self.site.wake(zombies[0])
 
     def _coordinators(self, fault: Fault) -> Sequence[Coordinator]:
         """One of them, now and then all. Raises OutriderError when they do not all serve in time."""
@@ -163,7 +181,8 @@ class Havoc:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Strike, compare, print; 1 when anything was lost, differs or leaked, a drain ended badly, or a coordinator lacks a replica."""
+    """Strike, compare, print; 1 when anything was lost, differs, is not called exact or leaked, a drain or a zombie ended badly, or a
+    coordinator lacks a replica."""
     num_faults = args.faults or (QUICK_FAULTS if args.quick else NUM_FAULTS)
     is_short = num_faults < NUM_FAULTS
     num_lone, calm_s = (QUICK_LONE_FAULTS, QUICK_CALM_S) if is_short else (NUM_LONE_FAULTS, CALM_S)
@@ -182,10 +201,11 @@ def run(args: argparse.Namespace) -> int:
             go_through(site, requests, num_at_a_time, calm_s, schedule, lambda: progress.advance(bar))
             for num_at_a_time, schedule in schedules.items()
         ]
+        zombie_codes = site.ends_of_zombies()
         leaks = find_leaks(site)
         unknown, num_entries = find_unknown(site), site.redis.num_entries()
     crowd, alone = phases
-    report = make_report(crowd, alone, truth, site.drains, leaks) | {
+    report = make_report(crowd, alone, truth, site.drains, zombie_codes, leaks) | {
         "replicas_unknown": unknown,
         "redis_entries": num_entries,
         "machines": machines.kind,
@@ -218,7 +238,7 @@ def go_through(
     havoc = Havoc(site)
     begun_s = time.monotonic()
     calm = Stretch(begun_s + BEGIN_S, begun_s + BEGIN_S + calm_s)
-    with Askers(site.gateway, requests, num_at_a_time) as askers:
+    with Askers([one.address for one in site.gateways], requests, num_at_a_time) as askers:
         time.sleep(calm.end_s - begun_s)  # what is measured, not waited for
         havoc.wreak(schedule, on_fault)
         await_entries(site)
@@ -251,6 +271,8 @@ def make_requests(gateway: str, seed: int) -> list[pb.GenerateRequest]:
 
 def find_leaks(site: Site) -> dict[str, int]:
     """Sessions and KV blocks still held once every request has ended, by process; after FREE_TIMEOUT_S at most."""
+    for gateway in site.gateways:
+        gateway.await_ready()
     for replica in site.replicas():
         site.await_serving(replica)
     deadline = time.monotonic() + FREE_TIMEOUT_S
@@ -274,8 +296,9 @@ def _held(site: Site) -> dict[str, int]:
 
 def live_counts(site: Site) -> Iterator[tuple[str, identity_pb2.LiveCounts]]:
     """What each process holds."""
-    with Connection(site.gateway) as gateway:
-        yield "gateway", gateway.model_info().live
+    for process in site.gateways:
+        with Connection(process.address) as gateway:
+            yield process.name, gateway.model_info().live
     for replica in site.verifiers:
         with Connection(replica.endpoint) as verifier:
             yield replica.name, verifier.verifier_info().live

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 from outrider_bench.chaos.phase import Phase
 from outrider_bench.chaos.schedule import Kind
 from outrider_bench.chaos.site import Drain
@@ -14,10 +15,15 @@ CALM_QUANTILE = 0.99
 
 
 def make_report(
-    crowd: Phase, alone: Phase, truth: Sequence[tuple[int, ...]], drains: Sequence[Drain], leaks: Mapping[str, int]
+    crowd: Phase,
+    alone: Phase,
+    truth: Sequence[tuple[int, ...]],
+    drains: Sequence[Drain],
+    zombie_codes: Sequence[int],
+    leaks: Mapping[str, int],
 ) -> dict[str, object]:
     """crowd: the schedule of all kinds under many requests. alone: some kinds again, under one request at a time. Stalls are those of the
-    crowd where nothing else is said."""
+    crowd where nothing else is said. zombie_codes: exit codes of processes whose name another had when they woke up."""
     phases = (crowd, alone)
     longest = {kind: _ms(gap_s) for kind, gap_s in crowd.longest.items()}
     calm_gaps = crowd.calm_gaps
@@ -28,6 +34,7 @@ def make_report(
         "leaks": sum(leaks.values()),
         "stall_drafter_ms": longest.get(Kind.KILL_DRAFTER, 0),
         "stall_verifier_ms": longest.get(Kind.KILL_VERIFIER, 0),
+        "stall_gateway_ms": longest.get(Kind.KILL_GATEWAY, 0),
         "stall_without_fault_ms": longest.get(None, 0),
         "stall_calm_ms": _ms(calm_gaps[-1].length_s),
         "stall_calm_p99_ms": _ms(calm_gaps[int(CALM_QUANTILE * (len(calm_gaps) - 1))].length_s),
@@ -35,9 +42,13 @@ def make_report(
         **stall_numbers(crowd),
         "alone": {"faults": alone.counts.total(), "requests": _num_requests(alone), **stall_numbers(alone)},
         "drains_unclean": sum(drain.code != 0 for drain in drains),
+        "zombies": len(zombie_codes),
+        "zombies_unaware": sum(code != SUPERSEDED_EXIT_CODE for code in zombie_codes),
         "longest_drain_ms": _ms(max((drain.took_s for drain in drains), default=0.0)),
         "accepted_tokens": sum(phase.harvest.num_accepted for phase in phases),
         "failovers": sum(phase.harvest.num_failovers for phase in phases),
+        "resumes": sum(phase.harvest.num_resumes for phase in phases),
+        "answers_inexact": sum(phase.harvest.num_inexact for phase in phases),
         "requests": sum(map(_num_requests, phases)),
         "counts": {str(kind): num for kind, num in crowd.counts.items()},
         "leaked": dict(leaks),

@@ -11,11 +11,15 @@ LEAST_GAP_S, MOST_GAP_S = 0.6, 1.4  # between two faults
 
 class Kind(StrEnum):
     """What is done. A stopped process is a zombie: it is continued after a while, long after others took over. A drained one is told to end
-    by SIGTERM, as in a rolling upgrade, and replaced after a while. Whatever runs on a machine that is unplugged is out of reach."""
+    by SIGTERM, as in a rolling upgrade, and replaced after a while. A replaced one is stopped, too, but another takes its name at once, as
+    when a supervisor gave it up: when it is continued it must find that out and end. Whatever runs on a machine that is unplugged is out of
+    reach. A killed gateway is started anew after a while; its clients ask another one for the rest."""
 
+    KILL_GATEWAY = "kill gateway"
     UNPLUG_MACHINE = "unplug machine"
     KILL_VERIFIER = "kill verifier"
     STOP_VERIFIER = "stop verifier"
+    REPLACE_VERIFIER = "replace stopped verifier"
     CUT_VERIFIER = "cut gateway from verifier"
     DRAIN_VERIFIER = "drain verifier"
     KILL_DRAFTER = "kill drafter"
@@ -31,12 +35,14 @@ class Kind(StrEnum):
 
 # Of a hundred faults.
 SHARES = {
-    Kind.UNPLUG_MACHINE: 6,
+    Kind.KILL_GATEWAY: 4,
+    Kind.UNPLUG_MACHINE: 5,
     Kind.KILL_VERIFIER: 30,
     Kind.STOP_VERIFIER: 5,
+    Kind.REPLACE_VERIFIER: 4,
     Kind.CUT_VERIFIER: 5,
-    Kind.DRAIN_VERIFIER: 8,
-    Kind.KILL_DRAFTER: 15,
+    Kind.DRAIN_VERIFIER: 7,
+    Kind.KILL_DRAFTER: 9,
     Kind.STOP_DRAFTER: 5,
     Kind.CUT_DRAFTER: 4,
     Kind.SLOW_DRAFTER: 5,
@@ -46,10 +52,13 @@ SHARES = {
     Kind.KILL_REDIS: 2,
     Kind.STOP_REDIS: 2,
 }
-OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.CUT_VERIFIER, Kind.DRAIN_VERIFIER})
-HITS_VERIFIERS = OF_VERIFIERS | {Kind.UNPLUG_MACHINE}
+OF_VERIFIERS = frozenset({Kind.KILL_VERIFIER, Kind.STOP_VERIFIER, Kind.REPLACE_VERIFIER, Kind.CUT_VERIFIER, Kind.DRAIN_VERIFIER})
+GRAVE = OF_VERIFIERS | {Kind.UNPLUG_MACHINE, Kind.KILL_GATEWAY}  # answers stand still until somebody else goes on with them
 MOMENTARY = frozenset({Kind.KILL_VERIFIER, Kind.KILL_DRAFTER})  # another takes its place at once
-LASTS_S = (2.0, 4.0)  # how long a stop, a cut or slowness lasts, and until a drained replica, a killed coordinator or Redis is replaced
+LASTS_S = (
+    2.0,
+    4.0,
+)  # how long a stop, a cut or slowness lasts, and until a drained replica, a killed gateway, coordinator or Redis is replaced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Three machines: three verifiers, two drafters, two coordinators, the links to all of them, one gateway, and a Redis.
+"""Three machines: three verifiers, two drafters, two coordinators, the links to all of them, two gateways, and a Redis.
 
 Knows who is where, how each is started again at its own address, and how a fault is carried out and ended. Replicas announce the near ends
-of their links to both coordinators, and the gateway knows of them from there only. Machines are network namespaces, whose cables can be
+of their links to both coordinators, and the gateways know of them from there only. Machines are network namespaces, whose cables can be
 pulled, or loopback addresses, of which only the links can be cut. Must not know requests, nor when a fault is due.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from outrider.cli.connection import Connection
 from outrider.errors import OutriderError, Unavailable
-from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider_bench.chaos.coordinator import Coordinator
+from outrider_bench.chaos.gateway_process import GatewayProcess
 from outrider_bench.chaos.nursery import Nursery
 from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.chaos.wire import Wire, Wires
@@ -28,12 +28,12 @@ from outrider_bench.machines_wish import Machines
 from outrider_bench.switched_machines import SwitchedMachines
 
 NUM_MACHINES = 3
-GATEWAY_MACHINE = 0
+GATEWAY_MACHINES = (0, 0)
 VERIFIER_MACHINES = (1, 2, 0)  # the last one beside the gateway is the warm spare: it takes part like the others
 DRAFTER_MACHINES = (1, 2)
 COORDINATOR_MACHINES = (1, 2)
 REDIS_MACHINE = 2
-UNPLUGGABLE = (1, 2)  # clients have no other gateway
+UNPLUGGABLE = (1, 2)  # clients have no gateway elsewhere
 COMMON = ("--threads", "1", "--numerics", "invariant", "--kv-mib", "64")
 # What is slow must not keep a verifier from serving.
 VERIFIER_OPTIONS = (*COMMON, "--pacing", "serial", "--wait-drafters-s", "2", "--max-sessions", "64")
@@ -45,7 +45,8 @@ POLL_S = 0.05
 @dataclass
 class Replica:
     """A process that can be hurt, on its machine. hurt: what it suffers from at present beside being dead; incarnations: how often it was
-    started. drained_s: when it was last told to drain. wire: the link that others reach it by; None: they reach it directly."""
+    started. drained_s: when it was last told to drain. wire: the link that others reach it by; None: they reach it directly. own_options:
+    of options, those that say neither where it is nor who it is."""
 
     name: str
     endpoint: str
@@ -57,6 +58,7 @@ class Replica:
     incarnations: int = 0
     drained_s: float = 0.0
     hurt: set[str] = field(default_factory=set)
+    own_options: tuple[str, ...] = ()
 
     @property
     def link(self) -> Wire:
@@ -84,9 +86,18 @@ class Drain:
     took_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Zombie:
+    """A stopped process whose name another has."""
+
+    name: str
+    pid: int
+    nursery: Nursery
+
+
 class Site:
     """Everything that runs, on NUM_MACHINES machines. Use as a context manager: entering it starts all, leaving it ends all. drains: those
-    that are over."""
+    that are over. zombies: processes that were replaced while they were stopped, with or without their end."""
 
     def __init__(self, target: str, draft: str, folder: Path, machines: Machines) -> None:
         self._folder = folder
@@ -96,9 +107,10 @@ class Site:
         self.verifiers: list[Replica] = []
         self.drafters: list[Replica] = []
         self.coordinators: list[Coordinator] = []
+        self.gateways: list[GatewayProcess] = []
         self.drains: list[Drain] = []
+        self.zombies: list[Zombie] = []
         self.redis = RedisServer(machines.machines[REDIS_MACHINE].free_address(), folder)
-        self.gateway = ""
         self._wires = Wires()
         self._unplugged: set[int] = set()
         self._lock = threading.Lock()
@@ -123,20 +135,17 @@ class Site:
             coordinator.await_ready()
         for replica in (*self.drafters, *self.verifiers):
             self.give_birth(replica)
-        self._start_gateway()
+        self.gateways = [self._gateway(number, machine) for number, machine in enumerate(GATEWAY_MACHINES)]
+        self.start_gateways()
+        for gateway in self.gateways:
+            gateway.await_ready()
         for replica in self.replicas():
             self.await_serving(replica)
 
-    def _start_gateway(self) -> None:
-        """It reaches coordinators by links, as it does verifiers."""
-        machine = self._machines.machines[GATEWAY_MACHINE]
-        self.gateway = machine.free_address()
-        coordinators = [option for coordinator in self.coordinators for option in ("--coordinator", coordinator.wire.listen)]
-        command = ("-m", "outrider.gateway", "--listen", self.gateway, "--model-dir", self._models[0], *coordinators)
-        with machine.inside():
-            gateway = ServiceProcess(ServiceCommand("gateway", command), self._folder / "gateway.log")
-        self._stack.callback(gateway.stop, 10.0)
-        gateway.wait_ready(time.monotonic() + START_TIMEOUT_S)
+    @property
+    def gateway(self) -> str:
+        """The first one's address, for what any will do."""
+        return self.gateways[0].address
 
     def replicas(self) -> Iterator[Replica]:
         """Everybody who can be hurt."""
@@ -178,6 +187,30 @@ class Site:
         replica.hurt.discard("stopped")
         if not replica.nursery.is_over(replica.pid):
             os.kill(replica.pid, signal.SIGCONT)
+
+    def supersede(self, replica: Replica) -> Zombie:
+        """SIGSTOP, and another in its place at once, at another address, for the stopped process has the old one. Returns what is left of
+        the former, to be woken in the end."""
+        zombie = Zombie(replica.name, replica.pid, replica.nursery)
+        os.kill(replica.pid, signal.SIGSTOP)
+        self.zombies.append(zombie)
+        self._place(replica)
+        self.give_birth(replica)
+        return zombie
+
+    def wake(self, zombie: Zombie) -> None:
+        """SIGCONT: it is to find out by itself that its name is another's."""
+        if not zombie.nursery.is_over(zombie.pid):
+            os.kill(zombie.pid, signal.SIGCONT)
+
+    def ends_of_zombies(self) -> list[int]:
+        """The exit code of each, once all are over. Raises Unavailable when one lives on."""
+        return [zombie.nursery.wait_ended(zombie.pid).code for zombie in self.zombies]
+
+    def start_gateways(self) -> None:
+        """Those that do not run, at their addresses."""
+        for gateway in self.gateways:
+            gateway.start()
 
     def cut(self, replica: Replica) -> None:
         """Its link is silent. Its heartbeats take another way, so that coordinators still send requests there."""
@@ -268,6 +301,15 @@ class Site:
 
     # --- building ---------------------------------------------------------------------------------------------------------
 
+    def _gateway(self, number: int, machine: int) -> GatewayProcess:
+        """It reaches coordinators by links, as it does verifiers."""
+        place = self._machines.machines[machine]
+        coordinators = [option for coordinator in self.coordinators for option in ("--coordinator", coordinator.wire.listen)]
+        options = ("--model-dir", self._models[0], *coordinators)
+        gateway = GatewayProcess(f"gateway{number}", place, place.free_address(), options, self._folder)
+        self._stack.callback(gateway.stop)
+        return gateway
+
     def _coordinator(self, number: int, machine: int) -> Coordinator:
         place = self._machines.machines[machine]
         address = place.free_address()
@@ -288,12 +330,16 @@ class Site:
         return self._replica(f"verifier{number}", machine, nursery, "--verifier-id", f"verifier{number}", *drafters)
 
     def _replica(self, name: str, machine: int, nursery: Nursery, *options: str) -> Replica:
-        """The near end of its link is what others know it by."""
-        place = self._machines.machines[machine]
-        endpoint = place.free_address()
-        wire = self._link_to(place, endpoint)
-        membership = (*self._coordinator_options(), "--replica-id", name, "--advertise", wire.listen)
-        return Replica(name, endpoint, ("--listen", endpoint, *membership, *options), nursery, place, wire)
+        replica = Replica(name, "", (), nursery, self._machines.machines[machine], own_options=options)
+        self._place(replica)
+        return replica
+
+    def _place(self, replica: Replica) -> None:
+        """Give it an address, and a link whose near end is what others know it by."""
+        replica.endpoint = replica.machine.free_address()
+        replica.wire = self._link_to(replica.machine, replica.endpoint)
+        membership = (*self._coordinator_options(), "--replica-id", replica.name, "--advertise", replica.wire.listen)
+        replica.options = ("--listen", replica.endpoint, *membership, *replica.own_options)
 
     def _link_to(self, machine: Machine, address: str) -> Wire:
         return self._wires.add(machine, machine.free_address(), address)
@@ -310,6 +356,8 @@ class Site:
         for replica in self.replicas():
             if replica.pid:
                 self.go_on(replica)
+        for zombie in self.zombies:
+            self.wake(zombie)
         self._stack.close()
 
 

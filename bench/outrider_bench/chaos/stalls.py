@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from outrider_bench.chaos.schedule import HITS_VERIFIERS, Kind
+from outrider_bench.chaos.schedule import GRAVE, Kind
 
 JUST_BEFORE_S = 0.25  # a gap that begins so soon after a fault is of its making: a delta was on its way
 
@@ -93,7 +93,7 @@ def longest_by_kind(gaps: Iterable[Gap], struck: Sequence[Struck]) -> Mapping[Ki
 
 def _gravest(gap: Gap, struck: Sequence[Struck]) -> Kind | None:
     met = [fault.kind for fault in struck if _meets(gap, fault)]
-    return min(met, key=lambda kind: (kind not in HITS_VERIFIERS, list(Kind).index(kind)), default=None)
+    return min(met, key=lambda kind: (kind not in GRAVE, list(Kind).index(kind)), default=None)
 
 
 def _meets(gap: Gap, fault: Struck) -> bool:

@@ -30,6 +30,7 @@ MAX_DRAFT_LEN = 64
 MAX_TREE_WIDTH = 8
 MAX_MESSAGES = 1024
 MAX_CACHE_SALT_LEN = 128
+MAX_RESUME_FINGERPRINTS = 16
 ROLES = ("system", "user", "assistant")
 
 
@@ -60,6 +61,8 @@ def check_request(message: pb.GenerateRequest, served: ServedModel, limits: Gate
         adapter=message.adapter,
         resume_ids=_resume_ids(message, served, limits, num_samples, acceptance),
         cache_salt=bounds.name("cache_salt", message.cache_salt, MAX_CACHE_SALT_LEN),
+        resume_fingerprints=_resume_fingerprints(message),
+        takes_over=message.takes_over or bool(message.resume_token_ids),
     )
 
 
@@ -181,7 +184,19 @@ def _resume_ids(
     if len(message.resume_token_ids) > most:
         raise DoesNotFit("resume_token_ids", f"has {len(message.resume_token_ids)} ids, at most {most} here")
     if num_samples != 1:
-        raise InvalidRequest("resume_token_ids", f"resumes one sample, but n is {num_samples}")
+        # Each sample would need ids, an end and numerics of its own; and without, nothing is lost but time: a seed fixes all of them.
+        problem = f"resumes one sample, but n is {num_samples}; ask for all of them again with the same seed, which gives the same tokens"
+        raise InvalidRequest("resume_token_ids", problem)
     if acceptance != COUPLED:
         raise UnsupportedParameter("resume_token_ids", f"needs coupled acceptance: {acceptance} does not promise the same tokens")
     return tuple(token_ids("resume_token_ids", message.resume_token_ids, served.identity.vocab_size).tolist())
+
+
+def _resume_fingerprints(message: pb.GenerateRequest) -> frozenset[str]:
+    """Whatever they are: a fingerprint that nobody has here is merely not the one that goes on."""
+    bounded("len(resume_fingerprints)", len(message.resume_fingerprints), 0, MAX_RESUME_FINGERPRINTS)
+    for index, fingerprint in enumerate(message.resume_fingerprints):
+        if not fingerprint:
+            raise InvalidRequest(f"resume_fingerprints[{index}]", "is empty")
+        bounds.name(f"resume_fingerprints[{index}]", fingerprint)
+    return frozenset(message.resume_fingerprints)

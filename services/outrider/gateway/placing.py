@@ -101,6 +101,7 @@ class Placing:
         self._coordinators = coordinators
         self._pool = pool
         self._word = secrets.token_hex(WORD_BYTES)
+        self._serials = itertools.count()
         self._self_drafting: frozenset[str] = frozenset()
         self._paired: dict[str, tuple[str, ...]] = {}
 
@@ -117,7 +118,8 @@ class Placing:
             yield PlacedRequest(request)
             return
         wish = wish_of(request, self._pool.identity.fingerprint)
-        wish = replace(wish, request_id=f"{self._word}/{wish.request_id}")  # other gateways may have the same
+        # Other gateways may have the same id, and so may a request of ours that this one takes over: giving its place up must not be ours.
+        wish = replace(wish, request_id=f"{self._word}/{next(self._serials)}/{wish.request_id}")
         placed = await self._ask(coordinators, wish, metadata)
         numbers = itertools.count(1)
 

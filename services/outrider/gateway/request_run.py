@@ -72,7 +72,7 @@ class RequestRun:
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         openings = Openings(pool, deadline_s, metadata, self._request.checked.draft, self._elsewhere)
         streams, identity = await self._open(openings)
-        exact = self._request.exact(identity.numerics)
+        exact = self._request.exact(identity)
         samples = [
             SampleRun(index, self._request, stream, answer, self._arrived_s, self._failover_of(index, openings, identity), exact=exact)
             for index, (stream, answer) in enumerate(zip(streams, answers, strict=True))
@@ -110,9 +110,7 @@ class RequestRun:
         soonest_s = math.inf
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
-        candidates = await pool.candidates(self._request.route.verifiers)
-        identity = pool.identity  # its fingerprint is that of all candidates
-        for verifier in candidates:
+        for verifier, identity in await self._candidates(pool):
             try:
                 streams = await self._open_at(verifier, openings.remaining_s, openings.metadata)
                 check_fingerprint(streams, identity.fingerprint)
@@ -125,6 +123,16 @@ class RequestRun:
         if isinstance(refusal, Overloaded) and soonest_s < math.inf:
             refusal.retry_after_s = soonest_s
         raise refusal
+
+    async def _candidates(self, pool: VerifierPool) -> list[tuple[Verifier, ModelIdentity]]:
+        """In the order in which they are asked, and who each is. Who has the numerics of a resumed beginning comes first, reserve or no:
+        only there is the answer one sequence."""
+        candidates = await pool.candidates(self._request.route.verifiers)
+        served = [(verifier, pool.identity) for verifier in candidates]  # its fingerprint is that of all candidates
+        beginning = self._request.beginning_fingerprint
+        if beginning in ("", pool.identity.fingerprint):
+            return served
+        return [(one, one.identity) for one in pool.of_fingerprint(beginning) if one.identity] + served
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
         starts = [self._start_at(verifier, start) for start in self._starts]
@@ -178,7 +186,7 @@ class RequestRun:
             stop_string=grown.stop_string,
             usage=total,
             total_us=max(1, round((time.monotonic() - self._arrived_s) * 1e6)),
-            exact=self._request.exact(identity.numerics),
+            exact=self._request.exact(identity),
         )
         await emit(pb.GenerateResponse(started=self._started(identity)))
         await emit(pb.GenerateResponse(finished=finished))
@@ -191,7 +199,7 @@ class RequestRun:
             seed=self._request.seed,
             num_prompt_tokens=len(self._request.prompt_ids),
             fingerprint=identity.fingerprint,
-            exact=self._request.exact(identity.numerics),
+            exact=self._request.exact(identity),
         )
 
 

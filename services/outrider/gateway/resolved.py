@@ -15,7 +15,7 @@ from outrider.gateway.route import ANYWHERE, Route
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.rpc.convert import token_ids
 from outrider.rpc.convert.sampling import COUPLED
-from outrider.types.identity import Numerics
+from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.sampling import SamplingParams
 from outrider.v1 import generation_pb2 as pb
 
@@ -23,7 +23,8 @@ from outrider.v1 import generation_pb2 as pb
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
     """The sound fields. seed, max_tokens: None where the client left the choice to us. stop_token_ids: the model's end tokens
-    included unless ignored. draft: the client's wishes as the verifier gets them."""
+    included unless ignored. draft: the client's wishes as the verifier gets them. resume_fingerprints: who made resume_ids, empty: unknown.
+    takes_over: of a live request of its id."""
 
     request_id: str
     sampling: SamplingParams
@@ -38,6 +39,8 @@ class CheckedRequest:
     adapter: str
     resume_ids: tuple[int, ...]
     cache_salt: str = ""
+    resume_fingerprints: frozenset[str] = frozenset()
+    takes_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,22 @@ class ResolvedRequest:
     max_tokens: int
     route: Route = ANYWHERE
 
-    def exact(self, numerics: Numerics) -> bool:
-        """Whether a verifier of these numerics answers exactly the target's text for this seed.
+    @property
+    def beginning_fingerprint(self) -> str:
+        """Of whoever made all of the resumed tokens; empty where there are none, several made them, or it is unknown."""
+        made_by = self.checked.resume_fingerprints
+        return next(iter(made_by)) if self.checked.resume_ids and len(made_by) == 1 else ""
+
+    def exact(self, verifier: ModelIdentity) -> bool:
+        """Whether the whole answer, with a verifier of this identity, is exactly the target's text for this seed.
 
         Otherwise the answer is some sample of the target's distribution: which one depends on the drafts that arrived (rejection),
-        or on what shared the batches (fast: a near tie may flip).
+        or on what shared the batches (fast: a near tie may flip). Resumed tokens that another fingerprint made may be another sequence's
+        beginning. So may those of which nobody says who made them: `exact` is a promise, and is not given on a guess.
         """
-        return self.checked.acceptance == COUPLED and numerics is Numerics.INVARIANT
+        if self.checked.acceptance != COUPLED or verifier.numerics is not Numerics.INVARIANT:
+            return False
+        return not self.checked.resume_ids or self.checked.resume_fingerprints == {verifier.fingerprint}
 
 
 def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: ModelTokenizer) -> list[int]:

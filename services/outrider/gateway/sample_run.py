@@ -94,6 +94,7 @@ class SampleRun:
         self._arrived_s = arrived_s
         self._failover = failover
         self._exact = exact
+        self._fingerprint = stream.started.fingerprint  # as the client was told last
         self._first_token_us = 0
         self._token_ids: list[int] = []
         self._origins: list[int] = []
@@ -169,7 +170,13 @@ class SampleRun:
             token_ids=committed.token_ids[taken],
             origins=committed.origins[taken],
             logprobs=committed.logprobs[taken],
+            fingerprint=self._changed_fingerprint(),
         )
+
+    def _changed_fingerprint(self) -> str:
+        """That of the present stream if the client does not know it yet; a client that resumes hands all of them back."""
+        told, self._fingerprint = self._fingerprint, self._stream.started.fingerprint
+        return "" if self._fingerprint == told else self._fingerprint
 
     def _elapsed_us(self) -> int:
         return max(1, round((time.monotonic() - self._arrived_s) * 1e6))

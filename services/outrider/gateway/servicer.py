@@ -159,7 +159,7 @@ class GenerationServicer(GenerationServiceServicer):
     async def _answer(self, message: pb.GenerateRequest, arrived_s: float, context: Context, emit: Emit) -> None:
         served = ServedModel(self._model_name, self._pool.identity)
         checked = check_request(message, served, self._limits)
-        async with self._live.admit(message.request_id, checked.num_samples) as request_id:
+        async with self._live.admit(message.request_id, checked.num_samples, takes_over=checked.takes_over) as request_id:
             ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             metadata = propagated_metadata(context)

@@ -62,3 +62,18 @@ async def wait_ready(channel: grpc.aio.Channel, address: str, timeout_s: float =
             await channel.channel_ready()
     except TimeoutError:
         raise Unavailable(f"{address} did not answer within {timeout_s:g} s") from None
+
+
+async def wait_connected(channel: grpc.aio.Channel, address: str, timeout_s: float) -> None:
+    """As wait_ready, for a caller that has somebody else to ask: raises Unavailable as soon as nobody listens at the address, not only when
+    nobody does within timeout_s."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            state = channel.get_state(try_to_connect=True)
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    raise Unavailable(f"nobody answers at {address}")
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        raise Unavailable(f"{address} did not answer within {timeout_s:g} s") from None

@@ -44,6 +44,15 @@ class DrafterLost:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterGivenUp:
+    """The service wants no more guesses of this drafter for this session: they were hardly ever right. reason is a sentence."""
+
+    drafter: str
+    reason: str
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterFrameArrived:
     """An untrusted frame from a drafter of this session."""
 
@@ -101,6 +110,7 @@ class CancelRequested:
 VerifierEvent = (
     DrafterJoined
     | DrafterLost
+    | DrafterGivenUp
     | DrafterFrameArrived
     | DrafterFrameMalformed
     | RoundPlanned

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection
 
 from outrider.errors import ProtocolViolation
 from outrider.session.drafter_link import MAX_UNTOLD_TOKENS, DrafterLink, LinkState, TailFate
+from outrider.session.drafter_loss import DrafterLossCause
 from outrider.session.drafter_tally import DrafterTally
 from outrider.session.events import (
     DrafterFrameArrived,
     DrafterFrameMalformed,
+    DrafterGivenUp,
     DrafterJoined,
     DrafterLost,
     SendToDrafter,
@@ -149,7 +151,7 @@ class SessionDrafters:
         for link in self._links.values():
             if link.miss_deadline(self._prefix):
                 self._statistics.num_missed_deadlines += 1
-                self._statistics.num_drafter_losses += link.is_stalled  # given up until it does better
+                self._count_loss(DrafterLossCause.LATE, link.is_stalled)  # given up until it does better
 
     def observe_commit(self, judged_len: int) -> bool:
         """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell, or to open."""
@@ -220,9 +222,21 @@ class SessionDrafters:
         """Forget its guesses; it may join again."""
         link = self._links.get(event.drafter)
         if link is not None and link.state is not LinkState.BANNED:
-            self._statistics.num_drafter_losses += link.is_open
+            self._count_loss(DrafterLossCause.GONE, link.is_open)
             link.close(LinkState.CLOSED)
         return []
+
+    def on_given_up(self, event: DrafterGivenUp) -> list[VerifierEffect]:
+        """It is told, and does not join again."""
+        link = self._links.get(event.drafter)
+        if link is None or link.state is LinkState.BANNED:
+            return []
+        was_open = link.is_open
+        link.close(LinkState.BANNED)
+        if not was_open:
+            return []
+        self._count_loss(DrafterLossCause.ACCEPTANCE)
+        return [SendToDrafter(link.name, Close(self._spec.session, link.incarnation, CloseReason.FINISHED, event.reason))]
 
     def on_frame(self, event: DrafterFrameArrived, *, verifying: bool) -> list[VerifierEffect]:
         """Fence and judge a frame. verifying: a round is in flight."""
@@ -259,7 +273,7 @@ class SessionDrafters:
             case Close(reason=CloseReason.PROTOCOL):
                 return self._reopen(link, now_us)
             case Close() | Refused():
-                self._statistics.num_drafter_losses += isinstance(frame, Close)  # a refusal was never ours to lose
+                self._count_loss(DrafterLossCause.CLOSED, isinstance(frame, Close))  # a refusal was never ours to lose
                 link.close(LinkState.CLOSED)
                 return []
 
@@ -317,6 +331,10 @@ class SessionDrafters:
         if link.hedge_nodes:
             self._statistics.count_hedges(*counts)
 
+    def _count_loss(self, cause: DrafterLossCause, num: int = 1) -> None:
+        if num:
+            self._statistics.drafter_losses[cause] += num
+
     def _reopen(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
         """Start over at the present prefix; a drafter that needs it too often is not worth it."""
         self._statistics.num_reopens += 1
@@ -326,6 +344,6 @@ class SessionDrafters:
         return self._open(link, now_us)
 
     def _ban(self, link: DrafterLink, detail: str) -> list[VerifierEffect]:
-        self._statistics.num_drafter_losses += 1
+        self._count_loss(DrafterLossCause.PROTOCOL)
         link.close(LinkState.BANNED)
         return [SendToDrafter(link.name, Close(self._spec.session, link.incarnation, CloseReason.PROTOCOL, detail))]

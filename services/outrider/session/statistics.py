@@ -6,11 +6,12 @@ interval (already on the verifier's clock) with the intervals in which a round o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.session.acceptance_shift import AcceptanceShift
+from outrider.session.drafter_loss import DrafterLossCause
 from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
 
@@ -89,7 +90,7 @@ class SessionStatistics:
     draft_us: int = 0
     reconcile_us: int = 0
     draft_wait_us: int = 0
-    num_drafter_losses: int = 0
+    drafter_losses: Counter[DrafterLossCause] = field(default_factory=Counter)
     num_cached_prompt: int = 0
     num_looked_up: int = 0
     num_looked_up_accepted: int = 0
@@ -138,12 +139,18 @@ class SessionStatistics:
             draft_wait_us=self.draft_wait_us,
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
+            drafter_losses=tuple(sorted((str(cause), num) for cause, num in self.drafter_losses.items())),
             num_cached_prompt=self.num_cached_prompt,
             num_looked_up=self.num_looked_up,
             num_looked_up_accepted=self.num_looked_up_accepted,
             num_hedge_tests=self.num_hedge_tests,
             num_hedge_hits=self.num_hedge_hits,
         )
+
+    @property
+    def num_drafter_losses(self) -> int:
+        """Of all causes."""
+        return self.drafter_losses.total()
 
     @property
     def overlapped_draft_us(self) -> int:

@@ -15,6 +15,7 @@ from outrider.session.events import (
     CancelRequested,
     DrafterFrameArrived,
     DrafterFrameMalformed,
+    DrafterGivenUp,
     DrafterJoined,
     DrafterLost,
     Emit,
@@ -226,6 +227,8 @@ class VerifierSession:
                 return self._drafters.on_joined(event)
             case DrafterLost():
                 return self._drafters.on_lost(event)
+            case DrafterGivenUp():
+                return self._drafters.on_given_up(event)
             case TokensAppended():
                 return self._on_appended(event)
             case CancelRequested():

@@ -195,7 +195,10 @@ SHARED_NGRAMS_CONNECTED = Metric(
     (Label.SERVICE,),
 )
 NUM_DRAFTER_LOSSES = Metric(
-    "outrider_num_drafter_losses_total", MetricKind.COUNTER, "Times a sample lost a drafter or gave it up.", _SPECULATION
+    "outrider_num_drafter_losses_total",
+    MetricKind.COUNTER,
+    "Times a sample lost a drafter or gave it up, by cause (gone, closed, late, protocol, acceptance).",
+    (*_SPECULATION, Label.CAUSE),
 )
 DRAFT_SECONDS = Metric(
     "outrider_draft_seconds_total", MetricKind.COUNTER, "Time drafters spent for verified samples.", _SPECULATION, "seconds"

@@ -25,7 +25,6 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
         (names.NUM_EMITTED_TOKENS, statistics.num_emitted),
         (names.NUM_LOOKED_UP_TOKENS, statistics.num_looked_up),
         (names.NUM_LOOKED_UP_ACCEPTED_TOKENS, statistics.num_looked_up_accepted),
-        (names.NUM_DRAFTER_LOSSES, statistics.num_drafter_losses),
         (names.VERIFY_SECONDS, statistics.verify_us / US_PER_S),
         (names.DRAFT_SECONDS, statistics.draft_us / US_PER_S),
         (names.OVERLAPPED_DRAFT_SECONDS, statistics.overlapped_draft_us / US_PER_S),
@@ -34,5 +33,7 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
     )
     for metric, amount in counts:
         metrics.add(metric, labels, amount)
+    for cause, num_losses in statistics.drafter_losses:
+        metrics.add(names.NUM_DRAFTER_LOSSES, labels | {Label.CAUSE: cause}, num_losses)
     for position, accepted in enumerate(statistics.accepted_by_depth):
         metrics.add(names.NUM_ACCEPTED_TOKENS_PER_POS, labels | {Label.POSITION: str(position)}, accepted)

@@ -49,8 +49,9 @@ class GenerationRequest:
     """One request. Exactly one of prompt, token_ids and messages is set.
 
     seed: None lets the gateway mint one (returned in Started). acceptance: "coupled" or "rejection". top_logprobs: None means none.
-    resume_token_ids: what this request is already known to have answered with. cache_salt: requests share prompts that were read with
-    those of an equal salt only.
+    resume_token_ids: what this request is already known to have answered with; resume_fingerprints: the numerics that made it, without
+    which the rest is not called exact. takes_over: of a live request with this id. cache_salt: the tenant; requests share prompts that were
+    read with those of an equal salt only.
     """
 
     prompt: str | None = None
@@ -71,6 +72,8 @@ class GenerationRequest:
     adapter: str = ""
     resume_token_ids: tuple[int, ...] = ()
     cache_salt: str = ""
+    resume_fingerprints: tuple[str, ...] = ()
+    takes_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +111,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of one sample and the tokens committed since its last delta; text may lag behind tokens. logprobs: () unless asked for."""
+    """New text of one sample and the tokens committed since its last delta; text may lag behind tokens. logprobs: () unless asked for.
+    fingerprint: "" unless a verifier of other numerics than before committed them."""
 
     index: int
     text: str
     token_ids: tuple[int, ...] = ()
     origins: tuple[TokenOrigin, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

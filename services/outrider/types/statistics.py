@@ -21,6 +21,7 @@ class DraftStatistics:
     round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
     num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
     num_hedge_tests: guesses contradicted while side branches were allowed; num_hedge_hits: of them those that found one.
+    drafter_losses: num_drafter_losses by cause, for the verifier's own metrics; it does not travel.
     """
 
     num_rounds: int = 0
@@ -41,6 +42,7 @@ class DraftStatistics:
     num_looked_up_accepted: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    drafter_losses: tuple[tuple[str, int], ...] = ()
 
     @property
     def mean_emitted_per_round(self) -> float:

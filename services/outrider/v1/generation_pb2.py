@@ -26,17 +26,17 @@ from outrider.v1 import identity_pb2 as outrider_dot_v1_dot_identity__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1coutrider/v1/generation.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x90\x02\n\x0c\x44raftOptions\x12\x10\n\x03off\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07max_len\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x17\n\ntree_width\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x17\n\nstop_below\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x13\n\x06pacing\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x16\n\tno_lookup\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x1b\n\x0esvip_threshold\x18\x07 \x01(\x02H\x06\x88\x01\x01\x42\x06\n\x04_offB\n\n\x08_max_lenB\r\n\x0b_tree_widthB\r\n\x0b_stop_belowB\t\n\x07_pacingB\x0c\n\n_no_lookupB\x11\n\x0f_svip_threshold\"\xce\x04\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x02\x88\x01\x01\x12\x0e\n\x01n\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x19\n\x0ctop_logprobs\x18\x0c \x01(\rH\x04\x88\x01\x01\x12(\n\x05\x64raft\x18\r \x01(\x0b\x32\x19.outrider.v1.DraftOptions\x12+\n\nacceptance\x18\x0e \x01(\x0e\x32\x17.outrider.v1.Acceptance\x12)\n\x04mode\x18\x0f \x01(\x0e\x32\x1b.outrider.v1.GenerationMode\x12\x0f\n\x07\x61\x64\x61pter\x18\x10 \x01(\t\x12\x18\n\x10resume_token_ids\x18\x11 \x03(\r\x12\x12\n\ncache_salt\x18\x12 \x01(\tB\x07\n\x05inputB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x04\n\x02_nB\x0f\n\r_top_logprobs\"y\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\r\n\x05\x65xact\x18\x06 \x01(\x08\"\x8f\x01\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x07origins\x18\x04 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\"O\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x14\n\x0ctotal_tokens\x18\x03 \x01(\r\"\xe3\x03\n\x0f\x44raftStatistics\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x02 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\r\x12\x1e\n\x16mean_emitted_per_round\x18\x04 \x01(\x02\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x05 \x01(\x02\x12\x18\n\x10\x64rafted_by_depth\x18\x06 \x03(\r\x12\x19\n\x11\x61\x63\x63\x65pted_by_depth\x18\x07 \x03(\r\x12\x11\n\tverify_us\x18\x08 \x01(\x04\x12\x10\n\x08\x64raft_us\x18\t \x01(\x04\x12\x1b\n\x13overlapped_draft_us\x18\n \x01(\x04\x12\x14\n\x0creconcile_us\x18\x0b \x01(\x04\x12\x15\n\rdraft_wait_us\x18\x0c \x01(\x04\x12\x0e\n\x06pacing\x18\r \x01(\t\x12\x1a\n\x12num_drafter_losses\x18\x0e \x01(\r\x12 \n\x18num_cached_prompt_tokens\x18\x0f \x01(\r\x12\x15\n\rnum_looked_up\x18\x10 \x01(\r\x12\x1e\n\x16num_looked_up_accepted\x18\x11 \x01(\r\x12\x17\n\x0fnum_hedge_tests\x18\x12 \x01(\r\x12\x16\n\x0enum_hedge_hits\x18\x13 \x01(\r\"\x8d\x02\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x03 \x01(\t\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x30\n\nstatistics\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.DraftStatistics\x12\x1e\n\x16time_to_first_token_us\x18\x06 \x01(\x04\x12\x10\n\x08total_us\x18\x07 \x01(\x04\x12\x15\n\rnum_failovers\x18\x08 \x01(\r\x12\r\n\x05\x65xact\x18\t \x01(\x08\")\n\x04\x44one\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.outrider.v1.Usage\"\xb7\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x12!\n\x04\x64one\x18\x04 \x01(\x0b\x32\x11.outrider.v1.DoneH\x00\x42\x07\n\x05\x65vent\"D\n\x13GenerateOnceRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.outrider.v1.GenerateRequest\"\xb9\x01\n\x06Sample\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x07origins\x18\x04 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\'\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x15.outrider.v1.Finished\"\x86\x01\n\x14GenerateOnceResponse\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.Started\x12$\n\x07samples\x18\x02 \x03(\x0b\x32\x13.outrider.v1.Sample\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.outrider.v1.Usage\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse\"\x15\n\x13GetModelInfoRequest\"\x87\x02\n\x14GetModelInfoResponse\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12,\n\x08\x64rafters\x18\x02 \x03(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\r\x12\x1d\n\x15max_completion_tokens\x18\x04 \x01(\r\x12\x19\n\x11max_live_requests\x18\x05 \x01(\r\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\"U\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x42\x07\n\x05input\":\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x13\n\x0btoken_bytes\x18\x02 \x03(\x0c*\x9f\x02\n\x0eGenerationMode\x12\x1f\n\x1bGENERATION_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18GENERATION_MODE_LOSSLESS\x10\x01\x12\x1d\n\x19GENERATION_MODE_ARBITRAGE\x10\x02\x12\x1b\n\x17GENERATION_MODE_ENTROPY\x10\x03\x12\x1a\n\x16GENERATION_MODE_LEADER\x10\x04\x12\x1a\n\x16GENERATION_MODE_REWARD\x10\x05\x12\x19\n\x15GENERATION_MODE_JUDGE\x10\x06\x12\x1f\n\x1bGENERATION_MODE_TARGET_ONLY\x10\x07\x12\x1e\n\x1aGENERATION_MODE_DRAFT_ONLY\x10\x08*\xa1\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x04\x32\x91\x03\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12S\n\x0cGenerateOnce\x12 .outrider.v1.GenerateOnceRequest\x1a!.outrider.v1.GenerateOnceResponse\x12>\n\x05\x41\x62ort\x12\x19.outrider.v1.AbortRequest\x1a\x1a.outrider.v1.AbortResponse\x12S\n\x0cGetModelInfo\x12 .outrider.v1.GetModelInfoRequest\x1a!.outrider.v1.GetModelInfoResponse\x12G\n\x08Tokenize\x12\x1c.outrider.v1.TokenizeRequest\x1a\x1d.outrider.v1.TokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1coutrider/v1/generation.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x90\x02\n\x0c\x44raftOptions\x12\x10\n\x03off\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07max_len\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x17\n\ntree_width\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x17\n\nstop_below\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x13\n\x06pacing\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x16\n\tno_lookup\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x1b\n\x0esvip_threshold\x18\x07 \x01(\x02H\x06\x88\x01\x01\x42\x06\n\x04_offB\n\n\x08_max_lenB\r\n\x0b_tree_widthB\r\n\x0b_stop_belowB\t\n\x07_pacingB\x0c\n\n_no_lookupB\x11\n\x0f_svip_threshold\"\x93\x05\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x06prompt\x18\x03 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x12-\n\x08sampling\x18\x06 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x02\x88\x01\x01\x12\x0e\n\x01n\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x19\n\x0ctop_logprobs\x18\x0c \x01(\rH\x04\x88\x01\x01\x12(\n\x05\x64raft\x18\r \x01(\x0b\x32\x19.outrider.v1.DraftOptions\x12+\n\nacceptance\x18\x0e \x01(\x0e\x32\x17.outrider.v1.Acceptance\x12)\n\x04mode\x18\x0f \x01(\x0e\x32\x1b.outrider.v1.GenerationMode\x12\x0f\n\x07\x61\x64\x61pter\x18\x10 \x01(\t\x12\x18\n\x10resume_token_ids\x18\x11 \x03(\r\x12\x12\n\ncache_salt\x18\x12 \x01(\t\x12\x1b\n\x13resume_fingerprints\x18\x13 \x03(\t\x12\x17\n\ntakes_over\x18\x14 \x01(\x08H\x05\x88\x01\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x04\n\x02_nB\x0f\n\r_top_logprobsB\r\n\x0b_takes_over\"y\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\r\n\x05\x65xact\x18\x06 \x01(\x08\"\xa4\x01\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x07origins\x18\x04 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\"O\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x14\n\x0ctotal_tokens\x18\x03 \x01(\r\"\xe3\x03\n\x0f\x44raftStatistics\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x13\n\x0bnum_drafted\x18\x02 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\r\x12\x1e\n\x16mean_emitted_per_round\x18\x04 \x01(\x02\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x05 \x01(\x02\x12\x18\n\x10\x64rafted_by_depth\x18\x06 \x03(\r\x12\x19\n\x11\x61\x63\x63\x65pted_by_depth\x18\x07 \x03(\r\x12\x11\n\tverify_us\x18\x08 \x01(\x04\x12\x10\n\x08\x64raft_us\x18\t \x01(\x04\x12\x1b\n\x13overlapped_draft_us\x18\n \x01(\x04\x12\x14\n\x0creconcile_us\x18\x0b \x01(\x04\x12\x15\n\rdraft_wait_us\x18\x0c \x01(\x04\x12\x0e\n\x06pacing\x18\r \x01(\t\x12\x1a\n\x12num_drafter_losses\x18\x0e \x01(\r\x12 \n\x18num_cached_prompt_tokens\x18\x0f \x01(\r\x12\x15\n\rnum_looked_up\x18\x10 \x01(\r\x12\x1e\n\x16num_looked_up_accepted\x18\x11 \x01(\r\x12\x17\n\x0fnum_hedge_tests\x18\x12 \x01(\r\x12\x16\n\x0enum_hedge_hits\x18\x13 \x01(\r\"\x8d\x02\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x03 \x01(\t\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x30\n\nstatistics\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.DraftStatistics\x12\x1e\n\x16time_to_first_token_us\x18\x06 \x01(\x04\x12\x10\n\x08total_us\x18\x07 \x01(\x04\x12\x15\n\rnum_failovers\x18\x08 \x01(\r\x12\r\n\x05\x65xact\x18\t \x01(\x08\")\n\x04\x44one\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.outrider.v1.Usage\"\xb7\x01\n\x10GenerateResponse\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.StartedH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.outrider.v1.DeltaH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.outrider.v1.FinishedH\x00\x12!\n\x04\x64one\x18\x04 \x01(\x0b\x32\x11.outrider.v1.DoneH\x00\x42\x07\n\x05\x65vent\"D\n\x13GenerateOnceRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.outrider.v1.GenerateRequest\"\xb9\x01\n\x06Sample\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x07origins\x18\x04 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x05 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\'\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x15.outrider.v1.Finished\"\x86\x01\n\x14GenerateOnceResponse\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.outrider.v1.Started\x12$\n\x07samples\x18\x02 \x03(\x0b\x32\x13.outrider.v1.Sample\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.outrider.v1.Usage\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse\"\x15\n\x13GetModelInfoRequest\"\x87\x02\n\x14GetModelInfoResponse\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12,\n\x08\x64rafters\x18\x02 \x03(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x19\n\x11max_prompt_tokens\x18\x03 \x01(\r\x12\x1d\n\x15max_completion_tokens\x18\x04 \x01(\r\x12\x19\n\x11max_live_requests\x18\x05 \x01(\r\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\"U\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x42\x07\n\x05input\":\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x13\n\x0btoken_bytes\x18\x02 \x03(\x0c*\x9f\x02\n\x0eGenerationMode\x12\x1f\n\x1bGENERATION_MODE_UNSPECIFIED\x10\x00\x12\x1c\n\x18GENERATION_MODE_LOSSLESS\x10\x01\x12\x1d\n\x19GENERATION_MODE_ARBITRAGE\x10\x02\x12\x1b\n\x17GENERATION_MODE_ENTROPY\x10\x03\x12\x1a\n\x16GENERATION_MODE_LEADER\x10\x04\x12\x1a\n\x16GENERATION_MODE_REWARD\x10\x05\x12\x19\n\x15GENERATION_MODE_JUDGE\x10\x06\x12\x1f\n\x1bGENERATION_MODE_TARGET_ONLY\x10\x07\x12\x1e\n\x1aGENERATION_MODE_DRAFT_ONLY\x10\x08*\xa1\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x01\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x04\x32\x91\x03\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12S\n\x0cGenerateOnce\x12 .outrider.v1.GenerateOnceRequest\x1a!.outrider.v1.GenerateOnceResponse\x12>\n\x05\x41\x62ort\x12\x19.outrider.v1.AbortRequest\x1a\x1a.outrider.v1.AbortResponse\x12S\n\x0cGetModelInfo\x12 .outrider.v1.GetModelInfoRequest\x1a!.outrider.v1.GetModelInfoResponse\x12G\n\x08Tokenize\x12\x1c.outrider.v1.TokenizeRequest\x1a\x1d.outrider.v1.TokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GENERATIONMODE']._serialized_start=3322
-  _globals['_GENERATIONMODE']._serialized_end=3609
-  _globals['_FINISHREASON']._serialized_start=3612
-  _globals['_FINISHREASON']._serialized_end=3773
+  _globals['_GENERATIONMODE']._serialized_start=3412
+  _globals['_GENERATIONMODE']._serialized_end=3699
+  _globals['_FINISHREASON']._serialized_start=3702
+  _globals['_FINISHREASON']._serialized_end=3863
   _globals['_CHATMESSAGE']._serialized_start=101
   _globals['_CHATMESSAGE']._serialized_end=145
   _globals['_CHATMESSAGES']._serialized_start=147
@@ -46,39 +46,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTOPTIONS']._serialized_start=233
   _globals['_DRAFTOPTIONS']._serialized_end=505
   _globals['_GENERATEREQUEST']._serialized_start=508
-  _globals['_GENERATEREQUEST']._serialized_end=1098
-  _globals['_STARTED']._serialized_start=1100
-  _globals['_STARTED']._serialized_end=1221
-  _globals['_DELTA']._serialized_start=1224
-  _globals['_DELTA']._serialized_end=1367
-  _globals['_USAGE']._serialized_start=1369
-  _globals['_USAGE']._serialized_end=1448
-  _globals['_DRAFTSTATISTICS']._serialized_start=1451
-  _globals['_DRAFTSTATISTICS']._serialized_end=1934
-  _globals['_FINISHED']._serialized_start=1937
-  _globals['_FINISHED']._serialized_end=2206
-  _globals['_DONE']._serialized_start=2208
-  _globals['_DONE']._serialized_end=2249
-  _globals['_GENERATERESPONSE']._serialized_start=2252
-  _globals['_GENERATERESPONSE']._serialized_end=2435
-  _globals['_GENERATEONCEREQUEST']._serialized_start=2437
-  _globals['_GENERATEONCEREQUEST']._serialized_end=2505
-  _globals['_SAMPLE']._serialized_start=2508
-  _globals['_SAMPLE']._serialized_end=2693
-  _globals['_GENERATEONCERESPONSE']._serialized_start=2696
-  _globals['_GENERATEONCERESPONSE']._serialized_end=2830
-  _globals['_ABORTREQUEST']._serialized_start=2832
-  _globals['_ABORTREQUEST']._serialized_end=2866
-  _globals['_ABORTRESPONSE']._serialized_start=2868
-  _globals['_ABORTRESPONSE']._serialized_end=2883
-  _globals['_GETMODELINFOREQUEST']._serialized_start=2885
-  _globals['_GETMODELINFOREQUEST']._serialized_end=2906
-  _globals['_GETMODELINFORESPONSE']._serialized_start=2909
-  _globals['_GETMODELINFORESPONSE']._serialized_end=3172
-  _globals['_TOKENIZEREQUEST']._serialized_start=3174
-  _globals['_TOKENIZEREQUEST']._serialized_end=3259
-  _globals['_TOKENIZERESPONSE']._serialized_start=3261
-  _globals['_TOKENIZERESPONSE']._serialized_end=3319
-  _globals['_GENERATIONSERVICE']._serialized_start=3776
-  _globals['_GENERATIONSERVICE']._serialized_end=4177
+  _globals['_GENERATEREQUEST']._serialized_end=1167
+  _globals['_STARTED']._serialized_start=1169
+  _globals['_STARTED']._serialized_end=1290
+  _globals['_DELTA']._serialized_start=1293
+  _globals['_DELTA']._serialized_end=1457
+  _globals['_USAGE']._serialized_start=1459
+  _globals['_USAGE']._serialized_end=1538
+  _globals['_DRAFTSTATISTICS']._serialized_start=1541
+  _globals['_DRAFTSTATISTICS']._serialized_end=2024
+  _globals['_FINISHED']._serialized_start=2027
+  _globals['_FINISHED']._serialized_end=2296
+  _globals['_DONE']._serialized_start=2298
+  _globals['_DONE']._serialized_end=2339
+  _globals['_GENERATERESPONSE']._serialized_start=2342
+  _globals['_GENERATERESPONSE']._serialized_end=2525
+  _globals['_GENERATEONCEREQUEST']._serialized_start=2527
+  _globals['_GENERATEONCEREQUEST']._serialized_end=2595
+  _globals['_SAMPLE']._serialized_start=2598
+  _globals['_SAMPLE']._serialized_end=2783
+  _globals['_GENERATEONCERESPONSE']._serialized_start=2786
+  _globals['_GENERATEONCERESPONSE']._serialized_end=2920
+  _globals['_ABORTREQUEST']._serialized_start=2922
+  _globals['_ABORTREQUEST']._serialized_end=2956
+  _globals['_ABORTRESPONSE']._serialized_start=2958
+  _globals['_ABORTRESPONSE']._serialized_end=2973
+  _globals['_GETMODELINFOREQUEST']._serialized_start=2975
+  _globals['_GETMODELINFOREQUEST']._serialized_end=2996
+  _globals['_GETMODELINFORESPONSE']._serialized_start=2999
+  _globals['_GETMODELINFORESPONSE']._serialized_end=3262
+  _globals['_TOKENIZEREQUEST']._serialized_start=3264
+  _globals['_TOKENIZEREQUEST']._serialized_end=3349
+  _globals['_TOKENIZERESPONSE']._serialized_start=3351
+  _globals['_TOKENIZERESPONSE']._serialized_end=3409
+  _globals['_GENERATIONSERVICE']._serialized_start=3866
+  _globals['_GENERATIONSERVICE']._serialized_end=4267
 # @@protoc_insertion_point(module_scope)

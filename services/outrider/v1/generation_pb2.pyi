@@ -82,7 +82,7 @@ class DraftOptions(_message.Message):
     def __init__(self, off: _Optional[bool] = ..., max_len: _Optional[int] = ..., tree_width: _Optional[int] = ..., stop_below: _Optional[float] = ..., pacing: _Optional[str] = ..., no_lookup: _Optional[bool] = ..., svip_threshold: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "prompt", "token_ids", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "top_logprobs", "draft", "acceptance", "mode", "adapter", "resume_token_ids", "cache_salt")
+    __slots__ = ("request_id", "model", "prompt", "token_ids", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "top_logprobs", "draft", "acceptance", "mode", "adapter", "resume_token_ids", "cache_salt", "resume_fingerprints", "takes_over")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,8 @@ class GenerateRequest(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt: str
@@ -119,7 +121,9 @@ class GenerateRequest(_message.Message):
     adapter: str
     resume_token_ids: _containers.RepeatedScalarFieldContainer[int]
     cache_salt: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., n: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., mode: _Optional[_Union[GenerationMode, str]] = ..., adapter: _Optional[str] = ..., resume_token_ids: _Optional[_Iterable[int]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    resume_fingerprints: _containers.RepeatedScalarFieldContainer[str]
+    takes_over: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., n: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., mode: _Optional[_Union[GenerationMode, str]] = ..., adapter: _Optional[str] = ..., resume_token_ids: _Optional[_Iterable[int]] = ..., cache_salt: _Optional[str] = ..., resume_fingerprints: _Optional[_Iterable[str]] = ..., takes_over: _Optional[bool] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("request_id", "model", "seed", "num_prompt_tokens", "fingerprint", "exact")
@@ -138,18 +142,20 @@ class Started(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., exact: _Optional[bool] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("index", "text", "token_ids", "origins", "logprobs")
+    __slots__ = ("index", "text", "token_ids", "origins", "logprobs", "fingerprint")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     origins: _containers.RepeatedScalarFieldContainer[_sampling_pb2.TokenOrigin]
     logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprob]
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[_sampling_pb2.TokenOrigin, str]]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprob, _Mapping]]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "total_tokens")

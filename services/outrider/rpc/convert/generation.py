@@ -69,6 +69,8 @@ def _request(request: GenerationRequest) -> pb.GenerateRequest:
         adapter=request.adapter,
         resume_token_ids=request.resume_token_ids,
         cache_salt=request.cache_salt,
+        resume_fingerprints=request.resume_fingerprints,
+        takes_over=request.takes_over or None,
     )
 
 
@@ -143,7 +145,7 @@ def _started(message: pb.Started) -> Started:
 def _delta(message: pb.Delta) -> Delta:
     token_ids = tuple(message.token_ids)
     origins: tuple[TokenOrigin, ...] = origins_from_proto(message.origins, len(token_ids), "delta.origins")
-    return Delta(message.index, message.text, token_ids, origins, _logprobs(list(message.logprobs)))
+    return Delta(message.index, message.text, token_ids, origins, _logprobs(list(message.logprobs)), message.fingerprint)
 
 
 def _logprobs(messages: list[sampling_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
