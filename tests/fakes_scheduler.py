@@ -15,6 +15,7 @@ from outrider.telemetry.local_metrics import LocalMetrics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
+from verifier_service.prefill_price import PrefillPrice
 from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 
@@ -34,6 +35,7 @@ class Loop:
         max_sessions: int = 8,
         draft_len: int = 4,
         max_queue_us: float = 0.0,
+        prefill_price: PrefillPrice | None = None,
         metrics: LocalMetrics | None = None,
     ) -> None:
         self.changed = threading.Condition()
@@ -48,6 +50,7 @@ class Loop:
             max_sessions=max_sessions,
             draft_len=draft_len,
             max_queue_us=max_queue_us,
+            prefill_price=prefill_price,
             load_resident=load_resident,
             metrics=metrics,
         )

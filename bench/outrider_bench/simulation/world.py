@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.prefill_bound import DEFAULT_PREFILL_STRETCH
 
 MAX_SESSIONS = 1024
 
@@ -38,7 +39,7 @@ class World:
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
     replayed drafts. prompt_len, output_len: of every request. spare_len: tokens that it allows beyond those; 0 = its answer ends at its
-    bound, else by itself. max_rows, max_draft_len, max_nodes: the service's bounds.
+    bound, else by itself. max_rows, max_draft_len, max_nodes, prefill_stretch: the service's bounds.
     """
 
     verify: CostCurve
@@ -64,6 +65,7 @@ class World:
     session_us: int = 0
     hedge_toll: float = 1.0
     spare_len: int = 0
+    prefill_stretch: float = DEFAULT_PREFILL_STRETCH
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -85,6 +87,8 @@ class World:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
         if self.spare_len < 0:
             raise InvalidRequest("world.spare_len", f"must be 0 or positive, got {self.spare_len}")
+        if self.prefill_stretch and self.prefill_stretch <= 1.0:
+            raise InvalidRequest("world.prefill_stretch", f"must be 0 or above 1, got {self.prefill_stretch}")
         for phases in self.phases:
             if not phases or any(not 0.0 <= phase.acceptance <= 1.0 for phase in phases):
                 raise InvalidRequest("world.phases", "every session needs an acceptance in [0, 1]")

@@ -33,7 +33,7 @@ class LookupPacing:
             num_rows, tokens = num_rows + num, tokens + added
             wanted.append(Wanted(as_guessed(session, num), num))
         guessing = {entry.session.session for entry in wanted if entry.max_nodes}
-        take = share_rows(wanted, view.max_rows)
+        take = share_rows(wanted, view.max_rows, view.prefill)
         return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
 
     def _num_guesses(self, session: SessionView, view: StepView, num_rows: int, tokens: float) -> tuple[int, float]:
