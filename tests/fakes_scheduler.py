@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from fakes import TableEngine, TruthTable
+from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.engine.contract import Engine
 from outrider.telemetry.local_metrics import LocalMetrics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
@@ -29,7 +30,7 @@ class Loop:
 
     def __init__(
         self,
-        engine: TableEngine,
+        engine: Engine,
         load_resident: Callable[[], ResidentDrafter] | None = None,
         *,
         max_sessions: int = 8,

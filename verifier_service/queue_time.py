@@ -1,7 +1,8 @@
 """How long a session admitted now would wait for its first step: what other prompts still have to be read, at the speed of reading.
 
 The speed is the cost curve's, which was measured on small steps, times what steps that read really took of it lately. Sessions that decode
-take a row of each step before any prompt gets the rest, of which the bound on reading (prefill_price.py) may leave little. Lives on the engine thread. Must not know sessions or the engine.
+take a row of each step before any prompt gets the rest, of which the bound on reading (prefill_price.py) may leave little. Lives on the
+engine thread. Must not know sessions or the engine.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ class Scheduler:
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
     cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
-    refused; 0 = none. prefill_price: of reading beside sessions that decode. metrics: counted into. shared: other answers, for guesses. sessions, steps, resident: the engine thread's, once
-    engine_ready has resolved.
+    refused; 0 = none. prefill_price: of reading beside sessions that decode. metrics: counted into. shared: other
+    answers, for guesses. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
     """
 
     sessions: LiveSessions

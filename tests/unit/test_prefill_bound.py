@@ -19,9 +19,11 @@ from outrider.errors import InvalidRequest
 from outrider.session.events import FinishReason
 from outrider.session.pacing.contract import CostCurve, SessionView
 from outrider.session.pacing.prefill_bound import DEFAULT_PREFILL_STRETCH, MIN_PREFILL_ROWS, PrefillBound
-from outrider.session.pacing.registry import PACINGS
+from outrider.session.pacing.registry import PACINGS, make_pacing
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.types.step import StepPlan, StepResult
+from outrider_bench.simulation.event_loop import simulate
+from outrider_bench.simulation.world import Phase, World
 from verifier_service.prefill_price import PrefillPrice
 from verifier_service.queue_time import QueueTime
 from verifier_service.settings import parse_settings
@@ -171,8 +173,23 @@ def test_without_the_bound_the_same_prompt_stalls_everybody() -> None:
     assert max(unbounded.stretches) > 2.5 * DEFAULT_PREFILL_STRETCH
 
 
+@pytest.mark.parametrize("name", ["adaptive", "plain", "pearl"])
+@pytest.mark.parametrize("acceptance", [0.0, 0.9])
+def test_real_sessions_tokens_keep_coming_whatever_a_policy_has_come_to(name: str, acceptance: float) -> None:
+    """In the simulator, where every client's next prompt is long; `adaptive` gives a useless drafter up and plans without it."""
+    draft = CostCurve(((1, 500.0),))
+    world = World(KNOWN, draft, ((Phase(acceptance),),), num_sessions=3, prompt_len=800, output_len=64, max_rows=MAX_ROWS)
+    bounded, unbounded = (
+        simulate(replace(world, prefill_stretch=stretch), make_pacing(name), 1_000) for stretch in (DEFAULT_PREFILL_STRETCH, 0.0)
+    )
+    longest_ms = DEFAULT_PREFILL_STRETCH * KNOWN.verify_us(3 * (1 + world.max_draft_len)) / 1000.0
+    assert bounded.token_ms_p99 <= (DEFAULT_PREFILL_STRETCH * 10.3 if acceptance == 0.0 else longest_ms)
+    assert unbounded.token_ms_p99 > 1.5 * bounded.token_ms_p99
+    assert bounded.tokens_per_s > 0.8 * unbounded.tokens_per_s
+
+
 def test_policies_share_one_bound() -> None:
-    prompts = {at: PROMPT_LEN // 4 for at in range(4, 8)}
+    prompts = dict.fromkeys(range(4, 8), PROMPT_LEN // 4)
     policies = dict(enumerate(("plain", "serial", "pearl", "lookup", "adaptive", "plain", "serial"), start=1))
     several = Verifier(PrefillPrice(), policies, {1: 1, 2: 1, 3: 1, **prompts})
     several.run()

@@ -16,7 +16,7 @@ from outrider.session.pacing.contract import CostCurve
 
 DEFAULT_PREFILL_STRETCH = 4.0
 MAX_PREFILL_STRETCH = 1000.0
-# A block of the KV cache: every step reads so much of what there is to read, whatever it costs, so that no crowd holds a prompt up for ever.
+# A block of the KV cache: every step reads so much of what there is to read, whatever it costs, so that no crowd holds a prompt up.
 MIN_PREFILL_ROWS = 16
 
 
