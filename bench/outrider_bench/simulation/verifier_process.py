@@ -49,6 +49,14 @@ class VerifierProcess:
         request.join(now_us)
         self._collect(request)
 
+    def cancel(self, handle: int, now_us: int) -> None:
+        """The request's client goes away, between two steps; nothing if it was answered just now."""
+        request = self._requests.get(handle)
+        if request is not None:
+            request.cancel(now_us)
+            self._collect(request)
+            self._forget(request)
+
     def receive(self, frames: Sequence[tuple[int, DrafterFrame]], drafter: str = SOURCE) -> None:
         """Frames of a drafter with the time each arrived, handled between two steps."""
         for arrived_us, frame in frames:
@@ -136,7 +144,10 @@ class VerifierProcess:
             request.last_emit_us = now_us
 
     def _end(self, request: Request) -> None:
-        del self._requests[request.handle]
+        self._forget(request)
         self.finished.append(request)
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.handle]
         self._priors = request.statistics.remembered(self._priors)
         self._ends = self._ends.after(request.statistics.num_emitted, by_itself=request.ended_by_itself)
