@@ -35,7 +35,7 @@ _EXAMPLES = """examples:
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench machines                     gateway, verifier and draft model as three machines, 0 to 20 ms apart: x plain
-  outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
+  outrider bench load                         1 to 64 requests at a time, and up and down, with a useful and a useless drafter
   outrider bench gpu --size 8b                the full stack on a CUDA card: a large random target, replayed drafts (make bench-gpu)
   outrider bench gpu --device cpu --size tiny --quick    the same code without a card, for its own sake
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
