@@ -103,7 +103,9 @@ def run(args: argparse.Namespace) -> int:
     layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
-        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * 2 * (len(amount.sizes) * amount.repeats + len(ramp_of(amount.sizes))))
+        bar = progress.add_task(
+            "load", total=len(layouts) * len(ACCEPTANCES) * 2 * (len(amount.sizes) * amount.repeats + len(ramp_of(amount.sizes)))
+        )
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
                 bursts.setdefault((cell, contestant), []).append(burst)

@@ -17,7 +17,12 @@ from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
-FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl", *(f"pearl:{length}" for length in (2, 4, 8)))
+FIXED_POLICIES = (
+    "plain",
+    *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)),
+    "pearl",
+    *(f"pearl:{length}" for length in (2, 4, 8)),
+)
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
