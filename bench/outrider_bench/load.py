@@ -2,8 +2,8 @@
 
 Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
 way. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced orders, medians.
-Then the requests come and go: each load follows the one before at once, up to the most and down again (the ramp), so that nobody has time to
-get used to it.
+Then the requests come and go: each load follows the one before at once, up to the most and down again (the ramp), so that nobody has time
+to get used to it.
 """
 
 from __future__ import annotations

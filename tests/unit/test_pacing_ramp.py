@@ -1,5 +1,5 @@
-"""Requests that come and go, 1 to 64 to 1, under one policy that goes from drafts to plain decoding and back: it follows, is at no load much
-slower than plain decoding, and does not swing. A policy that knows no load and one whose margins are turned round break these claims.
+"""Requests that come and go, 1 to 64 to 1, under one policy that goes from drafts to plain decoding and back: it follows, is at no load
+much slower than plain decoding, and does not swing. A policy that knows no load and one whose margins are turned round break these claims.
 
 The real policy and session machines on virtual time.
 
@@ -58,7 +58,7 @@ class Watched(AdaptivePacing):
 
 @dataclass(frozen=True)
 class Followed:
-    """of_plain: tokens beside those of plain decoding, by load. changes: of pace, by answer. fleet_changes: between some guesses and none."""
+    """of_plain: tokens beside those of plain decoding, by load. changes: of pace, by answer. fleet_changes: to no guesses or back."""
 
     of_plain: tuple[float, ...]
     changes: tuple[int, ...]

@@ -9,7 +9,7 @@ from outrider_bench.simulation.world import Load, World
 
 
 class Clients:
-    """asking: those who ask, each again as soon as it was answered. due_us: when that changes next, or the last load is over; None = never."""
+    """asking: those who ask, each again as soon as it was answered. due_us: when that changes, or the last load is over; None: never."""
 
     def __init__(self, world: World, start_us: int) -> None:
         self.asking = range(0)
