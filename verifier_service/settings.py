@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-prompt-len", type=int, default=0, help="tokens of a prefix at most; 0: as many as fit the context")
     queue = "a request that would wait longer for its first step is refused, and told when to come again; 0: none is"
     add("--max-queue-ms", type=float, default=DEFAULT_MAX_QUEUE_MS, metavar="MS", help=f"{queue} (%(default)s)")
-    stretch = "a step that reads prompts while others decode takes at most so many times as long as without them; 0: no bound"
+    stretch = "a step that reads prompts while others decode takes at most so many times as long as without them, or 16 rows; 0: no bound"
     add("--max-prefill-stretch", type=float, default=DEFAULT_PREFILL_STRETCH, metavar="X", help=f"{stretch} (%(default)s)")
     interval = "tokens that a sample commits within so long of its last message travel together in the next; 0: a message each round"
     add("--stream-interval-ms", type=float, default=DEFAULT_STREAM_INTERVAL_MS, metavar="MS", help=f"{interval} (%(default)s)")
