@@ -16,8 +16,8 @@ from outrider.session.pacing.contract import CostCurve
 
 DEFAULT_PREFILL_STRETCH = 4.0
 MAX_PREFILL_STRETCH = 1000.0
-# Every step reads so much of what there is to read, whatever it costs, so that no crowd holds a prompt up: few enough for a step to stay one
-# of the small ones, enough to share what a step costs beside its rows.
+# Every step reads so much of what there is to read, whatever it costs, so that no crowd holds a prompt up: few enough for a step to stay
+# one of the small ones, enough to share what a step costs beside its rows.
 MIN_PREFILL_ROWS = 16
 
 
