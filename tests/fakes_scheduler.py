@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from fakes import TableEngine, TruthTable
+from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.engine.contract import Engine
 from outrider.telemetry.local_metrics import LocalMetrics
 from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
+from verifier_service.prefill_price import PrefillPrice
 from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 
@@ -28,12 +30,13 @@ class Loop:
 
     def __init__(
         self,
-        engine: TableEngine,
+        engine: Engine,
         load_resident: Callable[[], ResidentDrafter] | None = None,
         *,
         max_sessions: int = 8,
         draft_len: int = 4,
         max_queue_us: float = 0.0,
+        prefill_price: PrefillPrice | None = None,
         metrics: LocalMetrics | None = None,
     ) -> None:
         self.changed = threading.Condition()
@@ -48,6 +51,7 @@ class Loop:
             max_sessions=max_sessions,
             draft_len=draft_len,
             max_queue_us=max_queue_us,
+            prefill_price=prefill_price,
             load_resident=load_resident,
             metrics=metrics,
         )

@@ -25,6 +25,7 @@ from verifier_service.inbox import CancelAsked, FramesArrived, Inbox, InboxItem,
 from verifier_service.lanes import DrafterLanes
 from verifier_service.live_sessions import LiveSessions
 from verifier_service.outgoing import Outgoing
+from verifier_service.prefill_price import PrefillPrice
 from verifier_service.queue_time import QueueTime
 from verifier_service.resident import CONNECTION, RESIDENT, ResidentDrafter, ResidentLink
 from verifier_service.step_planner import StepPlanner
@@ -60,8 +61,9 @@ class Scheduler:
 
     engine_ready resolves to the loaded, warmed and measured engine (or to its load error). on_death: called from the engine thread when it
     cannot go on. load_resident: loads a drafter of this process. max_queue_us: sessions that would wait longer for their first step are
-    refused; 0 = none. metrics: counted into. shared: other answers, for guesses. tell_plan: is given the explanation of every plan, in the
-    engine thread; None, and none is made. sessions, steps, resident: the engine thread's, once engine_ready has resolved.
+    refused; 0 = none. prefill_price: of reading beside sessions that decode. metrics: counted into. shared: other answers, for guesses.
+    tell_plan: is given the explanation of every plan, in the engine thread; None, and none is made. sessions, steps, resident: the engine
+    thread's, once engine_ready has resolved.
     """
 
     sessions: LiveSessions
@@ -77,6 +79,7 @@ class Scheduler:
         max_sessions: int,
         draft_len: int | None,
         max_queue_us: float = 0.0,
+        prefill_price: PrefillPrice | None = None,
         load_resident: Callable[[], ResidentDrafter] | None = None,
         metrics: LocalMetrics | None = None,
         shared: SharedNgrams | None = None,
@@ -92,6 +95,7 @@ class Scheduler:
         self._on_death = on_death
         self._max_sessions = max_sessions
         self._max_queue_us = max_queue_us
+        self._prefill_price = prefill_price
         self._planner = StepPlanner(draft_len, tell_plan)
         self._metrics = metrics or LocalMetrics()
         self._shared = shared
@@ -151,7 +155,7 @@ class Scheduler:
         loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
-        queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us)
+        queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us, self._prefill_price)
         self.sessions = LiveSessions(
             self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue, self._metrics, self._shared
         )

@@ -23,6 +23,7 @@ from verifier_service.metrics import VerifierMetrics
 from verifier_service.outgoing import Outgoing
 from verifier_service.pairs import Pairs
 from verifier_service.plan_log import PlanLog
+from verifier_service.prefill_price import PrefillPrice
 from verifier_service.resident import ResidentDrafter
 from verifier_service.scheduler import Scheduler
 from verifier_service.servicer import VerifierServicer
@@ -63,6 +64,7 @@ class VerifierServer:
             max_sessions=settings.max_sessions,
             draft_len=settings.draft.draft_len,
             max_queue_us=1000.0 * settings.max_queue_ms,
+            prefill_price=PrefillPrice(settings.max_prefill_stretch),
             load_resident=load_resident,
             metrics=self.metrics,
             shared=self.sharing,

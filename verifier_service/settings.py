@@ -15,6 +15,7 @@ from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_opt
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.default import DEFAULT_PACING
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.prefill_bound import DEFAULT_PREFILL_STRETCH, MAX_PREFILL_STRETCH
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.frames import MAX_SVIP_THRESHOLD
 from outrider.types.identity import Numerics
@@ -67,9 +68,10 @@ class DraftDefaults:
 @dataclass(frozen=True, slots=True)
 class VerifierSettings:
     """listen: address. drafters: endpoints used by requests that name none. max_prompt_len 0: as long as the context.
-    max_queue_ms: a request that would wait longer for its first step is refused; 0: none is. stream_interval_ms: of a sample's messages at
-    least, but for the first and the last; 0: a message each round. explain_plans: the file that every plan of a step is explained in; None:
-    none is."""
+    max_queue_ms: a request that would wait longer for its first step is refused; 0: none is. max_prefill_stretch: steps that read beside
+    sessions that decode take at most so many times as long for it; 0: as long as --max-rows lets them. stream_interval_ms: of a sample's
+    messages at least, but for the first and the last; 0: a message each round. explain_plans: the file that every plan of a step is
+    explained in; None: none is."""
 
     engine: EngineConfig
     listen: str
@@ -78,6 +80,7 @@ class VerifierSettings:
     max_sessions: int = 32
     max_prompt_len: int = 0
     max_queue_ms: float = DEFAULT_MAX_QUEUE_MS
+    max_prefill_stretch: float = DEFAULT_PREFILL_STRETCH
     stream_interval_ms: float = DEFAULT_STREAM_INTERVAL_MS
     grace_s: float = DEFAULT_GRACE_S
     verifier_id: str = "verifier"
@@ -98,6 +101,9 @@ class VerifierSettings:
             raise InvalidRequest("--max-prompt-len", f"must be 0 or positive, got {self.max_prompt_len}")
         if not 0.0 <= self.max_queue_ms <= 1000 * MAX_SECONDS:
             raise InvalidRequest("--max-queue-ms", f"must be in [0, {1000 * MAX_SECONDS:g}], got {self.max_queue_ms}")
+        stretch = self.max_prefill_stretch
+        if stretch and not 1.0 < stretch <= MAX_PREFILL_STRETCH:
+            raise InvalidRequest("--max-prefill-stretch", f"must be 0 or in (1, {MAX_PREFILL_STRETCH:g}], got {stretch}")
         if not 0.0 <= self.stream_interval_ms <= MAX_STREAM_INTERVAL_MS:
             raise InvalidRequest("--stream-interval-ms", f"must be in [0, {MAX_STREAM_INTERVAL_MS:g}], got {self.stream_interval_ms}")
         for flag, seconds in (("--grace-s", self.grace_s), ("--wait-drafters-s", self.wait_drafters_s)):
@@ -144,6 +150,7 @@ def parse_settings(arguments: list[str]) -> VerifierSettings:
         max_sessions=given.max_sessions,
         max_prompt_len=given.max_prompt_len,
         max_queue_ms=given.max_queue_ms,
+        max_prefill_stretch=given.max_prefill_stretch,
         stream_interval_ms=given.stream_interval_ms,
         grace_s=given.grace_s,
         verifier_id=given.verifier_id,
@@ -200,6 +207,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-prompt-len", type=int, default=0, help="tokens of a prefix at most; 0: as many as fit the context")
     queue = "a request that would wait longer for its first step is refused, and told when to come again; 0: none is"
     add("--max-queue-ms", type=float, default=DEFAULT_MAX_QUEUE_MS, metavar="MS", help=f"{queue} (%(default)s)")
+    stretch = "a step that reads prompts while others decode takes at most so many times as long as without them, or 16 rows; 0: no bound"
+    add("--max-prefill-stretch", type=float, default=DEFAULT_PREFILL_STRETCH, metavar="X", help=f"{stretch} (%(default)s)")
     interval = "tokens that a sample commits within so long of its last message travel together in the next; 0: a message each round"
     add("--stream-interval-ms", type=float, default=DEFAULT_STREAM_INTERVAL_MS, metavar="MS", help=f"{interval} (%(default)s)")
     add("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds that live requests get to finish on SIGTERM")

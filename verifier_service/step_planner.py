@@ -1,15 +1,18 @@
 """One step out of several pacing policies: each plans its own sessions, and the rows they leave go to the next.
 
-Requests may name a policy of their own; the policies do not know of each other. Knows the registry and row counts. Must not know sessions
+Requests may name a policy of their own; the policies do not know of each other, and what the prompts of one take of the step's bound on
+reading, those of the next cannot have. Knows the registry and row counts. Must not know sessions
 beyond their views. The order of policies turns from step to step, so that none starves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionPlan, SessionView, StepView
 from outrider.session.pacing.explanation import PlanExplanation
+from outrider.session.pacing.prefill_bound import PrefillBound
 from outrider.session.pacing.registry import make_pacing
 
 
@@ -36,15 +39,17 @@ class StepPlanner:
         max_rows: int,
         now_us: int,
         cost_drafting: CostCurve | None = None,
+        prefill: PrefillBound | None = None,
     ) -> PacingPlan:
-        """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for."""
+        """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for. prefill: of the whole
+        step."""
         self._turn += 1
         groups: dict[str, list[SessionView]] = {}
         for name, view in views:
             groups.setdefault(name, []).append(view)
         if len(groups) == 1:
             ((name, own),) = groups.items()
-            return self._planned(name, StepView(tuple(own), cost, max_rows, now_us, cost_drafting))
+            return self._planned(name, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill))
         names = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []
@@ -54,8 +59,9 @@ class StepPlanner:
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._planned(name, StepView(tuple(groups[name]), cost, left, now_us, cost_drafting))
+            plan = self._planned(name, StepView(tuple(groups[name]), cost, left, now_us, cost_drafting, prefill))
             take += plan.take
+            prefill = _what_is_left(prefill, plan, groups[name])
             reasons.append(plan.reason)
             if plan.wake_us is not None:
                 wakes.append(plan.wake_us)
@@ -67,3 +73,11 @@ class StepPlanner:
         if self._tell is not None:
             self._tell(policy.explain(view, plan))
         return plan
+
+
+def _what_is_left(prefill: PrefillBound | None, plan: PacingPlan, sessions: Sequence[SessionView]) -> PrefillBound | None:
+    """Of a step's bound, after what a policy took for the prompts among its sessions."""
+    if prefill is None:
+        return None
+    reading = {session.session for session in sessions if session.num_uncached > 1}
+    return replace(prefill, num_taken=prefill.num_taken + sum(part.num_rows for part in plan.take if part.session in reading))

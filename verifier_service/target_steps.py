@@ -79,7 +79,9 @@ class TargetSteps:
         self._drafting = any(view.is_drafting for _, view in views)
         self._left_out = len(views) < len(self._sessions)
         cost, cost_drafting = self.loan.curves()
-        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting)
+        num_decoding = sum(view.num_uncached == 1 for _, view in views)
+        prefill = self._sessions.queue.price.bound(num_decoding, cost) if num_decoding < len(views) else None
+        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting, prefill=prefill)
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
@@ -122,7 +124,8 @@ class TargetSteps:
         A step that raises has changed nothing (engine/contract.py), so its sessions are stepped once more, one by one: a fault that
         belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
         """
-        reads = any(len(one.committed) != 1 for one in rows)
+        num_read = sum(len(one.committed) + len(one.tokens) for one in rows if len(one.committed) != 1)
+        reads = num_read > 0
         lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
         try:
             result = self._engine.step(StepPlan(tuple(rows), lent))
@@ -139,6 +142,7 @@ class TargetSteps:
         self.loan.count(lent)
         if reads:
             self._sessions.queue.observe(result.num_rows, result.step_us, self.cost)
+            self._sessions.queue.price.observe(num_read, result.num_rows - num_read, result.step_us, self.cost)
         else:
             self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting)
         for row, one_result in zip(rows, result.results, strict=True):

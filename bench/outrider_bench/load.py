@@ -3,7 +3,8 @@
 Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
 way. Plain decoding is asked of a verifier that has a drafter (`draft.off`), and of one that has none: the difference is what a drafter
 costs whom it does not help. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced
-orders, medians.
+orders, medians. Then the requests come and go: each load follows the one before at once, up to the most and down again (the ramp),
+so that nobody has time to get used to it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.table import Table
 
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import make_console
+from outrider.errors import InvalidRequest
 from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.distant_pair import DistantPair, World, two_machines
@@ -35,21 +37,30 @@ from outrider_bench.schedule import turns
 
 SIZES = (1, 4, 16, 64)
 QUICK_SIZES = (1, 8)
+MAX_REQUESTS = 1024
 ACCEPTANCES = (0.7, 0.0)
 TASK = "arithmetic"
 TEMPERATURE = 0.0
 TAIL = 0.99
 ALONE = "outrider plain, no drafter attached"
 CONTESTANTS = (PLAIN, ADAPTIVE, ALONE)
+RAMP_ANSWERS = 4  # of each load of the ramp at least, one after another where few ask
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCell:
-    """layout: how the cores are shared. size: requests at a time. acceptance: of a drafted token; 0 is a useless drafter."""
+    """layout: how the cores are shared. size: requests at a time. acceptance: of a drafted token; 0 is a useless drafter. stage: of the
+    ramp; empty for bursts that were warmed up."""
 
     layout: str
     size: int
     acceptance: float
+    stage: str = ""
+
+    @property
+    def requests(self) -> str:
+        """How many, and when."""
+        return f"{self.size} {self.stage}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,8 @@ class Amount:
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
         sizes = tuple(args.requests or (QUICK_SIZES if args.quick else SIZES))
+        if any(not 1 <= size <= MAX_REQUESTS for size in sizes):
+            raise InvalidRequest("--requests", f"must be in [1, {MAX_REQUESTS}], got {' '.join(map(str, sizes))}")
         return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 3))
 
 
@@ -95,7 +108,8 @@ def run(args: argparse.Namespace) -> int:
     layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
-        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(amount.sizes) * len(CONTESTANTS) * amount.repeats)
+        asked = len(amount.sizes) * amount.repeats + len(ramp_of(amount.sizes))
+        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(CONTESTANTS) * asked)
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
                 bursts.setdefault((cell, contestant), []).append(burst)
@@ -127,6 +141,11 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
                 for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats):
                     contestant = contestants[turn.contestant]
                     yield turn.cell, contestant.name, burst(contestant, prompts[:size], amount.max_tokens, pool)
+            for contestant in contestants:
+                for size, stage in ramp_of(amount.sizes):
+                    rounds = -(-RAMP_ANSWERS // size)
+                    asked = burst(contestant, prompts[:size], amount.max_tokens, pool, rounds)
+                    yield LoadCell(layout, size, acceptance, stage), contestant.name, asked
 
 
 def contestants_of(attached: Connection, alone: Connection, threads: ThreadPlan) -> list[Stack]:
@@ -139,16 +158,23 @@ def contestants_of(attached: Connection, alone: Connection, threads: ThreadPlan)
     ]
 
 
-def burst(contestant: Stack, prompts: Sequence[Prompt], max_tokens: int, pool: ThreadPoolExecutor) -> Burst:
-    """Ask all prompts at once and wait for the last."""
+def ramp_of(sizes: Sequence[int]) -> list[tuple[int, str]]:
+    """Loads that follow one another, each with its stage: from the least up to the most and down again."""
+    rising = sorted(set(sizes))
+    up = [(size, "going up") for size in rising[:-1]]
+    return [*up, (rising[-1], "at the top"), *((size, "going down") for size, _ in reversed(up))]
 
-    def ask(prompt: Prompt) -> CollectedAnswer:
+
+def burst(contestant: Stack, prompts: Sequence[Prompt], max_tokens: int, pool: ThreadPoolExecutor, num_rounds: int = 1) -> Burst:
+    """Ask all prompts at once and wait for the last. num_rounds: so often each, again as soon as it was answered."""
+
+    def ask(prompt: Prompt) -> list[CollectedAnswer]:
         request = contestant.request(prompt, max_tokens, TEMPERATURE, seed=0)
         request.ignore_eos = True
-        return contestant.gateway.ask(request)
+        return [contestant.gateway.ask(request) for _ in range(num_rounds)]
 
     begun_s = time.perf_counter()
-    answers = list(pool.map(ask, prompts))
+    answers = [answer for asked in pool.map(ask, prompts) for answer in asked]
     took_s = time.perf_counter() - begun_s
     times_ms = [each for answer in answers for each in token_times_ms(answer.first.arrivals)]
     texts = tuple(tuple(answer.first.token_ids) for answer in answers)
@@ -204,7 +230,7 @@ _HEADINGS = ("cores", "requests", "acceptance", "contestant", "tokens/s", "x pla
 def _cells(row: LoadRow) -> tuple[str, ...]:
     cell = row.cell
     speed = (f"{row.tokens_per_s:.0f}", f"{row.vs_plain:.2f}", f"{row.vs_alone:.2f}", f"{row.token_ms:.1f}")
-    return (cell.layout, str(cell.size), f"{cell.acceptance:g}", row.contestant, *speed)
+    return (cell.layout, cell.requests, f"{cell.acceptance:g}", row.contestant, *speed)
 
 
 def _show(rows: Sequence[LoadRow]) -> None:
@@ -222,11 +248,14 @@ def markdown(facts: dict[str, str], rows: Sequence[LoadRow], num_flips: int) -> 
 
 
 def result(rows: Sequence[LoadRow], num_flips: int, facts: dict[str, str]) -> dict[str, object]:
-    """The RESULT line's values: the worst ratios of each layout."""
-    worst: dict[str, float] = {}
-    for layout in dict.fromkeys(row.cell.layout for row in rows):
-        inside, name = [row for row in rows if row.cell.layout == layout], layout.replace(" ", "_")
-        worst[f"load_min_vs_plain_{name}"] = round(min(row.vs_plain for row in inside if row.contestant == ADAPTIVE), 3)
-        worst[f"load_min_off_vs_no_drafter_{name}"] = round(min(row.vs_alone for row in inside if row.contestant == PLAIN), 3)
+    """The RESULT line's values: the worst ratios of each layout, of bursts and of the ramp."""
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        name, ramp = row.cell.layout.replace(" ", "_"), "ramp_" if row.cell.stage else ""
+        if row.contestant == ADAPTIVE:
+            ratios.setdefault(f"load_{ramp}min_vs_plain_{name}", []).append(row.vs_plain)
+        if row.contestant == PLAIN and not ramp:
+            ratios.setdefault(f"load_min_off_vs_no_drafter_{name}", []).append(row.vs_alone)
+    worst = {name: round(min(found), 3) for name, found in ratios.items()}
     cells = [dict(zip(_HEADINGS, _cells(row), strict=True)) for row in rows]
     return {**worst, "identical": num_flips == 0, "num_flips": num_flips, "facts": facts, "cells": cells}

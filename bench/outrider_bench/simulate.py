@@ -20,7 +20,7 @@ from outrider_bench.facts import measurement_facts
 from outrider_bench.simulation.contestants import Contestant
 from outrider_bench.simulation.curves import CURVE_SHAPES, CurveShape, read_shape
 from outrider_bench.simulation.event_loop import DrafterKind
-from outrider_bench.simulation.grid import QUICK, Axes, Machine, cells_of
+from outrider_bench.simulation.grid import QUICK, Axes, Machine, cells_of, widened
 from outrider_bench.simulation.picture import draw
 from outrider_bench.simulation.profile import Profile
 from outrider_bench.simulation.report import as_json, axis_table, markdown, policies_table, worst_table
@@ -52,7 +52,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
     shapes: dict[str, CurveShape] = dict(CURVE_SHAPES)
     if args.curve is not None:
         shapes[FILE_CURVE] = read_shape(args.curve)
-    axes = _axes(args, QUICK if args.quick else Axes())
+    base = QUICK if args.quick else Axes()
+    axes = _axes(args, widened(base) if args.wide else base)
     unknown = [curve for curve in axes.curves if curve not in shapes]
     if unknown:
         raise InvalidRequest("curves", f"{unknown[0]!r} is unknown; known: {', '.join(shapes)}")

@@ -18,12 +18,15 @@ from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
 from outrider.v1 import verifier_pb2
 from outrider_bench.baseline import ASSISTANTS, GenerateSettings, TransformersBaseline, generate_candidates
-from outrider_bench.contestants import Contestant, DraftWishes, Stack, Transformers
+from outrider_bench.contestants import DRAFTLESS, Contestant, DraftWishes, Stack, Transformers
 from outrider_bench.goals import stack_name
 from outrider_bench.results import ASSISTED, GENERATE, PLAIN
 
-WISHES: tuple[tuple[int | None, float | None], ...] = ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5))
-QUICK_WISHES = WISHES[:1]
+# (max_len, stop_below, tree_width) of chains, and of trees, which a drafter grows in width beside fewer levels: full runs only.
+Wish = tuple[int | None, float | None, int | None]
+CHAINS: tuple[Wish, ...] = tuple((*chain, None) for chain in ((None, None), (4, None), (8, None), (16, None), (16, 0.3), (24, 0.5)))
+TREES: tuple[Wish, ...] = ((4, None, 2), (4, None, 4), (8, None, 2), (16, 0.3, 2))
+QUICK_WISHES = CHAINS[:1]
 OVERLAPPING = frozenset({"pearl"})  # in one process such a policy would be compared as something it is not
 # Every contestant is asked the same prompts, and the baseline reads each of them to its end.
 READ_ALL_PROMPTS = ("--no-prefix-cache",)
@@ -88,8 +91,13 @@ class Stage:
         """Our stack with a policy, its draft options under each thread plan."""
         ways = (self.apart,) if policy in OVERLAPPING else self.served
         for each in ways[: 1 if quick else None]:
-            for max_len, stop_below in QUICK_WISHES if quick else WISHES:
-                yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, max_len, stop_below), each.describe())
+            for wish in QUICK_WISHES if quick else wishes_of(policy):
+                yield Stack(stack_name(policy), each.gateway, DraftWishes(policy, *wish), each.describe())
+
+
+def wishes_of(policy: str) -> tuple[Wish, ...]:
+    """What a policy is tried with: trees only where a drafter can grow any."""
+    return CHAINS if policy in DRAFTLESS else (*CHAINS, *TREES)
 
 
 def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:

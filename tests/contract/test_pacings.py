@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.explanation import Way
+from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS, PrefillBound
 from outrider.session.pacing.registry import PACINGS, make_pacing
 
 COST = CostCurve(((1, 10_000.0), (8, 11_000.0), (64, 30_000.0)))
@@ -51,7 +52,10 @@ def session_views(draw: st.DrawFn, session: int) -> SessionView:
 def step_views(draw: st.DrawFn) -> StepView:
     """Up to five sessions and few rows, so that they must share."""
     sessions = tuple(draw(session_views(session)) for session in range(draw(st.integers(0, 5))))
-    return StepView(sessions, COST, draw(st.integers(1, 64)), NOW_US)
+    num_decoding = sum(session.num_uncached == 1 for session in sessions)
+    row_us, stretch = draw(st.sampled_from((None, 0.0, 100.0, 2_000.0, 1e6))), draw(st.floats(1.01, 8.0))
+    prefill = PrefillBound(COST, stretch, num_decoding, row_us) if num_decoding and draw(st.booleans()) else None
+    return StepView(sessions, COST, draw(st.integers(1, 64)), NOW_US, prefill=prefill)
 
 
 @every_policy
@@ -67,6 +71,20 @@ def test_a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: S
         assert 0 <= part.max_nodes <= (len(session.lookup_rights) if part.from_lookup else session.num_nodes)
         assert part.max_nodes == 0 or part.max_feed == session.num_uncached
         assert 0 <= part.side_nodes <= (len(session.side_depths) if part.max_nodes and not part.from_lookup else 0)
+
+
+@every_policy
+@given(view=step_views())
+def test_prompts_keep_within_the_steps_bound_and_are_read_where_there_is_room(name: str, view: StepView) -> None:
+    plan = make_pacing(name).plan(view)
+    reading = {session.session for session in view.sessions if session.num_uncached > 1}
+    num_read = sum(part.num_rows for part in plan.take if part.session in reading)
+    num_own = sum(part.max_feed + part.max_nodes for part in plan.take if part.session not in reading)
+    if view.prefill is not None:
+        assert num_read <= view.prefill.num_rows(num_own, view.max_rows - num_own)
+        num_unread = sum(session.num_uncached for session in view.sessions if session.session in reading)
+        num_decoding = len(view.sessions) - len(reading)
+        assert num_read >= min(MIN_PREFILL_ROWS, num_unread, view.max_rows - num_decoding)
 
 
 @every_policy

@@ -11,6 +11,7 @@ import pytest
 from described_keys import described_keys
 from outrider.cli.__main__ import build_parser
 from outrider.cli.connection import Connection
+from outrider.errors import InvalidRequest
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider.session.pacing.contract import CostCurve
@@ -124,7 +125,7 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     assert told["load_min_vs_plain_two_machines"] == 0.75
     assert told["load_min_off_vs_no_drafter_two_machines"] == 0.8
     assert told["identical"] is False
-    assert described_keys("outrider bench load") == {key.replace("two_machines", "LAYOUT") for key in told}
+    assert "load_ramp_min_vs_plain_two_machines" not in told
 
 
 def test_plain_decoding_is_asked_of_a_verifier_with_a_drafter_and_of_one_without(tmp_path: Path) -> None:
@@ -148,3 +149,23 @@ def commands_of(spec: DeploymentSpec) -> list[tuple[str, ...]]:
     deployment = object.__new__(Deployment)  # its start would start processes
     deployment.spec, deployment.folder, deployment.ready = spec, Path("folder"), {}
     return [command.arguments for command in deployment.commands()]
+
+
+def test_a_ramp_goes_up_and_down_again_and_is_told_apart_from_bursts() -> None:
+    stages = [(1, "going up"), (4, "going up"), (16, "at the top"), (4, "going down"), (1, "going down")]
+    assert load.ramp_of((4, 16, 1, 4)) == stages
+    assert load.ramp_of((8,)) == [(8, "at the top")]
+    cells = [LoadCell("shared cores", 4, 0.0, stage) for stage in ("", "going up", "going down")]
+    speeds = dict(zip(cells, (99.0, 98.0, 60.0), strict=True))
+    bursts = {(cell, name): [Burst(100.0, 9.0, ((1,),))] for cell in cells for name in (PLAIN, load.ALONE)}
+    rows = rows_of(bursts | {(cell, ADAPTIVE): [Burst(speed, 9.0, ((1,),))] for cell, speed in speeds.items()})
+    told = load.result(rows, 0, {})
+    assert (told["load_min_vs_plain_shared_cores"], told["load_ramp_min_vs_plain_shared_cores"]) == (0.99, 0.6)
+    assert [cell.requests for cell in cells] == ["4", "4 going up", "4 going down"]
+    assert described_keys("outrider bench load") == {key.replace("shared_cores", "LAYOUT") for key in told}
+
+
+@pytest.mark.parametrize("sizes", [["0"], ["4", "-1"], ["5000"]])
+def test_so_many_requests_cannot_be_asked(sizes: list[str]) -> None:
+    with pytest.raises(InvalidRequest, match="--requests"):
+        load.Amount.of(build_parser().parse_args(["bench", "load", "--requests", *sizes]))

@@ -18,6 +18,7 @@ from outrider.launch.threads import ThreadPlan
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import verifier_pb2
 from outrider_bench import openvino_folder, peers
+from outrider_bench.contestants import Stack
 from outrider_bench.cost import Metered
 from outrider_bench.differences import Difference, explain
 from outrider_bench.gpu.card import Card
@@ -95,6 +96,21 @@ def test_our_drafter_costs_a_core_where_it_drafts() -> None:
     assert [each.num_cores for each in found[PLAIN]] == [2, 1]
     assert {each.num_cores for each in found["outrider serial"]} == {2}
     assert {each.num_cores for each in found["outrider lookup"]} == {2, 1}
+
+
+def test_drafters_are_tried_with_trees_too_where_there_is_time() -> None:
+    widths = {
+        name: [each.contestant.wishes.tree_width for each in family if isinstance(each.contestant, Stack)]
+        for name, family in metered(2).items()
+    }
+    for name in ("outrider serial", "outrider adaptive"):
+        assert {2, 4} <= set(widths[name])
+        assert widths[name].count(None) == 12, "and with chains, two ways of sharing the cores, as before"
+    assert set(widths["outrider lookup"]) == set(widths[PLAIN]) == {None}
+    assert {None} == {each.wishes.tree_width for each in stage(2).candidates("pearl", quick=True)}
+    tree = next(each for each in stage(2).candidates("pearl", quick=False) if each.wishes.tree_width)
+    assert tree.wishes.to_proto().tree_width == 2
+    assert "tree_width=2" in tree.settings
 
 
 def test_a_quick_run_has_one_candidate_of_each() -> None:

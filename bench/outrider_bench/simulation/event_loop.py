@@ -12,6 +12,7 @@ from enum import Enum
 from outrider.session.pacing.contract import Pacing
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider_bench.simulation.chain_drafter import ChainDrafter
+from outrider_bench.simulation.clients import Clients
 from outrider_bench.simulation.cores import Cores, Role
 from outrider_bench.simulation.drafter_process import DrafterProcess
 from outrider_bench.simulation.drafter_side import DrafterSide, SessionDrafter
@@ -39,7 +40,7 @@ class DrafterKind(Enum):
 
 
 class Simulation:
-    """One world under one policy, until num_tokens are emitted; `run` once."""
+    """One world under one policy, until num_tokens are emitted or its last load is over; `run` once."""
 
     def __init__(self, world: World, pacing: Pacing, num_tokens: int, drafter: DrafterKind = DrafterKind.CHAIN) -> None:
         world.check()
@@ -55,6 +56,9 @@ class Simulation:
         self._to_verifier: Wire[DrafterFrame] = Wire(world.delay_us + world.message_us)
         self._texts: dict[int, Text] = {}
         self._num_requests = [0] * world.num_sessions
+        self._newest = [0] * world.num_sessions  # request of each client
+        self._leaving: list[int] = []
+        self._clients = Clients(world, START_US)
         self._next_handle = 1
         self._wake_us: int | None = None
         self._must_plan = False
@@ -62,11 +66,10 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Raises StuckError when the policy makes no progress."""
-        for client in range(self._world.num_sessions):
-            self._open(client)
         for _ in range(MAX_INSTANTS):
+            self._follow_load()
             self._begin()
-            if self._recorder.num_tokens >= self._num_tokens:
+            if self._recorder.num_tokens >= self._num_tokens or self._clients.are_gone(self._now_us):
                 return self._recorder.outcome(self._now_us - START_US, self._verifier.statistics)
             due_us = self._next_due()
             if due_us is None:
@@ -75,11 +78,22 @@ class Simulation:
             self._end()
         raise StuckError(f"{MAX_INSTANTS} instants were not enough")
 
+    def _follow_load(self) -> None:
+        """Who begins to ask now, and who goes away."""
+        if self._clients.are_due(self._now_us):
+            if self._world.loads:
+                self._recorder.begin_load()
+            coming, leaving = self._clients.change(self._now_us)
+            for client in coming:
+                self._open(client)
+            self._leaving += [self._newest[client] for client in leaving]
+
     def _open(self, client: int) -> None:
         """The client's next request."""
         handle, self._next_handle = self._next_handle, self._next_handle + 1
         self._texts[handle] = text_of(self._world, client, self._num_requests[client])
         self._num_requests[client] += 1
+        self._newest[client] = handle
         self._verifier.open(handle, client, self._texts[handle], self._now_us)
         self._must_plan = True
 
@@ -92,7 +106,7 @@ class Simulation:
         return ChainDrafter(handle, text) if self._kind is DrafterKind.CHAIN else SessionDrafter(handle, text)
 
     def _next_due(self) -> int | None:
-        dues = list(self._cores.dues_us)
+        dues = [*self._cores.dues_us, self._clients.due_us]
         if not self._cores.is_busy(Role.VERIFIER):
             dues += [self._wake_us, self._to_verifier.due_us()]
         if not self._cores.is_busy(Role.DRAFTER):
@@ -118,7 +132,8 @@ class Simulation:
         finished = list(self._verifier.finished)
         self._verifier.finished.clear()
         for request in finished:
-            self._open(request.client)
+            if request.handle not in self._leaving and request.client in self._clients.asking:
+                self._open(request.client)
             self._texts.pop(request.handle - MAX_LATE, None)
 
     # --- work begins ------------------------------------------------------------------------------------------------------
@@ -128,10 +143,17 @@ class Simulation:
             pass
         if self._cores.is_busy(Role.VERIFIER):
             return
+        self._cancel()
         if self._must_plan or (self._wake_us is not None and self._wake_us <= self._now_us):
             self._plan()
             while self._take():  # what the verifier sent without a step
                 pass
+
+    def _cancel(self) -> None:
+        for handle in self._leaving:
+            self._verifier.cancel(handle, self._now_us)
+            self._must_plan = True
+        self._leaving.clear()
 
     def _take(self) -> bool:
         """Let whoever does not compute take what has arrived; False when nothing had."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.errors import InvalidRequest
 from outrider_bench.simulation.curves import CurveShape
@@ -39,6 +39,13 @@ class Axes:
 
 
 QUICK = Axes(("0", "0.6", "0.9", "0.95>0.1"), (2, 10), (0, 1), (1, 8), ("knee",))
+WIDE_CURVES = ("knee", "measured")  # an accelerator, and two cores on which every row costs something
+WIDE_SHARED = (1.0, 2.0)  # machines of their own, and both on the same cores
+
+
+def widened(axes: Axes) -> Axes:
+    """Their cells, and those of the same worlds on processors."""
+    return replace(axes, curves=WIDE_CURVES, shared=WIDE_SHARED)
 
 
 @dataclass(frozen=True, slots=True)

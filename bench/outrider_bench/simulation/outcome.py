@@ -17,7 +17,7 @@ from outrider.session.statistics import SessionStatistics
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """tokens_per_s: of all clients together, virtual seconds. token_ms_*: quantiles over tokens. verify_busy, draft_busy: shares of the
-    time in which each computed. rows_per_step: mean. acceptance_rate: accepted / drafted."""
+    time in which each computed. rows_per_step: mean. acceptance_rate: accepted / drafted. tokens_by_load: of each of the world's loads."""
 
     tokens_per_s: float
     num_tokens: int
@@ -32,6 +32,7 @@ class Outcome:
     verify_busy: float
     draft_busy: float
     rows_per_step: float
+    tokens_by_load: tuple[int, ...] = ()
 
 
 class Recorder:
@@ -39,6 +40,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.num_tokens = 0
+        self._by_load: list[int] = []
         self._num_steps = 0
         self._num_rows = 0
         self._verify_us = 0
@@ -46,9 +48,15 @@ class Recorder:
         self._token_us: list[float] = []
         self._weights: list[int] = []
 
+    def begin_load(self) -> None:
+        """What is emitted from now on belongs to the world's next load."""
+        self._by_load.append(0)
+
     def count_tokens(self, num_tokens: int, since_us: int | None) -> None:
         """A round emitted tokens, since_us after the request's last ones (None: its first)."""
         self.num_tokens += num_tokens
+        if self._by_load:
+            self._by_load[-1] += num_tokens
         if since_us is not None:
             self._token_us.append(since_us / num_tokens)
             self._weights.append(num_tokens)
@@ -82,6 +90,7 @@ class Recorder:
             verify_busy=self._verify_us / elapsed_us,
             draft_busy=self._draft_us / elapsed_us,
             rows_per_step=self._num_rows / max(1, self._num_steps),
+            tokens_by_load=tuple(self._by_load),
         )
 
     def _quantile_ms(self, share: float) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from outrider.session.answer_ends import NO_ENDS, AnswerEnds
 from outrider.session.events import (
+    CancelRequested,
     DrafterFrameArrived,
     DrafterJoined,
     Emit,
@@ -72,7 +73,7 @@ class Request:
     @property
     def ended_by_itself(self) -> bool:
         """Before its bound."""
-        return self._session.finished is not None and self._session.finished.reason is FinishReason.STOP
+        return self._session.finished is not None and self._session.finished.reason is not FinishReason.LENGTH
 
     @property
     def is_ready(self) -> bool:
@@ -91,6 +92,10 @@ class Request:
     def receive(self, frame: DrafterFrame, now_us: int, drafter: str = SOURCE) -> None:
         """A frame of a drafter."""
         self._apply(DrafterFrameArrived(drafter, frame, now_us))
+
+    def cancel(self, now_us: int) -> None:
+        """Its client goes away."""
+        self._apply(CancelRequested("the client left", now_us))
 
     def plan(self, plan: SessionPlan, now_us: int) -> int:
         """Take part in a step; returns the rows it adds."""
@@ -138,7 +143,7 @@ class Request:
                 case Emit():
                     self.num_emitted = len(effect.tokens)
                 case Finish():
-                    assert effect.reason in (FinishReason.LENGTH, FinishReason.STOP), effect
+                    assert effect.reason is not FinishReason.FAILED, effect
                     self.finished = True
 
 

@@ -1,9 +1,8 @@
 """The verifier's process: one thread that takes what has arrived, plans a step with the policy, runs it, applies it, then sends.
 
 Keeps the order of work of verifier_service.scheduler: frames that arrive during a step are looked at after its verdicts; answers to them,
-and the opening of a request, leave when the next step is planned; the cost curve is measured at start and refined by every step; a
-request's acceptance begins where earlier ones ended. Must not know drafters but by name, or how time
-passes.
+and the opening of a request, leave when the next step is planned; the cost curve is measured at start and refined by every step, and so is
+what reading adds to one; a request's acceptance begins where earlier ones ended. Must not know drafters but by name, or how time passes.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from outrider_bench.simulation.request import Request
 from outrider_bench.simulation.text import Text
 from outrider_bench.simulation.world import World
 from verifier_service.cost_model import MEASURED_ROWS, CostModel, StepCosts
+from verifier_service.prefill_price import PrefillPrice
 
 
 class VerifierProcess:
@@ -32,10 +32,11 @@ class VerifierProcess:
         self._pacing = pacing
         self._recorder = recorder
         self._cost = StepCosts(CostModel({rows: world.verify.verify_us(rows) for rows in MEASURED_ROWS if rows <= world.max_rows}))
+        self._price = PrefillPrice(world.prefill_stretch)
         self._drafting = False
         self._requests: dict[int, Request] = {}
         self._taking_part: list[Request] = []
-        self._num_rows = 0
+        self._num_rows = self._num_read = 0
         self._priors = FIRST_PRIORS
         self._ends = NO_ENDS
         self._unsent: list[tuple[str, VerifierFrame]] = []
@@ -47,6 +48,14 @@ class VerifierProcess:
         self.statistics.append(request.statistics)
         request.join(now_us)
         self._collect(request)
+
+    def cancel(self, handle: int, now_us: int) -> None:
+        """The request's client goes away, between two steps; nothing if it was answered just now."""
+        request = self._requests.get(handle)
+        if request is not None:
+            request.cancel(now_us)
+            self._collect(request)
+            self._forget(request)
 
     def receive(self, frames: Sequence[tuple[int, DrafterFrame]], drafter: str = SOURCE) -> None:
         """Frames of a drafter with the time each arrived, handled between two steps."""
@@ -62,14 +71,18 @@ class VerifierProcess:
         if not views:
             return PacingPlan((), None, "idle")
         costs = self._cost.alone.curve(), self._cost.drafting.curve()
-        view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1])
+        num_decoding = sum(view.num_uncached == 1 for view in views)
+        prefill = self._price.bound(num_decoding, costs[0]) if num_decoding < len(views) else None
+        view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1], prefill)
         self._drafting = view.is_drafting
         return self._pacing.plan(view)
 
     def start(self, plan: PacingPlan, now_us: int) -> int:
         """Begin the step; returns its rows."""
         self._taking_part = [self._requests[entry.session] for entry in plan.take]
-        self._num_rows = sum(self._requests[entry.session].plan(entry, now_us) for entry in plan.take)
+        rows = [self._requests[entry.session].plan(entry, now_us) for entry in plan.take]
+        self._num_rows = sum(rows)
+        self._num_read = sum(num for num, request in zip(rows, self._taking_part, strict=True) if not request.is_decoding)
         return self._num_rows
 
     @property
@@ -98,7 +111,9 @@ class VerifierProcess:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's. Returns the handles of
         requests that got tokens."""
         step_us = max(1, busy_us - self.overhead_us)
-        if all(request.is_decoding for request in self._taking_part):
+        if self._num_read:
+            self._price.observe(self._num_read, self._num_rows - self._num_read, step_us, self.cost)
+        else:
             self._cost.observe(self._num_rows, step_us, drafting=self._drafting)
         self._recorder.count_step(self._num_rows, busy_us)
         served: list[int] = []
@@ -129,7 +144,10 @@ class VerifierProcess:
             request.last_emit_us = now_us
 
     def _end(self, request: Request) -> None:
-        del self._requests[request.handle]
+        self._forget(request)
         self.finished.append(request)
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.handle]
         self._priors = request.statistics.remembered(self._priors)
         self._ends = self._ends.after(request.statistics.num_emitted, by_itself=request.ended_by_itself)

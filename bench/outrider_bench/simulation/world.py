@@ -6,10 +6,12 @@ fitted on the throughput it predicts. Must not know policies. Times in microseco
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.prefill_bound import DEFAULT_PREFILL_STRETCH
 
 MAX_SESSIONS = 1024
 
@@ -26,8 +28,18 @@ Phases = tuple[Phase, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """A stretch of time in which so many clients ask, each again as soon as it was answered; until_us after the begin, exclusive. Who is
+    not among them any more goes away in the midst of an answer."""
+
+    num_clients: int
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class World:
-    """A deployment of one verifier and one drafter with num_sessions clients, each asking again as soon as it was answered.
+    """A deployment of one verifier and one drafter with num_sessions clients, each asking again as soon as it was answered; or, with loads,
+    as many of them as these say, until the last is over.
 
     verify: a step of so many rows. draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target; guess_us: on each session with guesses in
@@ -38,7 +50,7 @@ class World:
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
     replayed drafts. prompt_len, output_len: of every request. spare_len: tokens that it allows beyond those; 0 = its answer ends at its
-    bound, else by itself. max_rows, max_draft_len, max_nodes: the service's bounds.
+    bound, else by itself. max_rows, max_draft_len, max_nodes, prefill_stretch: the service's bounds.
     """
 
     verify: CostCurve
@@ -64,6 +76,8 @@ class World:
     session_us: int = 0
     hedge_toll: float = 1.0
     spare_len: int = 0
+    prefill_stretch: float = DEFAULT_PREFILL_STRETCH
+    loads: tuple[Load, ...] = ()
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -85,9 +99,19 @@ class World:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
         if self.spare_len < 0:
             raise InvalidRequest("world.spare_len", f"must be 0 or positive, got {self.spare_len}")
+        if self.prefill_stretch and self.prefill_stretch <= 1.0:
+            raise InvalidRequest("world.prefill_stretch", f"must be 0 or above 1, got {self.prefill_stretch}")
+        self._check_loads()
         for phases in self.phases:
             if not phases or any(not 0.0 <= phase.acceptance <= 1.0 for phase in phases):
                 raise InvalidRequest("world.phases", "every session needs an acceptance in [0, 1]")
+
+    def _check_loads(self) -> None:
+        if any(not 0 <= load.num_clients <= self.num_sessions for load in self.loads):
+            raise InvalidRequest("world.loads", f"clients must be in [0, {self.num_sessions}], of the world's sessions")
+        ends_us = [0, *(load.until_us for load in self.loads)]
+        if any(before >= after for before, after in itertools.pairwise(ends_us)):
+            raise InvalidRequest("world.loads", "every load must end later than the one before it")
 
     @property
     def max_len(self) -> int:

@@ -20,7 +20,12 @@ BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
 DRIVERS = (
     "speed", "peers", "identity", "steps", "rounds", "network", "machines", "load", "gpu", "simulate", "chaos", "fleet", "grid", "plots",
 )  # fmt: skip
-FIXED_POLICIES = ("plain", *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)), "pearl")
+FIXED_POLICIES = (
+    "plain",
+    *(f"serial:{length}" for length in (1, 2, 4, 6, 8, 12, 16)),
+    "pearl",
+    *(f"pearl:{length}" for length in (2, 4, 8)),
+)
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
@@ -40,12 +45,13 @@ _EXAMPLES = """examples:
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench machines                     gateway, verifier and draft model as three machines, 0 to 20 ms apart: x plain
-  outrider bench load                         1 to 64 requests at a time, with a useful and with a useless drafter
+  outrider bench load                         1 to 64 requests at a time, and up and down, with a useful and a useless drafter
   outrider bench gpu --size 8b                the full stack on a CUDA card: a large random target, replayed drafts (make bench-gpu)
   outrider bench gpu --device cpu --size tiny --quick    the same code without a card, for its own sake
   outrider bench chaos                        200 faults under 16 requests at a time: nothing lost, nothing different? (make chaos)
   outrider bench simulate                     is a policy ever slower than the best fixed one? worlds on virtual time
   outrider bench simulate --quick --policies adaptive serial:16
+  outrider bench simulate --quick --wide      on processors too: every row costs something, drafter and verifier share cores
   outrider bench grid --made widened          1, 2 drafters x 1, 2 verifiers as real processes, measured and predicted
   outrider bench fleet --quick                placement by the coordinator against simpler ones: a simulated fleet (all of it: minutes)
   outrider bench fleet --actor                what a placement takes over gRPC at a real coordinator of 1,000 verifiers and 2,000 drafters
@@ -158,6 +164,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time; fleet: one number, requests in all")
     group.add_argument("--curves", nargs="+", metavar="NAME", help="axis: flat, knee, measured, or file with --curve")
     group.add_argument("--shared", nargs="+", type=_positive, metavar="X", help="axis: how much longer each takes while both run")
+    group.add_argument("--wide", action="store_true", help="four times the cells: knee and measured curves, cores apart and shared (x2)")
     group.add_argument("--unsure", nargs="+", metavar="W/R", help="axis: how often the drafter stops before a wrong / a right guess")
     group.add_argument(
         "--hedged", nargs="+", type=_not_negative, metavar="H", help="axis: how often the second choice is right where the first is wrong"

@@ -105,7 +105,7 @@ class AdaptivePacing(ExplainsAdaptive):
         view = self._with_lookups(view)
         if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
             self._excess_us = 0.0
-            take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
+            take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows, view.prefill)
             return PacingPlan(take, None, "verify", PLAIN_REPEATS, self._by_lookup.least_promise)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)

@@ -108,11 +108,20 @@ class SessionView:
     holds_reading: bool = False
 
 
+class PrefillRoom(Protocol):
+    """What prompts may have of a step in which others decode."""
+
+    def num_rows(self, num_own: int, max_rows: int) -> int:
+        """Rows for prompts beside num_own rows of sessions that decode, at most max_rows."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """All live sessions, the measured cost curve, rows a step may hold, and the present time.
 
     cost: of steps while drafters rest. cost_drafting: of steps while they may be at work, longer on shared cores; None = as cost.
+    prefill: bounds what prompts take of the step; None = nothing but its rows does, for nobody decodes beside them.
     """
 
     sessions: tuple[SessionView, ...]
@@ -120,6 +129,7 @@ class StepView:
     max_rows: int
     now_us: int
     cost_drafting: CostCurve | None = None
+    prefill: PrefillRoom | None = None
 
     @property
     def overlapped_cost(self) -> CostCurve:

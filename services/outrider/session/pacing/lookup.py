@@ -30,7 +30,7 @@ class LookupPacing:
         """Everybody, at once."""
         wanted = [Wanted(as_guessed(session, num), num) for session, (num, _) in zip(view.sessions, self._guesses(view), strict=True)]
         guessing = {entry.session.session for entry in wanted if entry.max_nodes}
-        take = share_rows(wanted, view.max_rows)
+        take = share_rows(wanted, view.max_rows, view.prefill)
         return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:

@@ -21,7 +21,7 @@ class PlainPacing:
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
-        take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows)
+        take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows, view.prefill)
         return PacingPlan(take, None, "plain" if take else "idle", PLAIN_REPEATS)
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:

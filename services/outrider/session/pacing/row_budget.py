@@ -1,7 +1,8 @@
 """Sharing the rows of one step among the sessions that a policy wants in it.
 
 Knows row counts. Must not know why a session was chosen. Sessions that wait longest come first; every decoding session gets its one row
-before any gets nodes, then nodes are shared evenly, and prefill takes what is left (so that a long prompt never stalls the others).
+before any gets nodes, then nodes are shared evenly, and prompts take what is left, within what the step's bound leaves them. Where there is
+such a bound, nodes leave them the least that it grants.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.session.pacing.contract import SessionPlan, SessionView
+from outrider.session.pacing.contract import PrefillRoom, SessionPlan, SessionView
+from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +22,40 @@ class Wanted:
     max_nodes: int
 
 
-def share_rows(wanted: Sequence[Wanted], max_rows: int) -> tuple[SessionPlan, ...]:
-    """Plans that together hold at most max_rows rows; sessions without room wait for the next step."""
+def share_rows(wanted: Sequence[Wanted], max_rows: int, prefill: PrefillRoom | None = None) -> tuple[SessionPlan, ...]:
+    """Plans that together hold at most max_rows rows; sessions without room wait for the next step. prefill: as in StepView."""
     waiting = sorted(wanted, key=lambda entry: (entry.session.waiting_since_us, entry.session.session))
     decoding = [entry for entry in waiting if entry.session.num_uncached == 1][:max_rows]
+    reading = [entry for entry in waiting if entry.session.num_uncached > 1]
     left = max_rows - len(decoding)
-    plans: list[SessionPlan] = []
+    kept = 0 if prefill is None else min(left, MIN_PREFILL_ROWS, sum(entry.session.num_uncached for entry in reading))
+    plans = _decoding_parts(decoding, left - kept)
+    num_own = sum(part.num_rows for part in plans)
+    left = max_rows - num_own
+    return (*plans, *_reading_parts(reading, left if prefill is None else prefill.num_rows(num_own, left)))
+
+
+def _decoding_parts(decoding: Sequence[Wanted], left: int) -> list[SessionPlan]:
+    """left: rows for nodes, beside a row each."""
+    parts: list[SessionPlan] = []
     for at, entry in enumerate(decoding):
         fair = left // (len(decoding) - at)
         num_nodes = min(fair, entry.max_nodes, entry.session.num_nodes)
         left -= num_nodes
-        plans.append(SessionPlan(entry.session.session, 1, num_nodes))
-    for entry in waiting:
-        if entry.session.num_uncached == 1 or left == 0:
-            continue
+        parts.append(SessionPlan(entry.session.session, 1, num_nodes))
+    return parts
+
+
+def _reading_parts(reading: Sequence[Wanted], left: int) -> list[SessionPlan]:
+    """left: rows for prompts, and for the nodes of those that end."""
+    parts: list[SessionPlan] = []
+    for entry in reading:
+        if left == 0:
+            break
         num_fed = min(left, entry.session.num_uncached)
         left -= num_fed
         is_last = num_fed == entry.session.num_uncached
         num_nodes = min(left, entry.max_nodes, entry.session.num_nodes) if is_last else 0
         left -= num_nodes
-        plans.append(SessionPlan(entry.session.session, num_fed, num_nodes))
-    return tuple(plans)
+        parts.append(SessionPlan(entry.session.session, num_fed, num_nodes))
+    return parts

@@ -140,7 +140,7 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
     wanted = [
         Wanted(session, _nodes_within(session, min(outlook.most, most))) for session, outlook in zip(view.sessions, outlooks, strict=True)
     ]
-    return PacingPlan(share_rows(wanted, view.max_rows), None, "verify")
+    return PacingPlan(share_rows(wanted, view.max_rows, view.prefill), None, "verify")
 
 
 def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], cost: CostCurve, tokens_per_us: float) -> int:

@@ -23,7 +23,7 @@ def plan_or_wait(view: StepView, is_ready: Callable[[SessionView], bool]) -> Pac
     """Take sessions that must go or are ready by the policy's own test; wake at the earliest deadline of the rest."""
     going = [session for session in view.sessions if must_go(session, view.now_us) or is_ready(session)]
     taken = {session.session for session in going}
-    take = share_rows([Wanted(session, session.num_nodes) for session in going], view.max_rows)
+    take = share_rows([Wanted(session, session.num_nodes) for session in going], view.max_rows, view.prefill)
     deadlines = [session.draft_deadline_us for session in view.sessions if session.session not in taken]
     reason = "verify" if take else "draft" if deadlines else "idle"
     return PacingPlan(take, min(deadlines, default=None), reason)
