@@ -18,7 +18,15 @@ from triton.compiler import ASTSource
 
 import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
-from outrider_kernels import triton_compact, triton_filtered_pick, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
+from outrider_kernels import (
+    triton_compact,
+    triton_filtered_pick,
+    triton_noise,
+    triton_pick,
+    triton_pick_walk,
+    triton_rejection,
+    triton_tree_attention,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -93,6 +101,24 @@ def test_the_filters_of_the_pick_compile() -> None:
     )
     types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
     assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, types)
+
+
+@pytest.mark.parametrize("num_tiles", [1, 149])
+def test_rejection_compiles_without_a_fused_multiply_add(num_tiles: int) -> None:
+    """Fused, sums would differ from those of the definition, and the test of a token from that of other machines."""
+    types = {"targets": "*fp32", "drafts": "*fp32", "sums": "*fp64", "sums_out": "*fp64"}
+    types |= dict.fromkeys(("begins", "lens", "subtracts", "lens_out", "subtracts_out", "tokens", "bonus_out", "emitted_out"), "*i32")
+    types |= dict.fromkeys(("keys", "bases"), "*i64")
+    ones = {"num_tiles": 1} if num_tiles == 1 else {}
+    sizes = {"BLOCK_TOKENS": triton_rejection.BLOCK_TOKENS}
+    parts = sizes | ones | {"TILE_PARTS": 1 if num_tiles == 1 else 256}
+    for kernel, constants in (
+        (triton_rejection._walk_kernel, {}),
+        (triton_rejection._sum_kernel, sizes),
+        (triton_rejection._draw_kernel, parts),
+    ):
+        assembly = compiled(kernel, constants, types, fusion=triton_noise.NO_FUSION["enable_fp_fusion"])
+        assert "fma" not in assembly
 
 
 def test_sizes_of_one_compile_too() -> None:
