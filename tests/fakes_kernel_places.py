@@ -1,6 +1,7 @@
 """Where tests run the Triton kernels: interpreted on the CPU always, and on a card besides where there is one, by the very same tests.
 
-PLACES is what fixtures are parametrised with, so a machine without a card collects no tests for one.
+PLACES is what fixtures are parametrised with, so a machine without a card collects no tests for one. Broken twins of kernels belong on the
+interpreter alone: one that reads where it must not would end the card's context, and with it every test that comes later.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from outrider_kernels.interpreted_process import _module, shared_process
 
+INTERPRETED, CARD = "interpreted", "card"
+
 
 def places(has_card: bool) -> tuple[str, ...]:
     """Names for `kernel_place`."""
-    return ("interpreted", "card") if has_card else ("interpreted",)
+    return (INTERPRETED, CARD) if has_card else (INTERPRETED,)
 
 
 PLACES = places(torch.cuda.is_available())
@@ -71,4 +74,4 @@ def moved(value: Any, device: str) -> Any:
 @cache
 def kernel_place(name: str) -> KernelPlace:
     """One of PLACES. The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process() if name == "interpreted" else CardPlace()
+    return shared_process() if name == INTERPRETED else CardPlace()

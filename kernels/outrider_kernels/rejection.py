@@ -89,4 +89,4 @@ def _draw(weights: Tensor, r: float) -> int:
         return NO_TOKEN
     running = weights.cumsum(0)
     place = int(torch.searchsorted(running, r * float(running[-1]), right=True))
-    return min(place, possible[-1])
+    return min(place, int(possible[-1]))

@@ -17,7 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 import outrider_kernels
-from fakes_kernel_places import PLACES, KernelPlace, kernel_place
+from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider.engine.acceptance.contract import AcceptanceNoise, TargetRows
 from outrider.engine.acceptance.rejection import RejectionAcceptance
 from outrider.noise.field import bits, uniform_of
@@ -249,7 +249,8 @@ LAW_TWINS = [
 
 
 @pytest.mark.parametrize("mutation", LAW_TWINS)
-def test_a_broken_law_is_seen(place: KernelPlace, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_law_is_seen(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     assert law_p_value(place, broken(mutation, tmp_path)) < CERTAIN
 
 
@@ -266,14 +267,16 @@ TWINS = [
 
 
 @pytest.mark.parametrize("mutation", TWINS)
-def test_a_broken_twin_is_caught(place: KernelPlace, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_twin_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     kernel = broken(mutation, tmp_path)
     several = [some_chains(LENS * 2, 2051, seed, nearness=0.4) for seed in (1, 2)]
     assert any(not same(judged(place, chains, kernel), reference(chains)) for chains in several)
 
 
-def test_edges_have_twins_of_their_own(place: KernelPlace, tmp_path: Path) -> None:
+def test_edges_have_twins_of_their_own(tmp_path: Path) -> None:
     """A draft of nothing that is subtracted all the same, and a draw from nothing that is left."""
+    place = kernel_place(INTERPRETED)
     drafter = EDGES["the drafter cannot have said it: the whole target is left"][0]
     subtracting = broken(("subtracts = ((drafted > 0.0) & (is_kept == 0))", "subtracts = ((drafted >= 0.0) & (is_kept == 0))"), tmp_path)
     both = replace(drafter, targets=rows([0.0, 0.6, 0.4], [1.0, 0.0, 0.0]))
