@@ -143,8 +143,14 @@ def allowed_of(rows: tuple[Row, ...]) -> Tensor:
     return torch.from_numpy(np.stack([row.allowed for row in rows]))
 
 
+def plain_rows(rows: tuple[Row, ...]) -> PickRows:
+    """Nothing but noise and temperature."""
+    keys, positions, temperatures = columns(rows)[:3]
+    return PickRows(keys, positions, temperatures)
+
+
 def pick_rows(rows: tuple[Row, ...], begin: int = 0, end: int = NUM_IDS) -> PickRows:
-    return PickRows(*columns(rows)[:3], None, pack_bits(allowed_of(rows)[:, begin:end]), touched(rows))
+    return replace(plain_rows(rows), allowed=pack_bits(allowed_of(rows)[:, begin:end]), touched=touched(rows))
 
 
 def unfiltered(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -164,10 +170,10 @@ def test_the_kernels_definition_is_the_librarys() -> None:
 def test_a_dense_bias_is_added_once() -> None:
     rows = all_rows()
     bias = torch.randn(len(rows), NUM_IDS, generator=torch.Generator().manual_seed(0))
-    given = PickRows(*columns(rows)[:3], bias, pack_bits(allowed_of(rows)))
+    given = replace(plain_rows(rows), bias=bias, allowed=pack_bits(allowed_of(rows)))
     assert torch.equal(processed_logits(logits_of(rows), given), (logits_of(rows) + bias).masked_fill(~allowed_of(rows), -torch.inf))
     with pytest.raises(AssertionError):
-        PickRows(*columns(rows)[:3], bias, None, touched(rows))
+        replace(given, touched=touched(rows))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -175,7 +181,7 @@ def test_picks_are_the_reference(place: KernelPlace, dtype: torch.dtype) -> None
     rows = unfiltered(all_rows(dtype))
     expected = [row.expected for row in rows]
     assert place.call(PICK, "pick", logits_of(rows).to(dtype), pick_rows(rows)).tokens.tolist() == expected
-    plain = place.call(PICK, "pick", logits_of(rows).to(dtype), PickRows(*columns(rows)[:3])).tokens.tolist()
+    plain = place.call(PICK, "pick", logits_of(rows).to(dtype), plain_rows(rows)).tokens.tolist()
     assert sum(one != other for one, other in zip(plain, expected, strict=True)) > len(rows) // 2
 
 
@@ -201,7 +207,9 @@ def filtered_there(
 
     tokens = torch.full((len(logits),), -7, dtype=torch.int32, device=logits.device)
     probs = torch.full((len(logits),), 7.0, device=logits.device)
-    rows = [kernel.FilteredRows(*given, allowed=mask, touched=table) for mask in masks]
+    keys, positions, temperatures, top_ks, top_ps, gaps = given
+    whole = kernel.FilteredRows(keys, positions, temperatures, top_ks, top_ps, gaps, touched=table)
+    rows = [replace(whole, allowed=mask) for mask in masks]
     if len(masks) == 1:
         kernel.filtered_pick(logits, rows[0], tokens, probs)
         return tokens, probs
@@ -251,9 +259,7 @@ def broken_pick(mutation: tuple[str, str], folder: Path) -> str:
     assert source.count(mutation[0]) == 1
     name = f"broken_touched_{abs(hash(mutation))}"
     (folder / f"{name}.py").write_text(source.replace(*mutation), encoding="utf-8")
-    kernel_place(INTERPRETED).call(
-        str(folder / f"{name}.py"), "rule_constants", PickRows(*[torch.zeros(1)] * 3)
-    )  # known by its name from now on
+    kernel_place(INTERPRETED).call(str(folder / f"{name}.py"), "rule_constants", plain_rows(all_rows()))  # known by its name from now on
     pick = (kernels / "triton_pick.py").read_text(encoding="utf-8")
     path = folder / f"pick_with_{name}.py"
     path.write_text(pick.replace("outrider_kernels.triton_touched", name), encoding="utf-8")
