@@ -71,6 +71,13 @@ def test_picks_are_checked_prepared_and_counted() -> None:
     assert report["float32"]["mbytes"] == pytest.approx(2 * 3000 * 4 / 1e6)
 
 
+def test_filtered_picks_are_checked_prepared_and_counted() -> None:
+    call("filtered_pick", "check", "cpu")
+    report = call("filtered_pick", "measure", 2, 3000, 30, CEILINGS, "cpu", once_s)
+    assert set(report) == {"free", "filtered", "penalised"}
+    assert report["penalised"]["mbytes"] == pytest.approx(2 * 2 * 3000 * 4 / 1e6)  # read for the winner, and for the masses
+
+
 def test_walks_are_checked_prepared_and_counted() -> None:
     assert call("pick_walk", "measure", 3, 5, CEILINGS, "cpu", once_s)["us"] == pytest.approx(1e6 * ONE_S)
 
@@ -93,6 +100,7 @@ def test_rejection_is_checked_prepared_and_counted() -> None:
             "check",
             (2, "cpu"),
         ),
+        ("filtered_pick", "torch.ones_like(ids), torch.z", "torch.zeros_like(ids) - 1, torch.z", "check", ("cpu",)),
         ("pick_walk", "walks = work()", "walks = work(); walks.paths[0, -1] = -1", "measure", (3, 5, CEILINGS, "cpu", once_s)),
     ],
 )
