@@ -34,7 +34,8 @@ WEIGHT_BYTES = 2
 def half(draw: np.random.Generator, outputs: int, inputs: int) -> FloatArray:
     """float32 that bfloat16 holds, small enough to keep states in range."""
     weight = (draw.standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float32)
-    return (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    halved: FloatArray = (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return halved
 
 
 class Model:
@@ -71,7 +72,8 @@ class Model:
     def follow(self) -> list[int]:
         """In one call; where a pick is left to the definition, the chain ends."""
         where = ChainSlots(self.slots, np.array([0, len(self.slots)], np.int64))
-        return self.chain.follow(ChainStart(1, 1.0, POSITION, self.num_tokens, 0.0), RULE, where).picks.tolist()
+        picks: list[int] = self.chain.follow(ChainStart(1, 1.0, POSITION, self.num_tokens, 0.0), RULE, where).picks.tolist()
+        return picks
 
     def one_by_one(self) -> list[int]:
         """The same operations, each row from Python."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +113,7 @@ class Layer:
 
     def _turned(self, row: int, position: int) -> npt.NDArray[np.float64]:
         sizes = self.sizes
-        heads = self.first[row].astype(np.float64).reshape(-1, sizes.dim)
+        heads: npt.NDArray[np.float64] = self.first[row].astype(np.float64).reshape(-1, sizes.dim)
         num_turned = sizes.num_heads + sizes.num_kv_heads
         if sizes.qk_scale is not None:
             squares = (heads[:num_turned] ** 2).sum(axis=1, keepdims=True)
@@ -158,14 +159,13 @@ def test_a_row_has_its_own_bits(shape: tuple[int, int, int]) -> None:
 def test_arrays_that_do_not_fit_are_refused() -> None:
     layer = Layer(ThinTeam(1), (4, 2, 8))
     fitting = [layer.heads, layer.attended, layer.pool, layer.rotations]
-    for index, (wrong, message) in enumerate(
-        [
-            (layer.heads.astype(np.float64), "float32"),
-            (layer.attended[:, :-1].copy(), "do not fit"),
-            (layer.pool[:1].copy(), "do not fit"),
-            (layer.rotations[:, ::2], "C order"),
-        ]
-    ):
+    wrongs: list[tuple[Any, str]] = [
+        (layer.heads.astype(np.float64), "float32"),
+        (layer.attended[:, :-1].copy(), "do not fit"),
+        (layer.pool[:1].copy(), "do not fit"),
+        (layer.rotations[:, ::2], "C order"),
+    ]
+    for index, (wrong, message) in enumerate(wrongs):
         arrays = [wrong if at == index else array for at, array in enumerate(fitting)]
         with pytest.raises(ValueError, match=message):
             ThinAttention(ThinTeam(1), layer.sizes, *arrays)
