@@ -95,11 +95,11 @@ def all_rows(dtype: torch.dtype = torch.float32, masked: bool = True) -> tuple[R
 
 
 def certain_rows() -> list[Row]:
-    """A bias that alone is no reason to divide, and the last token of a tile, said too often."""
+    """A bias that alone is no reason to divide, nor to count; and the last token of a tile, said too often."""
     everything = np.ones(NUM_IDS, np.bool_)
     biased, repeated = np.zeros((2, NUM_IDS), np.float32)
     biased[9], repeated[1023], repeated[1] = 3.0, 5.0, 3.0
-    params = SamplingParams(temperature=0.0, repetition_penalty=2.0, logit_bias=((3, 4.0),))
+    params = SamplingParams(temperature=0.0, repetition_penalty=2.0, frequency_penalty=-1.5, logit_bias=((3, 4.0),))
     often = SamplingParams(temperature=0.0, frequency_penalty=1.0)
     rows = [Row(biased, params, (), (), everything, 1, 2), Row(repeated, often, (), (1023,) * 3, everything, 1, 2)]
     assert [row.expected for row in rows] == [3, 1]
@@ -271,6 +271,7 @@ MUTANTS = [
     ("tl.where(count >= 0, repeated, value)", "tl.where(count > 0, repeated, value)"),  # the prompt does not count
     ("tl.where(count >= 0, repeated, value)", "repeated"),  # a bias alone counts
     ("frequency * tl.maximum(count, 0)", "frequency * tl.minimum(count, 1)"),
+    ("frequency * tl.maximum(count, 0)", "frequency * count"),
     ("tl.where(count > 0, presence, 0.0)", "tl.where(count >= 0, presence, 0.0)"),
     ("+ tl.load(biases", "- tl.load(biases"),
     ("mask=entry < tl.load(lens + row)", "mask=entry < TILE_TOUCHED - TILE_TOUCHED + 9"),  # some of the entries
