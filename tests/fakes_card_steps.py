@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fakes_models
 from fakes_card import HostInRecording, RecordingGraphs
-from outrider.engine import card_buckets, card_steps
+from outrider.engine import card_buckets, card_penalties, card_steps
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_filling import fill_rows
 from outrider.engine.card_mover import CardMover
@@ -45,20 +45,22 @@ MISSING_IDS = (5, 17)
 SAMPLINGS = (
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=0.8, top_p=0.9),
-    SamplingParams(temperature=1.0, top_k=12, min_p=0.01),
-    SamplingParams(temperature=0.7, repetition_penalty=1.3),
+    SamplingParams(temperature=1.0, top_k=12, min_p=0.01, presence_penalty=-2.0, frequency_penalty=-2.0),
+    SamplingParams(temperature=0.7, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3, logit_bias=((3, 2.0), (40, -1.5))),
 )
+NUM_PROMPT = 10
 
 
 @dataclass
 class Report:
-    """What came of a schedule. largest_error: of logits. num_left: picks that the fused pick left. different_picks, different_results:
-    against today's pick of the very same logits. num_played, num_own: steps that were played, or ran with their own sizes. num_moved: rows
-    of the cache. played: rows and sequences of buckets."""
+    """What came of a schedule. largest_error: of logits. num_left: picks that the fused pick left. num_penalised: picks under penalties
+    that it made. different_picks, different_results: against today's pick of the very same logits. num_played, num_own: steps that were
+    played, or ran with their own sizes. num_moved: rows of the cache. played: rows and sequences of buckets."""
 
     largest_error: float = 0.0
     num_picks: int = 0
     num_left: int = 0
+    num_penalised: int = 0
     different_picks: int = 0
     different_results: int = 0
     num_played: int = 0
@@ -132,6 +134,12 @@ class CardEngine(PagedEngine):
         self.newest_logits = logits.clone()
         report.num_picks += len(decided.picks)
         report.num_left += int(np.count_nonzero(decided.picks == LEFT))
+        begin = 0
+        for segment in batch.segments:
+            end = begin + segment.num_wanted
+            if segment.state.spec.sampling.has_penalties:
+                report.num_penalised += int(np.count_nonzero(decided.picks[begin:end] != LEFT))
+            begin = end
         results = super()._picked(batch, logits, decided)
         for own, today in zip(results, self._picker.results(batch, logits), strict=True):
             report.different_picks += int(np.count_nonzero(own.picks != today.picks))
@@ -201,7 +209,7 @@ class _Schedule:
             engine.open(100 + index, SequenceSpec(SAMPLINGS[0], NoiseAddress(0), 0, 16 * num_blocks, 0))
         engine.close(101)
         for sequence, sampling in enumerate(SAMPLINGS):
-            engine.open(sequence, SequenceSpec(sampling, NoiseAddress(sequence), 0, MAX_LEN, MAX_NODES))
+            engine.open(sequence, SequenceSpec(sampling, NoiseAddress(sequence), NUM_PROMPT, MAX_LEN, MAX_NODES))
 
     def run(self) -> None:
         """One step."""
@@ -312,7 +320,18 @@ def _first_blocks(inputs: Any, shape: Any, batch: StepBatch) -> None:
     inputs.block_table[1:] = inputs.block_table[1:, :1]
 
 
+def _nothing_touched(inputs: Any, batch: StepBatch) -> int:
+    inputs.touched_lens[:] = 0
+    return 0
+
+
+def _no_path(before: Any, path: IntArray) -> Any:
+    return before
+
+
 TWINS: dict[str, Callable[[], Callable[[], None]]] = {
+    "penalties forget the path": lambda: _replaced((card_penalties, "_with_path", _no_path)),
+    "penalties are never sent": lambda: _replaced((card_steps, "fill_touched", _nothing_touched)),
     "reads Python when played": _reads_python_when_played,
     "padding writes into a sequence": lambda: _changed_filling(_padding_in_a_sequence),
     "padding is picked at": lambda: _changed_filling(_padding_behind_everything),

@@ -2,12 +2,15 @@
 
 A filter keeps a prefix of one order (larger logit first, then lower id), so the winner over all tokens is the pick whenever it lies in
 that prefix itself. A second pass counts the tokens before it, their mass and all mass, and whether every logit is a number; a winner
-outside, or too close to the edge of a nucleus to say, leaves the row (LEFT) to the general pick. Winners come from `triton_pick`. Must
-not know trees. Source: Gumbel-max sampling; online softmax (Milakov & Gimelshein 2018) for the masses.
+outside, or too close to the edge of a nucleus to say, leaves the row (LEFT) to the general pick. Winners come from `triton_pick`; logits
+are those after bias, penalties and allowed tokens, but for the probability, which is of the raw ones. A vocabulary cut into shards on
+several devices needs its winner before its masses: pick, merge_shards, judge, reduced, merge_masses, decide. Must not know trees. Source:
+Gumbel-max sampling; online softmax (Milakov & Gimelshein 2018) for the masses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +18,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider_kernels.pick_rows import PickRows, Winners
+from outrider_kernels.pick_rows import PickRows, TouchedTokens, Winners
+from outrider_kernels.triton_noise import NO_FUSION
 from outrider_kernels.triton_pick import BLOCK_TOKENS, pick
+from outrider_kernels.triton_touched import processed_tile, rule_arguments, rule_constants
 
 LEFT = -1
+NUM_SUMS, NUM_COUNTS = 6, 2
 
 # Far above the rounding of a float32 mass over a large vocabulary.
 _CLEAR_MARGIN = tl.constexpr(1e-3)
@@ -30,7 +36,7 @@ class FilteredRows:
     """What decides the rows besides logits, all [rows]. keys (bits of the unsigned key) and positions (of the picked token): int64.
 
     temperatures: float64, 0 for the argmax, NaN for a row that is somebody else's (LEFT). top_ks: int64, 0 is off. top_ps: float64, 1 is
-    off. min_p_gaps: float64, infinite is off: the largest distance below the best logit that stays.
+    off. min_p_gaps: float64, infinite is off: the largest distance below the best logit that stays. bias, allowed, touched: see PickRows.
     """
 
     keys: Tensor
@@ -39,86 +45,199 @@ class FilteredRows:
     top_ks: Tensor
     top_ps: Tensor
     min_p_gaps: Tensor
+    bias: Tensor | None = None
+    allowed: Tensor | None = None
+    touched: TouchedTokens | None = None
+
+    def unfiltered(self) -> PickRows:
+        """What decides the winners over all tokens."""
+        return PickRows(self.keys, self.positions, self.temperatures, self.bias, self.allowed, self.touched)
+
+
+@dataclass(frozen=True, slots=True)
+class RowMasses:
+    """What parts of a vocabulary say about a winner over all of it.
+
+    sums: float32 [NUM_SUMS, rows, parts]: the best logit; the mass relative to that; the mass before the winner, likewise; the best raw
+    logit; the raw mass relative to that; the winner's raw logit where it is in the part, else -inf. counts: int32 [NUM_COUNTS, rows,
+    parts]: tokens before the winner; logits that are no numbers.
+    """
+
+    sums: Tensor
+    counts: Tensor
 
 
 def filtered_pick(logits: Tensor, rows: FilteredRows, tokens: Tensor, probs: Tensor) -> None:
     """The pick of each row of logits [rows, num_ids] (any floating dtype, a dense last axis), written into tokens and probs.
 
-    tokens: int32 [rows], LEFT where the row is left. probs: float32 [rows], of the pick under softmax(logits / T) without filters, at
-    T = 0 at temperature 1; NaN where the row is left. Allocates nothing but what it gives back to the allocator.
+    tokens: int32 [rows], LEFT where the row is left. probs: float32 [rows], of the pick under softmax(logits / T) without bias, penalties,
+    masks and filters, at T = 0 at temperature 1; NaN where the row is left. Allocates nothing but what it gives back to the allocator.
     """
+    winners = pick(logits, rows.unfiltered())
+    decide(judge(logits, rows, winners), winners, rows, tokens, probs)
+
+
+def judge(logits: Tensor, rows: FilteredRows, winners: Winners, vocab_begin: int = 0) -> RowMasses:
+    """By tiles of logits [rows, num_ids] of the ids [vocab_begin, vocab_begin + num_ids). winners: over the whole vocabulary."""
     num_rows, num_ids = logits.shape
-    winners = pick(logits, PickRows(rows.keys, rows.positions, rows.temperatures))
-    if num_rows == 0:
-        return
-    num_tiles = triton.cdiv(num_ids, BLOCK_TOKENS)
-    masses = torch.empty(3, num_rows, num_tiles, dtype=torch.float32, device=logits.device)
-    counts = torch.empty(2, num_rows, num_tiles, dtype=torch.int32, device=logits.device)
-    _judge(logits, rows, winners, masses, counts)
-    _decide_kernel[(num_rows,)](
-        masses, counts, winners.logits, winners.tokens, rows.temperatures, rows.top_ks, rows.top_ps, rows.min_p_gaps, tokens, probs,
-        num_tiles, num_rows * num_tiles, LEFT=LEFT, TILE_PARTS=triton.next_power_of_2(num_tiles),
-    )  # fmt: skip
+    masses = _empty(num_rows, triton.cdiv(num_ids, BLOCK_TOKENS), logits.device)
+    plain = rows.unfiltered()
+    if num_rows:
+        _judge_kernel[(num_rows, masses.sums.shape[2])](
+            logits, winners.logits, winners.tokens, rows.temperatures, masses.sums, masses.counts, num_ids, vocab_begin, logits.stride(0),
+            masses.sums[0].numel(), *rule_arguments(plain, logits), **rule_constants(plain), BLOCK_TOKENS=BLOCK_TOKENS, **NO_FUSION,
+        )  # fmt: skip
+    return masses
 
 
-def _judge(logits: Tensor, rows: FilteredRows, winners: Winners, masses: Tensor, counts: Tensor) -> None:
-    _judge_kernel[(logits.shape[0], masses.shape[2])](
-        logits, winners.logits, winners.tokens, rows.temperatures, masses, counts, logits.shape[1], logits.stride(0), masses[0].numel(),
-        BLOCK_TOKENS=BLOCK_TOKENS,
-    )  # fmt: skip
+def reduced(masses: RowMasses, temperatures: Tensor) -> RowMasses:
+    """One part a row, for a shard's tiles: a few numbers to send instead of many. temperatures: float64 [rows]."""
+    num_rows, num_parts = masses.sums.shape[1:]
+    out = _empty(num_rows, 1, masses.sums.device)
+    if num_rows:
+        _reduce_kernel[(num_rows,)](
+            masses.sums, masses.counts, temperatures, out.sums, out.counts, num_parts, num_rows * num_parts, num_rows,
+            TILE_PARTS=triton.next_power_of_2(num_parts),
+        )  # fmt: skip
+    return out
+
+
+def merge_masses(shards: Sequence[RowMasses]) -> RowMasses:
+    """Of a vocabulary cut into shards, on one device and in any order."""
+    return RowMasses(torch.cat([shard.sums for shard in shards], dim=2), torch.cat([shard.counts for shard in shards], dim=2))
+
+
+def decide(masses: RowMasses, winners: Winners, rows: FilteredRows, tokens: Tensor, probs: Tensor) -> None:
+    """Whether each winner is the pick for certain, into tokens and probs, as filtered_pick says them."""
+    num_rows, num_parts = masses.sums.shape[1:]
+    if num_rows:
+        _decide_kernel[(num_rows,)](
+            masses.sums, masses.counts, winners.logits, winners.tokens, rows.temperatures, rows.top_ks, rows.top_ps, rows.min_p_gaps,
+            tokens, probs, num_parts, num_rows * num_parts, LEFT=LEFT, TILE_PARTS=triton.next_power_of_2(num_parts),
+        )  # fmt: skip
+
+
+def _empty(num_rows: int, num_parts: int, device: torch.device) -> RowMasses:
+    return RowMasses(
+        torch.empty(NUM_SUMS, num_rows, num_parts, dtype=torch.float32, device=device),
+        torch.empty(NUM_COUNTS, num_rows, num_parts, dtype=torch.int32, device=device),
+    )
 
 
 @triton.jit
 def _judge_kernel(
-    logits: tl.tensor, winner_logits: tl.tensor, winner_tokens: tl.tensor, temperatures: tl.tensor, masses_out: tl.tensor,
-    counts_out: tl.tensor, num_ids: tl.tensor, logits_stride: tl.tensor, part_stride: tl.tensor,
-    BLOCK_TOKENS: tl.constexpr,
+    logits: tl.tensor, winner_logits: tl.tensor, winner_tokens: tl.tensor, temperatures: tl.tensor, sums_out: tl.tensor,
+    counts_out: tl.tensor, num_ids: tl.tensor, vocab_begin: tl.tensor, logits_stride: tl.tensor, part_stride: tl.tensor, bias: tl.tensor,
+    allowed: tl.tensor, bias_stride: tl.tensor, allowed_stride: tl.tensor, touched_lens: tl.tensor, touched_tokens: tl.tensor,
+    touched_counts: tl.tensor, touched_biases: tl.tensor, repetitions: tl.tensor, frequencies: tl.tensor, presences: tl.tensor,
+    touched_stride: tl.tensor, biases_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr, HAS_ALLOWED: tl.constexpr, TILE_TOUCHED: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One row, one tile of the vocabulary: its best logit, its mass relative to that, the mass and the number of tokens before the winner,
-    and the number of logits that are none."""
+    """One row, one tile of the vocabulary: what RowMasses says of it."""
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tile * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     real = column < num_ids
-    logit = tl.load(logits + row * logits_stride + column, mask=real, other=float("-inf")).to(tl.float32)
+    own_logits = logits + row * logits_stride
+    raw = tl.load(own_logits + column, mask=real, other=float("-inf")).to(tl.float32)
+    logit = processed_tile(
+        raw, row, column, own_logits, num_ids, vocab_begin, bias, allowed, bias_stride, allowed_stride, touched_lens, touched_tokens,
+        touched_counts, touched_biases, repetitions, frequencies, presences, touched_stride, biases_stride,
+        HAS_BIAS, HAS_ALLOWED, TILE_TOUCHED,
+    )  # fmt: skip
     temperature = tl.load(temperatures + row).to(tl.float32)
     divisor = tl.where(temperature > 0.0, temperature, 1.0)
+    best, weight = _best_and_weights(logit, divisor)
+    raw_best, raw_weight = _best_and_weights(raw, divisor)
+    winner_logit, winner_token = tl.load(winner_logits + row), tl.load(winner_tokens + row)
+    token = vocab_begin + column
+    is_before = real & ((logit > winner_logit) | ((logit == winner_logit) & (token < winner_token)))
+    winner_raw = tl.max(tl.where(real & (token == winner_token), raw, float("-inf")), axis=0)
+    index = row * tl.num_programs(1) + tile
+    tl.store(sums_out + index, best)
+    tl.store(sums_out + part_stride + index, tl.sum(weight, axis=0))
+    tl.store(sums_out + 2 * part_stride + index, tl.sum(tl.where(is_before, weight, 0.0), axis=0))
+    tl.store(sums_out + 3 * part_stride + index, raw_best)
+    tl.store(sums_out + 4 * part_stride + index, tl.sum(raw_weight, axis=0))
+    tl.store(sums_out + 5 * part_stride + index, winner_raw)
+    tl.store(counts_out + index, tl.sum(is_before.to(tl.int32), axis=0))
+    tl.store(counts_out + part_stride + index, tl.sum((raw != raw).to(tl.int32), axis=0))
+
+
+@triton.jit
+def _best_and_weights(logit: tl.tensor, divisor: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """The best of a tile, and every token's weight relative to that."""
     best = tl.max(logit, axis=0)
     finite_best = tl.where(best == float("-inf"), 0.0, best)
-    weight = tl.exp((logit - finite_best) / divisor)
-    winner_logit, winner_token = tl.load(winner_logits + row), tl.load(winner_tokens + row)
-    is_before = real & ((logit > winner_logit) | ((logit == winner_logit) & (column < winner_token)))
-    index = row * tl.num_programs(1) + tile
-    tl.store(masses_out + index, best)
-    tl.store(masses_out + part_stride + index, tl.sum(weight, axis=0))
-    tl.store(masses_out + 2 * part_stride + index, tl.sum(tl.where(is_before, weight, 0.0), axis=0))
-    tl.store(counts_out + index, tl.sum(is_before.to(tl.int32), axis=0))
-    tl.store(counts_out + part_stride + index, tl.sum((logit != logit).to(tl.int32), axis=0))
+    return best, tl.exp((logit - finite_best) / divisor)
+
+
+@triton.jit
+def _total(
+    sums: tl.tensor, index: tl.tensor, real: tl.tensor, part_stride: tl.tensor, divisor: tl.tensor, first: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """Of a row's parts: the best of the sums from `first` on, each part's share relative to it, and the mass."""
+    part_best = tl.load(sums + first * part_stride + index, mask=real, other=float("-inf"))
+    part_mass = tl.load(sums + (first + 1) * part_stride + index, mask=real, other=0.0)
+    best = tl.max(part_best, axis=0)
+    finite_best = tl.where(tl.abs(best) < _INFINITY, best, 0.0)
+    share = tl.where(part_best > float("-inf"), tl.exp((part_best - finite_best) / divisor), 0.0)
+    return best, share, tl.sum(part_mass * share, axis=0)
+
+
+@triton.jit
+def _row_totals(
+    sums: tl.tensor, counts: tl.tensor, index: tl.tensor, real: tl.tensor, part_stride: tl.tensor, divisor: tl.tensor
+) -> tuple[tl.tensor, ...]:  # fmt: skip
+    """What RowMasses says, of all parts of a row as one."""
+    best, share, mass = _total(sums, index, real, part_stride, divisor, 0)
+    before = tl.sum(tl.load(sums + 2 * part_stride + index, mask=real, other=0.0) * share, axis=0)
+    raw_best, _, raw_mass = _total(sums, index, real, part_stride, divisor, 3)
+    winner_raw = tl.max(tl.load(sums + 5 * part_stride + index, mask=real, other=float("-inf")), axis=0)
+    num_before = tl.sum(tl.load(counts + index, mask=real, other=0), axis=0)
+    num_not_numbers = tl.sum(tl.load(counts + part_stride + index, mask=real, other=0), axis=0)
+    return best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers
+
+
+@triton.jit
+def _reduce_kernel(
+    sums: tl.tensor, counts: tl.tensor, temperatures: tl.tensor, sums_out: tl.tensor, counts_out: tl.tensor, num_parts: tl.tensor,
+    part_stride: tl.tensor, num_rows: tl.tensor,
+    TILE_PARTS: tl.constexpr,
+) -> None:  # fmt: skip
+    """One row's parts into one."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, TILE_PARTS)
+    temperature = tl.load(temperatures + row)
+    divisor = tl.where(temperature > 0.0, temperature, 1.0).to(tl.float32)
+    best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers = _row_totals(
+        sums, counts, row * num_parts + part, part < num_parts, part_stride, divisor
+    )
+    tl.store(sums_out + row, best)
+    tl.store(sums_out + num_rows + row, mass)
+    tl.store(sums_out + 2 * num_rows + row, before)
+    tl.store(sums_out + 3 * num_rows + row, raw_best)
+    tl.store(sums_out + 4 * num_rows + row, raw_mass)
+    tl.store(sums_out + 5 * num_rows + row, winner_raw)
+    tl.store(counts_out + row, num_before)
+    tl.store(counts_out + num_rows + row, num_not_numbers)
 
 
 @triton.jit
 def _decide_kernel(
-    masses: tl.tensor, counts: tl.tensor, winner_logits: tl.tensor, winner_tokens: tl.tensor, temperatures: tl.tensor, top_ks: tl.tensor,
+    sums: tl.tensor, counts: tl.tensor, winner_logits: tl.tensor, winner_tokens: tl.tensor, temperatures: tl.tensor, top_ks: tl.tensor,
     top_ps: tl.tensor, min_p_gaps: tl.tensor, tokens_out: tl.tensor, probs_out: tl.tensor, num_parts: tl.tensor, part_stride: tl.tensor,
     LEFT: tl.constexpr, TILE_PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row's parts: whether its winner is the pick for certain."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, TILE_PARTS)
-    real = part < num_parts
-    index = row * num_parts + part
-    part_best = tl.load(masses + index, mask=real, other=float("-inf"))
-    part_mass = tl.load(masses + part_stride + index, mask=real, other=0.0)
-    part_before = tl.load(masses + 2 * part_stride + index, mask=real, other=0.0)
-    num_before = tl.sum(tl.load(counts + index, mask=real, other=0), axis=0)
-    num_not_numbers = tl.sum(tl.load(counts + part_stride + index, mask=real, other=0), axis=0)
     temperature = tl.load(temperatures + row)
     divisor = tl.where(temperature > 0.0, temperature, 1.0).to(tl.float32)
-    best = tl.max(part_best, axis=0)
-    is_number = (num_not_numbers == 0) & (best > float("-inf")) & (best < _INFINITY)
+    best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers = _row_totals(
+        sums, counts, row * num_parts + part, part < num_parts, part_stride, divisor
+    )
+    is_number = (num_not_numbers == 0) & (best > float("-inf")) & (best < _INFINITY) & (raw_best < _INFINITY)
     finite_best = tl.where(is_number, best, 0.0)
-    share = tl.where(part_best > float("-inf"), tl.exp((part_best - finite_best) / divisor), 0.0)
-    mass = tl.sum(part_mass * share, axis=0)
-    before = tl.sum(part_before * share, axis=0)
     winner_logit, winner_token = tl.load(winner_logits + row), tl.load(winner_tokens + row)
 
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
@@ -132,4 +251,4 @@ def _decide_kernel(
     is_inside = (temperature == 0.0) | is_first | (in_top_k & in_nucleus & near)
     is_decided = is_number & is_inside & (temperature == temperature)
     tl.store(tokens_out + row, tl.where(is_decided, winner_token, LEFT))
-    tl.store(probs_out + row, tl.where(is_decided, own / mass, float("nan")))
+    tl.store(probs_out + row, tl.where(is_decided, tl.exp((winner_raw - raw_best) / divisor) / raw_mass, float("nan")))

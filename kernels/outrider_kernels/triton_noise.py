@@ -80,10 +80,15 @@ def natural_log(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def uniform_of(noise_bits: tl.tensor) -> tl.tensor:
+    """float64 strictly inside (0, 1), exact, of uint64 bits."""
+    return ((noise_bits >> 12).to(tl.float64) + 0.5) * _UNIFORM_UNIT
+
+
+@triton.jit
 def gumbel_of(noise_bits: tl.tensor) -> tl.tensor:
     """Standard Gumbel float32 of uint64 bits."""
-    uniform = ((noise_bits >> 12).to(tl.float64) + 0.5) * _UNIFORM_UNIT
-    exponential = natural_log(uniform) * -1.0
+    exponential = natural_log(uniform_of(noise_bits)) * -1.0
     return (natural_log(exponential) * -1.0).to(tl.float32)
 
 

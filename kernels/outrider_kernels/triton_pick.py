@@ -1,9 +1,9 @@
-"""The fused pick in Triton: bias, allowed tokens, temperature and addressed noise to one token a row, without writing scores to memory.
+"""The fused pick in Triton: bias, penalties, allowed tokens, temperature and addressed noise to one token a row, no score in memory.
 
 The pick is the largest float64(logit) + temperature * float64(gumbel), ties to the larger logit, then to the lower id; temperature 0
 is the largest logit. Tiles of the vocabulary leave their best, a second kernel takes the best of those, and shards of a vocabulary
 on several devices are merged by the same rule, since the noise is addressed by the token's id in the whole vocabulary. The definition
-is `outrider.noise.reference_pick` (docs/noise.md); penalties must be in the logits, and top-k, top-p and min-p are not here. Must not
+is `outrider.noise.reference_pick` (docs/noise.md) of `outrider_kernels.processed_logits`; top-k, top-p and min-p are not here. Must not
 know trees. Source: Gumbel-max sampling; the field and its order of rounding are ours.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outrider_kernels.pick_rows import PickRows, Winners
 from outrider_kernels.triton_noise import NO_FUSION, gumbel_of, position_subkey, token_bits
+from outrider_kernels.triton_touched import processed_tile, rule_arguments, rule_constants
 
 BLOCK_TOKENS = 1024
 
@@ -36,12 +37,9 @@ def pick(logits: Tensor, rows: PickRows, vocab_begin: int = 0) -> Winners:
     tiles = _empty((num_rows, num_tiles), logits.device)
     if num_rows == 0:
         return _best_of(tiles)
-    bias = logits if rows.bias is None else rows.bias
-    allowed = logits if rows.allowed is None else rows.allowed
     _tile_kernel[(num_rows, num_tiles)](
-        logits, bias, allowed, rows.keys, rows.positions, rows.temperatures, tiles.scores, tiles.logits, tiles.tokens,
-        num_ids, vocab_begin, logits.stride(0), bias.stride(0), allowed.stride(0),
-        HAS_BIAS=rows.bias is not None, HAS_ALLOWED=rows.allowed is not None, BLOCK_TOKENS=BLOCK_TOKENS, **NO_FUSION,
+        logits, rows.keys, rows.positions, rows.temperatures, tiles.scores, tiles.logits, tiles.tokens, num_ids, vocab_begin,
+        logits.stride(0), *rule_arguments(rows, logits), **rule_constants(rows), BLOCK_TOKENS=BLOCK_TOKENS, **NO_FUSION,
     )  # fmt: skip
     return _best_of(tiles)
 
@@ -94,21 +92,24 @@ def _store_best(
 
 @triton.jit
 def _tile_kernel(
-    logits: tl.tensor, bias: tl.tensor, allowed: tl.tensor, keys: tl.tensor, positions: tl.tensor, temperatures: tl.tensor,
-    scores_out: tl.tensor, logits_out: tl.tensor, tokens_out: tl.tensor, num_ids: tl.tensor, vocab_begin: tl.tensor,
-    logits_stride: tl.tensor, bias_stride: tl.tensor, allowed_stride: tl.tensor,
-    HAS_BIAS: tl.constexpr, HAS_ALLOWED: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    logits: tl.tensor, keys: tl.tensor, positions: tl.tensor, temperatures: tl.tensor, scores_out: tl.tensor, logits_out: tl.tensor,
+    tokens_out: tl.tensor, num_ids: tl.tensor, vocab_begin: tl.tensor, logits_stride: tl.tensor, bias: tl.tensor, allowed: tl.tensor,
+    bias_stride: tl.tensor, allowed_stride: tl.tensor, touched_lens: tl.tensor, touched_tokens: tl.tensor, touched_counts: tl.tensor,
+    touched_biases: tl.tensor, repetitions: tl.tensor, frequencies: tl.tensor, presences: tl.tensor, touched_stride: tl.tensor,
+    biases_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr, HAS_ALLOWED: tl.constexpr, TILE_TOUCHED: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row, one tile of the vocabulary."""
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tile * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     real = column < num_ids
-    logit = tl.load(logits + row * logits_stride + column, mask=real, other=float("-inf")).to(tl.float32)
-    if HAS_BIAS:
-        logit = logit + tl.load(bias + row * bias_stride + column, mask=real, other=0.0)
-    if HAS_ALLOWED:
-        word = tl.load(allowed + row * allowed_stride + column // 32, mask=real, other=0)
-        logit = tl.where(((word >> (column % 32)) & 1) != 0, logit, float("-inf"))
+    own_logits = logits + row * logits_stride
+    logit = tl.load(own_logits + column, mask=real, other=float("-inf")).to(tl.float32)
+    logit = processed_tile(
+        logit, row, column, own_logits, num_ids, vocab_begin, bias, allowed, bias_stride, allowed_stride, touched_lens, touched_tokens,
+        touched_counts, touched_biases, repetitions, frequencies, presences, touched_stride, biases_stride,
+        HAS_BIAS, HAS_ALLOWED, TILE_TOUCHED,
+    )  # fmt: skip
     token = tl.where(real, vocab_begin + column, _NO_TOKEN)
     score = logit.to(tl.float64)
     temperature = tl.load(temperatures + row)

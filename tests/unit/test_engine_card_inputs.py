@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from outrider.engine.block_table import BlockTable
-from outrider.engine.card_buckets import MAX_BUCKET_NODES, MAX_BUCKET_ROWS, MAX_BUCKET_SEQUENCES, CardBuckets, StepSizes
+from outrider.engine.card_buckets import MAX_BUCKET_NODES, MAX_BUCKET_ROWS, MAX_BUCKET_SEQUENCES, MAX_TOUCHED, CardBuckets, StepSizes
 from outrider.engine.card_filling import StepPadding, ancestry_words, fill_rows
 from outrider.engine.card_inputs import ALIGNED_WORDS, CardInputs, CardLayout, CardShape, HostArray
 from outrider.engine.card_rules import fill_rules
@@ -60,7 +60,9 @@ def filled(batch: StepBatch, buckets: CardBuckets, rows_per_tile: int) -> tuple[
     return shape, inputs
 
 
-@pytest.mark.parametrize("shape", [CardShape(1, 1, 1, 1, 1, 1), CardShape(7, 3, 5, 33, 11, 176), CardShape(64, 32, 64, 128, 27, 428)])
+@pytest.mark.parametrize(
+    "shape", [CardShape(1, 1, 1, 1, 1, 1, 1, 1), CardShape(7, 3, 5, 33, 11, 176, 5, 7), CardShape(64, 32, 64, 128, 27, 428, 64, 1024)]
+)
 def test_parts_do_not_overlap_and_are_aligned(shape: CardShape) -> None:
     layout = CardLayout(shape)
     words = np.zeros(layout.num_words, np.int32)
@@ -74,7 +76,9 @@ def test_parts_do_not_overlap_and_are_aligned(shape: CardShape) -> None:
         assert bool((getattr(tensors, field.name) == number).all()), field.name
     assert arrays.temperatures.dtype == np.float64
     assert arrays.slots.dtype == np.int64
-    assert layout.used_words(shape.sequences) <= layout.num_words
+    assert arrays.touched.shape == (shape.picked, 4 * shape.touched)
+    assert layout.used_words(shape.sequences) <= layout.used_words(shape.sequences, 1) <= layout.used_words(0, shape.picked)
+    assert layout.used_words(shape.sequences, shape.picked) <= layout.num_words
 
 
 @pytest.mark.parametrize(
@@ -173,9 +177,9 @@ def test_bits_of_an_ancestry_are_the_kernels(num_nodes: int) -> None:
         (GREEDY, 0, False),
         (SamplingParams(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1), 0, False),
         (SamplingParams(temperature=1e-7), 0, True),
-        (SamplingParams(repetition_penalty=1.1), 0, True),
-        (SamplingParams(presence_penalty=0.5), 0, True),
-        (SamplingParams(logit_bias=((3, 1.0),)), 0, True),
+        (SamplingParams(repetition_penalty=1.1), 0, False),
+        (SamplingParams(presence_penalty=0.5), 2, True),
+        (SamplingParams(logit_bias=((3, 1.0),)), 0, False),
         (GREEDY, 2, True),
     ],
 )
@@ -201,5 +205,7 @@ def test_an_upload_brings_the_first_words_only() -> None:
 
 def test_an_own_shape_has_no_padding() -> None:
     batch = batch_of((20, 40, 0), (3, 1, 2))
-    shape = CardBuckets(SIZES, 8).own_shape(batch)
-    assert shape == CardShape(rows=43, sequences=2, tiles=6, nodes=2, blocks=4, keys=60)
+    buckets = CardBuckets(SIZES, 8)
+    shape = buckets.own_shape(batch)
+    assert buckets.own_shape(batch_of((20, 1, 0), params=SamplingParams(presence_penalty=1.0))).touched == MAX_TOUCHED
+    assert shape == CardShape(rows=43, sequences=2, tiles=6, nodes=2, blocks=4, keys=60, picked=4, touched=1)

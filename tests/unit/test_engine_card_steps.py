@@ -42,6 +42,7 @@ def test_recorded_steps_are_todays(interpreted: InterpretedProcess, folder: str)
     assert report["largest_error"] < TOLERANCE
     assert report["different_picks"] == report["different_results"] == 0
     assert 0 < report["num_left"] < report["num_picks"]
+    assert report["num_penalised"] > 5
 
 
 def test_long_prefixes_are_split_and_groups_may_be_wide(interpreted: InterpretedProcess, tmp_path: Path) -> None:
@@ -85,6 +86,13 @@ TWINS = [
 def test_a_broken_step_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
     report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, broken=broken)
     assert report["largest_error"] > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("broken", ["penalties forget the path", "penalties are never sent"])
+def test_a_broken_penalty_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
+    report = interpreted.call("fakes_card_steps", "compare", folder, 14, 3, broken=broken)
+    assert report["largest_error"] < TOLERANCE
+    assert report["different_picks"] > 0
 
 
 def test_what_the_broken_steps_come_from_is_right(interpreted: InterpretedProcess, folder: str) -> None:

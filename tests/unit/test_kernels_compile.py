@@ -18,7 +18,15 @@ from triton.compiler import ASTSource
 
 import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
-from outrider_kernels import triton_compact, triton_filtered_pick, triton_noise, triton_pick, triton_pick_walk, triton_tree_attention
+from outrider_kernels import (
+    triton_compact,
+    triton_filtered_pick,
+    triton_noise,
+    triton_pick,
+    triton_pick_walk,
+    triton_rejection,
+    triton_tree_attention,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -63,11 +71,28 @@ def test_compaction_compiles_and_waits_between_reading_and_writing(bits: int) ->
     assert assembly.rindex("ld.global") < assembly.index("bar.sync") < assembly.index("st.global")
 
 
+RULE_TYPES = {"bias": "*fp32", "allowed": "*i32", "touched_biases": "*fp64"}
+RULE_TYPES |= dict.fromkeys(("touched_lens", "touched_tokens", "touched_counts"), "*i32")
+RULE_TYPES |= dict.fromkeys(("repetitions", "frequencies", "presences"), "*fp64")
+
+
+JUDGE_TYPES = RULE_TYPES | dict.fromkeys(("logits", "winner_logits", "sums_out"), "*fp32") | {"temperatures": "*fp64"}
+JUDGE_TYPES |= dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
+DECIDE_TYPES = dict.fromkeys(("sums", "sums_out", "winner_logits", "probs_out"), "*fp32") | {"top_ks": "*i64"}
+DECIDE_TYPES |= dict.fromkeys(("counts", "counts_out", "winner_tokens", "tokens_out"), "*i32")
+DECIDE_TYPES |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64")
+
+
+def rule_sizes(filtered: bool) -> dict[str, int]:
+    """With bias, allowed tokens and touched ones, or with none."""
+    return {"HAS_BIAS": filtered, "HAS_ALLOWED": filtered, "TILE_TOUCHED": 1024 if filtered else 0}
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 def test_the_pick_compiles_without_a_fused_multiply_add(filtered: bool) -> None:
     """Fused, the logarithm's last bits would differ from the definition's, and picks from those of other machines."""
-    constants = {"HAS_BIAS": filtered, "HAS_ALLOWED": filtered, "BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}
-    types = {"logits": "*bf16", "bias": "*fp32", "allowed": "*i32", "keys": "*i64", "positions": "*i64", "temperatures": "*fp64"}
+    constants = rule_sizes(filtered) | {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}
+    types = RULE_TYPES | {"logits": "*bf16", "keys": "*i64", "positions": "*i64", "temperatures": "*fp64"}
     types |= {"scores_out": "*fp64", "logits_out": "*fp32", "tokens_out": "*i32"}
     assembly = compiled(triton_pick._tile_kernel, constants, types, fusion=triton_noise.NO_FUSION["enable_fp_fusion"])
     assert "mul.rn.f64" in assembly
@@ -84,15 +109,30 @@ def test_the_merge_of_picks_and_the_walk_compile() -> None:
     assert compiled(triton_pick_walk._walk_kernel, {"TILE_NODES": 64}, {"max_nodes": "i32"}, rest="*i32")
 
 
-def test_the_filters_of_the_pick_compile() -> None:
-    types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
-    types |= {"logits": "*fp32", "temperatures": "*fp64"}
-    assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}, types)
-    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(
-        ("counts", "winner_tokens", "tokens_out"), "*i32"
-    )
-    types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
-    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, types)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_filters_of_the_pick_compile(filtered: bool) -> None:
+    constants = rule_sizes(filtered) | {"BLOCK_TOKENS": triton_pick.BLOCK_TOKENS}
+    assert "fma.rn.f64" not in compiled(triton_filtered_pick._judge_kernel, constants, JUDGE_TYPES, fusion=False)
+    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": triton_filtered_pick.LEFT, "TILE_PARTS": 256}, DECIDE_TYPES)
+    assert compiled(triton_filtered_pick._reduce_kernel, {"TILE_PARTS": 256}, DECIDE_TYPES)
+
+
+@pytest.mark.parametrize("num_tiles", [1, 149])
+def test_rejection_compiles_without_a_fused_multiply_add(num_tiles: int) -> None:
+    """Fused, sums would differ from those of the definition, and the test of a token from that of other machines."""
+    types = {"targets": "*fp32", "drafts": "*fp32", "sums": "*fp64", "sums_out": "*fp64"}
+    types |= dict.fromkeys(("begins", "lens", "subtracts", "lens_out", "subtracts_out", "tokens", "bonus_out", "emitted_out"), "*i32")
+    types |= dict.fromkeys(("keys", "bases"), "*i64")
+    ones = {"num_tiles": 1} if num_tiles == 1 else {}
+    sizes = {"BLOCK_TOKENS": triton_rejection.BLOCK_TOKENS}
+    parts = sizes | ones | {"TILE_PARTS": 1 if num_tiles == 1 else 256}
+    for kernel, constants in (
+        (triton_rejection._walk_kernel, {}),
+        (triton_rejection._sum_kernel, sizes),
+        (triton_rejection._draw_kernel, parts),
+    ):
+        assembly = compiled(kernel, constants, types, fusion=triton_noise.NO_FUSION["enable_fp_fusion"])
+        assert "fma" not in assembly
 
 
 def test_sizes_of_one_compile_too() -> None:
@@ -106,14 +146,11 @@ def test_sizes_of_one_compile_too() -> None:
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "summed_out"), "*fp16")
     types |= {"top_out": "*fp32", "weight_out": "*fp32", "scaling": "fp32", "softcap": "fp32"}
     assert compiled(triton_tree_attention._split_kernel, constants | ones, types)
-    types = dict.fromkeys(("winner_logits", "masses_out"), "*fp32") | dict.fromkeys(("winner_tokens", "counts_out"), "*i32")
-    types |= {"logits": "*fp32", "temperatures": "*fp64"}
-    assert compiled(triton_filtered_pick._judge_kernel, {"BLOCK_TOKENS": 1024, "num_ids": 1, "logits_stride": 1, "part_stride": 1}, types)
-    types = dict.fromkeys(("masses", "winner_logits", "probs_out"), "*fp32") | dict.fromkeys(
-        ("counts", "winner_tokens", "tokens_out"), "*i32"
-    )
-    types |= dict.fromkeys(("temperatures", "top_ps", "min_p_gaps"), "*fp64") | {"top_ks": "*i64"}
-    assert compiled(triton_filtered_pick._decide_kernel, {"LEFT": -1, "TILE_PARTS": 1, "num_parts": 1, "part_stride": 1}, types)
+    single = dict.fromkeys(("num_ids", "logits_stride", "part_stride", "touched_stride", "biases_stride"), 1)
+    constants = rule_sizes(filtered=True) | {"TILE_TOUCHED": 1, "BLOCK_TOKENS": 1024}
+    assert compiled(triton_filtered_pick._judge_kernel, constants | single, JUDGE_TYPES)
+    for kernel, own in ((triton_filtered_pick._decide_kernel, {"LEFT": -1}), (triton_filtered_pick._reduce_kernel, {"num_rows": 1})):
+        assert compiled(kernel, own | {"TILE_PARTS": 1, "num_parts": 1, "part_stride": 1}, DECIDE_TYPES)
 
 
 def test_sizes_that_differ_from_step_to_step_make_no_new_kernels() -> None:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 import outrider_kernels
+from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider.noise.reference_pick import min_p_gap, reference_pick, relative_weights
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray
-from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
 from outrider_kernels.thin_pick import LEFT
 
 KERNEL = "outrider_kernels.triton_filtered_pick"
@@ -29,10 +29,10 @@ NUM_IDS = 1030  # two tiles, the second with six tokens
 EDGE = 0.01  # of mass, well beyond what the kernel leaves open
 
 
-@pytest.fixture
-def interpreted() -> InterpretedProcess:
-    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process()
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> KernelPlace:
+    """Interpreted, and on a card where there is one."""
+    return kernel_place(request.param)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def all_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def found(interpreted: InterpretedProcess, rows: tuple[Row, ...], kernel: str = KERNEL) -> tuple[list[int], FloatArray]:
+def found(place: KernelPlace, rows: tuple[Row, ...], kernel: str = KERNEL) -> tuple[list[int], FloatArray]:
     """Tokens and probabilities; a last row is nobody's."""
     signed = np.array([row.key for row in rows] + [0], np.uint64).view(np.int64)
     temperatures = [row.params.temperature for row in rows] + [math.nan]
@@ -122,23 +122,24 @@ def found(interpreted: InterpretedProcess, rows: tuple[Row, ...], kernel: str = 
         torch.tensor([min_p_gap(row.params) for row in rows] + [math.inf], dtype=torch.float64),
     ]
     logits = torch.from_numpy(np.stack([row.logits for row in rows] + [rows[0].logits]))
-    tokens, probs = interpreted.call(__file__, "picked_in_the_child", kernel, logits, columns)
+    tokens, probs = place.call(__file__, "picked_there", kernel, logits, columns)
     return tokens.tolist(), probs.numpy()
 
 
-def picked_in_the_child(kernel: str, logits: Tensor, columns: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Called in the interpreted process."""
+def picked_there(kernel: str, logits: Tensor, columns: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Called where kernels run."""
     from outrider_kernels.interpreted_process import _module
 
     module = _module(kernel)
-    tokens, probs = torch.full((len(logits),), -7, dtype=torch.int32), torch.full((len(logits),), 7.0)
+    tokens = torch.full((len(logits),), -7, dtype=torch.int32, device=logits.device)
+    probs = torch.full((len(logits),), 7.0, device=logits.device)
     module.filtered_pick(logits, module.FilteredRows(*columns), tokens, probs)
     return tokens, probs
 
 
-def test_the_pick_is_the_references_or_is_left_to_it(interpreted: InterpretedProcess) -> None:
+def test_the_pick_is_the_references_or_is_left_to_it(place: KernelPlace) -> None:
     rows = all_rows()
-    tokens, probs = found(interpreted, rows)
+    tokens, probs = found(place, rows)
     assert {row.name: token for row, token in zip(rows, tokens, strict=False)} == {row.name: row.expected for row in rows}
     assert tokens[-1] == LEFT
     for row, token, prob in zip(rows, tokens, probs, strict=False):
@@ -151,23 +152,24 @@ def test_the_pick_is_the_references_or_is_left_to_it(interpreted: InterpretedPro
 
 MUTANTS = [
     ("(num_before < top_k)", "(num_before <= top_k)"),
-    ("& (column < winner_token)", "& (column > winner_token)"),  # ties the other way round
+    ("& (token < winner_token)", "& (token > winner_token)"),  # ties the other way round
     ("(top_p - _CLEAR_MARGIN) * whole", "(top_p + 0.02) * whole"),
     ("tl.where(top_k == 0, mass, before + own)", "mass"),  # the nucleus of all tokens, behind top-k
     ("tl.where(top_k == 0, mass, before + own)", "before + own"),  # leaves what it could decide
     ("winner_logit.to(tl.float64) <= tl.load(min_p_gaps", "winner_logit.to(tl.float64) >= tl.load(min_p_gaps"),
     ("num_not_numbers == 0", "num_not_numbers >= 0"),
-    ("& (best < _INFINITY)", ""),
+    ("& (best < _INFINITY) & (raw_best < _INFINITY)", ""),
     ("is_decided = is_number & is_inside & (temperature == temperature)", "is_decided = is_number & is_inside"),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_filter_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_filter_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     source = (Path(outrider_kernels.__path__[0]) / "triton_filtered_pick.py").read_text(encoding="utf-8")
     assert source.count(mutation[0]) == 1
     broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
     broken.write_text(source.replace(*mutation), encoding="utf-8")
     rows = tuple(row for row in all_rows() if not row.name.startswith("flat"))  # those with ties tell as much
-    tokens, _ = found(interpreted, rows, str(broken))
+    tokens, _ = found(place, rows, str(broken))
     assert tokens != [*(row.expected for row in rows), LEFT]

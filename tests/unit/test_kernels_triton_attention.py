@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import outrider_kernels
+from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider_kernels.bit_mask import pack_bits
-from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
+from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
 from outrider_kernels.paged_tree_attention import PagedRows, gather_keys, reference_paged_tree_attention, visible_keys
 from outrider_kernels.triton_tree_attention import plan_launch
 
@@ -65,10 +66,10 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def interpreted() -> InterpretedProcess:
-    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process()
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> KernelPlace:
+    """Interpreted, and on a card where there is one."""
+    return kernel_place(request.param)
 
 
 def tree(num_nodes: int, chance: random.Random) -> tuple[Tensor, list[int]]:
@@ -148,19 +149,19 @@ def prepared(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], PagedRows, Tens
     return (query, keys, values), rows, expected, plain_torch(query, keys, values, rows, case)
 
 
-def errors(interpreted: InterpretedProcess, case: Case, kernel: str = KERNEL) -> tuple[float, float]:
+def errors(place: KernelPlace, case: Case, kernel: str = KERNEL) -> tuple[float, float]:
     """Largest error of the kernel, and of plain torch in the same dtype."""
     inputs, rows, expected, plain = prepared(case)
-    launch = interpreted.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.num_splits)
-    got = interpreted.call(kernel, "paged_tree_attention", *inputs, launch, SCALING, case.window, case.softcap)
+    launch = place.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.num_splits)
+    got = place.call(kernel, "paged_tree_attention", *inputs, launch, SCALING, case.window, case.softcap)
     assert got.shape == inputs[0].shape
     assert got.dtype == case.dtype
     return float((got.double() - expected).abs().max()), float((plain.double() - expected).abs().max())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_kernel_is_at_most_twice_as_far_off_as_plain_torch(interpreted: InterpretedProcess, case: Case) -> None:
-    kernel, plain = errors(interpreted, case)
+def test_kernel_is_at_most_twice_as_far_off_as_plain_torch(place: KernelPlace, case: Case) -> None:
+    kernel, plain = errors(place, case)
     assert kernel <= 2 * plain + 1e-7
 
 
@@ -179,18 +180,19 @@ MUTANTS = [
 MUTANT_CASE = Case((Sequence(17, 3, 0), Sequence(20, 0, 36)), 3, 1, 40, window=4)
 
 
-def test_the_kernel_the_mutants_come_from_is_right(interpreted: InterpretedProcess) -> None:
-    kernel, plain = errors(interpreted, MUTANT_CASE)
+def test_the_kernel_the_mutants_come_from_is_right(place: KernelPlace) -> None:
+    kernel, plain = errors(place, MUTANT_CASE)
     assert kernel <= 2 * plain + 1e-7
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_mask_rule_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_mask_rule_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     source = (Path(outrider_kernels.__path__[0]) / "triton_tree_attention.py").read_text(encoding="utf-8")
     assert source.count(mutation[0]) == 1
     broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
     broken.write_text(source.replace(*mutation), encoding="utf-8")
-    kernel, plain = errors(interpreted, MUTANT_CASE, str(broken))
+    kernel, plain = errors(place, MUTANT_CASE, str(broken))
     assert kernel > 100 * plain
 
 
@@ -203,11 +205,11 @@ def test_bits_of_the_ancestry_survive_packing() -> None:
     assert pack_bits(torch.zeros(2, 0, dtype=torch.bool)).tolist() == [[0], [0]]
 
 
-def test_a_step_without_rows_gives_nothing(interpreted: InterpretedProcess) -> None:
+def test_a_step_without_rows_gives_nothing(place: KernelPlace) -> None:
     rows = paged_rows((Sequence(5, 0, 0),), random.Random(0))
     pool = torch.zeros(1, 64, 16)
-    launch = interpreted.call(KERNEL, "plan_launch", rows, 2, 1)
-    assert interpreted.call(KERNEL, "paged_tree_attention", torch.zeros(0, 2, 16), pool, pool, launch, SCALING).shape == (0, 2, 16)
+    launch = place.call(KERNEL, "plan_launch", rows, 2, 1)
+    assert place.call(KERNEL, "paged_tree_attention", torch.zeros(0, 2, 16), pool, pool, launch, SCALING).shape == (0, 2, 16)
 
 
 def test_few_long_sequences_are_split_and_many_are_not() -> None:

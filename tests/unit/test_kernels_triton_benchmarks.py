@@ -14,7 +14,7 @@ import torch
 
 from fakes_timed import ONE_S, CountingClock, once_s
 from house.repository import ROOT
-from outrider_kernels.card_ceilings import FLUSH_BYTES, WARM_CALLS, CardCeilings, best_s, require_card
+from outrider_kernels.card_ceilings import FLUSH_BYTES, GOAL_SHARE, WARM_CALLS, CardCeilings, best_s, require_card
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
 
 CEILINGS = CardCeilings("none", 1e12, 1e15)
@@ -44,6 +44,13 @@ def test_without_a_card_a_benchmark_ends_before_it_measures(capsys: pytest.Captu
     assert "Nothing was measured" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("num_bytes", "num_operations", "larger"), [(2e9, 3e11, 2.0), (2e8, 3e12, 3.0)])
+def test_a_report_states_the_larger_share_and_the_goal(num_bytes: float, num_operations: float, larger: float) -> None:
+    report = CEILINGS.report(ONE_S, num_bytes, num_operations)
+    assert report["larger_share"] == pytest.approx(larger)
+    assert report["goal"] == GOAL_SHARE == 0.7
+
+
 def test_attention_is_checked_prepared_and_counted() -> None:
     report = call("tree_attention", "measure", 40, 3, 2, CEILINGS, "cpu", once_s, {"odd": (6, 2, 24)})
     keys, queries = 2 * (2 * (40 + 3) * 2 * 24), 2 * (2 * 4 * 6 * 24)
@@ -64,8 +71,21 @@ def test_picks_are_checked_prepared_and_counted() -> None:
     assert report["float32"]["mbytes"] == pytest.approx(2 * 3000 * 4 / 1e6)
 
 
+def test_filtered_picks_are_checked_prepared_and_counted() -> None:
+    call("filtered_pick", "check", "cpu")
+    report = call("filtered_pick", "measure", 2, 3000, 30, CEILINGS, "cpu", once_s)
+    assert set(report) == {"free", "filtered", "penalised"}
+    assert report["penalised"]["mbytes"] == pytest.approx(2 * 2 * 3000 * 4 / 1e6)  # read for the winner, and for the masses
+
+
 def test_walks_are_checked_prepared_and_counted() -> None:
     assert call("pick_walk", "measure", 3, 5, CEILINGS, "cpu", once_s)["us"] == pytest.approx(1e6 * ONE_S)
+
+
+def test_rejection_is_checked_prepared_and_counted() -> None:
+    report = call("rejection", "measure", 3, 2, 2100, CEILINGS, "cpu", once_s)
+    assert report["float32"]["mbytes"] == pytest.approx(2 * 3 * (2100 + 1024) * 4 / 1e6)
+    assert report["bfloat16"]["us"] == report["bfloat16"]["torch_us"] == pytest.approx(1e6 * ONE_S)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +93,14 @@ def test_walks_are_checked_prepared_and_counted() -> None:
     [
         ("tree_attention", "(query, keys, values, launch, shape", "(query, values, keys, launch, shape", "check", ((4, 2, 16), "cpu")),
         ("pick", "gumbel(*on_card)", "gumbel(on_card[0] + 1, *on_card[1:])", "check_noise", (512, "cpu")),
+        (
+            "rejection",
+            "uniforms(ACCEPT_KEY, num_nodes), uniforms(RESIDUAL_KEY, num",
+            "uniforms(1, num_nodes), uniforms(3, num",
+            "check",
+            (2, "cpu"),
+        ),
+        ("filtered_pick", "torch.ones_like(ids), torch.z", "torch.zeros_like(ids) - 1, torch.z", "check", ("cpu",)),
         ("pick_walk", "walks = work()", "walks = work(); walks.paths[0, -1] = -1", "measure", (3, 5, CEILINGS, "cpu", once_s)),
     ],
 )

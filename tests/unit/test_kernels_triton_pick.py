@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 import outrider_kernels
+from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider.noise.field import bits, gumbel
 from outrider.noise.reference_pick import reference_pick
 from outrider.types.sampling import SamplingParams
 from outrider_kernels.bit_mask import pack_bits
-from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
 from outrider_kernels.pick_rows import PickRows
 
 PICK = "outrider_kernels.triton_pick"
@@ -29,10 +29,10 @@ NUM_IDS = 1027  # two tiles, the second with three tokens
 TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1e-6, 0.0, 5.0]
 
 
-@pytest.fixture
-def interpreted() -> InterpretedProcess:
-    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process()
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> KernelPlace:
+    """Interpreted, and on a card where there is one."""
+    return kernel_place(request.param)
 
 
 def broken(kernel: str, mutation: tuple[str, str], folder: Path) -> str:
@@ -48,13 +48,13 @@ def as_int64(keys: list[int]) -> Tensor:
     return torch.from_numpy(np.array(keys, np.uint64).view(np.int64))
 
 
-def test_noise_is_the_definition_bit_for_bit(interpreted: InterpretedProcess) -> None:
+def test_noise_is_the_definition_bit_for_bit(place: KernelPlace) -> None:
     chance = random.Random(3)
     keys = [0, 2**64 - 1, *(chance.getrandbits(64) for _ in range(2998))]
     positions = [0, 2**31, *(chance.randrange(1 << 20) for _ in range(2998))]
     tokens = [0, 2**31 - 1, *(chance.randrange(1 << 18) for _ in range(2998))]
     arguments = (as_int64(keys), torch.tensor(positions), torch.tensor(tokens))
-    got_bits, got = interpreted.call("outrider_kernels.triton_noise", "gumbel", *arguments)
+    got_bits, got = place.call("outrider_kernels.triton_noise", "gumbel", *arguments)
     assert np.array_equal(got_bits.numpy().view(np.uint64), bits(keys, positions, tokens))
     assert np.array_equal(got.numpy().view(np.int32), gumbel(keys, positions, tokens).view(np.int32))
 
@@ -95,36 +95,35 @@ class Rows:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_picks_are_the_reference(interpreted: InterpretedProcess, dtype: torch.dtype, masked: bool) -> None:
+def test_picks_are_the_reference(place: KernelPlace, dtype: torch.dtype, masked: bool) -> None:
     rows = Rows(dtype, masked)
-    assert interpreted.call(PICK, "pick", *rows.arguments(0, NUM_IDS)).tokens.tolist() == rows.expected()
+    assert place.call(PICK, "pick", *rows.arguments(0, NUM_IDS)).tokens.tolist() == rows.expected()
 
 
 CUTS = [0, 1, 700, NUM_IDS]
 
 
-def sharded(interpreted: InterpretedProcess, rows: Rows, kernel: str = PICK) -> list[int]:
+def sharded(place: KernelPlace, rows: Rows, kernel: str = PICK) -> list[int]:
     """Picks merged from shards of very different sizes, the last first."""
-    shards = [interpreted.call(kernel, "pick", *rows.arguments(begin, end)) for begin, end in pairwise(CUTS)]
-    merged: list[int] = interpreted.call(PICK, "merge_shards", shards[::-1]).tokens.tolist()
+    shards = [place.call(kernel, "pick", *rows.arguments(begin, end)) for begin, end in pairwise(CUTS)]
+    merged: list[int] = place.call(PICK, "merge_shards", shards[::-1]).tokens.tolist()
     return merged
 
 
-def test_shards_of_the_vocabulary_pick_what_the_whole_picks(interpreted: InterpretedProcess) -> None:
+def test_shards_of_the_vocabulary_pick_what_the_whole_picks(place: KernelPlace) -> None:
     rows = Rows(torch.float32, True)
-    assert sharded(interpreted, rows) == rows.expected()
+    assert sharded(place, rows) == rows.expected()
 
 
 MUTANTS = [
     ("vocab_begin + column, _NO_TOKEN", "column, _NO_TOKEN"),  # noise by the shard's own ids
     ("leads & (logit == best_logit)", "logit == logit"),  # the lowest id of all
     ("score + temperature * noise", "score + noise"),
-    ("column // 32, mask=real", "column // 64, mask=real"),
-    ("logit = logit + tl.load(bias", "logit = logit - tl.load(bias"),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_pick_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_pick_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     rows = Rows(torch.float32, True)
-    assert sharded(interpreted, rows, broken("triton_pick", mutation, tmp_path)) != rows.expected()
+    assert sharded(place, rows, broken("triton_pick", mutation, tmp_path)) != rows.expected()

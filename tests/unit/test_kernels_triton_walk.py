@@ -13,19 +13,19 @@ import pytest
 import torch
 
 import outrider_kernels
+from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider.engine.pick_walk import walk_picks
 from outrider.types.tree import IntArray, Verdict
-from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
 from outrider_kernels.pick_rows import Walks
 
 WALK = "outrider_kernels.triton_pick_walk"
 SIZES = [1, 0, 15, 16, 17, 40, 3, 64, 2, 33]
 
 
-@pytest.fixture
-def interpreted() -> InterpretedProcess:
-    """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process()
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> KernelPlace:
+    """Interpreted, and on a card where there is one."""
+    return kernel_place(request.param)
 
 
 def tree(num_nodes: int, chance: random.Random) -> tuple[IntArray, IntArray, IntArray]:
@@ -44,13 +44,13 @@ def tree(num_nodes: int, chance: random.Random) -> tuple[IntArray, IntArray, Int
     return np.array(tokens, np.int32), np.array(parents, np.int32), np.array(picks, np.int32)
 
 
-def walked(interpreted: InterpretedProcess, seed: int, module: str = WALK) -> tuple[list[Verdict], list[Verdict]]:
+def walked(place: KernelPlace, seed: int, module: str = WALK) -> tuple[list[Verdict], list[Verdict]]:
     """What the kernel and the plain walk make of a batch."""
     chance = random.Random(seed)
     trees = [tree(size, chance) for size in SIZES]
     tokens, parents, picks = (torch.from_numpy(np.concatenate(part)) for part in zip(*trees, strict=True))
     begins = torch.tensor([0, *np.cumsum(SIZES).tolist()], dtype=torch.int32)
-    walks: Walks = interpreted.call(module, "walk_picks", tokens, parents, picks, begins, max(SIZES) + 2)
+    walks: Walks = place.call(module, "walk_picks", tokens, parents, picks, begins, max(SIZES) + 2)
     paths, lens = walks.paths, walks.path_lens.tolist()
     got = [
         Verdict(tuple(path[:length].tolist()), int(token), bonus=bool(leaf))
@@ -61,8 +61,8 @@ def walked(interpreted: InterpretedProcess, seed: int, module: str = WALK) -> tu
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_sequence_walks_as_it_would_alone(interpreted: InterpretedProcess, seed: int) -> None:
-    got, expected = walked(interpreted, seed)
+def test_every_sequence_walks_as_it_would_alone(place: KernelPlace, seed: int) -> None:
+    got, expected = walked(place, seed)
     assert got == expected
     assert max(len(verdict.path) for verdict in expected) > 2
 
@@ -76,10 +76,11 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_walk_is_caught(interpreted: InterpretedProcess, mutation: tuple[str, str], tmp_path: Path) -> None:
+def test_a_broken_walk_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+    place = kernel_place(INTERPRETED)
     source = (Path(outrider_kernels.__path__[0]) / "triton_pick_walk.py").read_text(encoding="utf-8")
     assert source.count(mutation[0]) == 1
     path = tmp_path / f"broken_walk_{MUTANTS.index(mutation)}.py"
     path.write_text(source.replace(*mutation), encoding="utf-8")
-    got, expected = walked(interpreted, 0, str(path))
+    got, expected = walked(place, 0, str(path))
     assert got != expected

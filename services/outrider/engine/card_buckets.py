@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.engine.card_inputs import CardShape
+from outrider.engine.card_penalties import is_touched
 from outrider.engine.step_batch import StepBatch
 
 MAX_BUCKET_ROWS = 64
 MAX_BUCKET_SEQUENCES = 32
 MAX_BUCKET_NODES = 128
+MAX_TOUCHED = 1024  # tokens of a row that penalties and biases change; 16 KB to send for a row, if it has any
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class CardBuckets:
             nodes=max(1, *(len(segment.state.tree) for segment in batch.segments), 1),
             blocks=-(-most_keys // sizes.block_len),
             keys=most_keys,
+            picked=max(1, sum(segment.num_wanted for segment in batch.segments)),
+            touched=MAX_TOUCHED if any(is_touched(segment.state.spec.sampling) for segment in batch.segments) else 1,
         )
 
     def _shape(self, rows: int, sequences: int) -> CardShape:
@@ -68,7 +72,7 @@ class CardBuckets:
         keys = min(sizes.max_context + MAX_BUCKET_NODES, sizes.num_blocks * sizes.block_len)
         # every sequence, and the padding, may end in a tile that is not full
         tiles = min(rows, rows // self._rows_per_tile + sequences + 1)
-        return CardShape(rows, sequences, tiles, MAX_BUCKET_NODES, -(-keys // sizes.block_len), keys)
+        return CardShape(rows, sequences, tiles, MAX_BUCKET_NODES, -(-keys // sizes.block_len), keys, rows, MAX_TOUCHED)
 
 
 def _powers_up_to(most: int) -> list[int]:

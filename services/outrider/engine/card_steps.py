@@ -23,6 +23,7 @@ from outrider.engine.card_buckets import CardBuckets, StepSizes
 from outrider.engine.card_filling import StepPadding, fill_rows
 from outrider.engine.card_graphs import GraphCapture
 from outrider.engine.card_inputs import CardInputs, CardLayout, CardShape, HostArray
+from outrider.engine.card_penalties import fill_touched, touched_tokens
 from outrider.engine.card_rules import fill_rules
 from outrider.engine.card_upload import CardUpload
 from outrider.engine.decoder_forward import DecoderForward
@@ -145,7 +146,8 @@ class CardSteps:
     def _fill(self, arrays: CardInputs[HostArray], layout: CardLayout, batch: StepBatch, wanted: LongArray, upload: CardUpload) -> None:
         fill_rows(arrays, layout.shape, batch, wanted, self._padding)
         fill_rules(arrays, batch, wanted)
-        upload.send(layout.used_words(len(batch.segments)))
+        num_touched_rows = fill_touched(arrays, batch)
+        upload.send(layout.used_words(len(batch.segments), num_touched_rows))
 
     def _attention(self, inputs: CardInputs[Tensor], shape: CardShape) -> CardAttention:
         return CardAttention(self._cache, inputs, shape, self._sizes.block_len, self._rows_per_tile)
@@ -156,7 +158,8 @@ class CardSteps:
         if self._missing is not None:
             logits.index_fill_(1, self._missing, -torch.inf)
         rules = (inputs.keys, inputs.pick_positions, inputs.temperatures, inputs.top_ks, inputs.top_ps, inputs.min_p_gaps)
-        filtered_pick(logits, FilteredRows(*rules), answers[:num_rows], answers[num_rows:].view(torch.float32))
+        rows = FilteredRows(*rules, touched=touched_tokens(inputs))
+        filtered_pick(logits, rows, answers[:num_rows], answers[num_rows:].view(torch.float32))
 
     def _answer(self, logits: Tensor, answers: Tensor, num_rows: int, num_wanted: int) -> CardAnswer:
         found = answers[: 2 * num_rows].cpu().numpy()

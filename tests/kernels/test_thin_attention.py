@@ -1,0 +1,203 @@
+"""The compiled attention against its definition in fp64: turned, normed and stored heads, scattered runs, trees, groups, odd lengths; and a
+row's bits are its own, whatever shares its step and however many threads there are.
+
+Broken copies of the C file show that the comparisons would notice.
+Run: pytest tests/kernels/test_thin_attention.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from outrider_kernels import native_library, thin_team
+from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.tree_attention import reference_tree_attention
+
+FloatArray = npt.NDArray[np.float32]
+
+NUM_SLOTS, NUM_POSITIONS = 160, 70
+TOLERANCE = 2e-6
+SHAPES = [(4, 2, 8), (6, 2, 24), (5, 1, 64), (3, 3, 40), (7, 1, 16), (2, 1, 256)]  # heads, kv_heads, dim
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """slots: by position, of all keys, the last of which are this step's rows; visible: bool [rows, keys]."""
+
+    positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    visible: npt.NDArray[np.bool_]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.positions)
+
+    def keys(self, begin: int) -> RowKeys:
+        """Masked from the first key that some row does not see."""
+        tail = int(np.argmin(np.append(self.visible.all(axis=0), False)))
+        mask = np.where(self.visible[:, tail:], np.float32(0.0), np.float32(-np.inf)) if tail < len(self.slots) else None
+        return RowKeys(begin, begin + self.num_rows, runs_of(self.slots), mask)
+
+
+def runs_of(slots: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Neighbouring slots as ranges."""
+    runs: list[tuple[int, int]] = []
+    for slot in slots:
+        if runs and runs[-1][1] == slot:
+            runs[-1] = (runs[-1][0], slot + 1)
+        else:
+            runs.append((slot, slot + 1))
+    return tuple(runs)
+
+
+def sequences() -> list[Sequence]:
+    """A chunk of a prompt, a row alone, and a tree of two branches behind a row; over blocks of 8 slots in no order."""
+    chunk_slots = (*range(40, 48), *range(16, 24), *range(48, 51))
+    chunk = Sequence(tuple(range(14, 19)), chunk_slots, np.tri(5, 19, 14, dtype=np.bool_))
+    alone = Sequence((0,), (99,), np.ones((1, 1), np.bool_))
+    tree_slots = (*range(120, 152), *range(0, 8), *range(64, 68))
+    visible = np.zeros((5, 44), np.bool_)
+    visible[:, :40] = True  # the newest committed token and what is before it
+    for row, ancestors in enumerate([(), (40,), (41,), (40, 42), (41, 43)]):
+        visible[row, list(ancestors)] = True
+    tree = Sequence((39, 40, 40, 41, 41), tree_slots, visible)
+    return [chunk, alone, tree]
+
+
+class Layer:
+    """Buffers and a pool, always the same for a shape."""
+
+    def __init__(self, team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool = False) -> None:
+        draw = np.random.default_rng(sum(shape))
+        num_heads, num_kv_heads, dim = shape
+        qk_scale = (1.0 + 0.2 * draw.standard_normal((num_heads + num_kv_heads, dim))).astype(np.float32) if has_norm else None
+        self.sizes = HeadSizes(num_heads, num_kv_heads, dim, 1e-5, qk_scale)
+        self.first = draw.standard_normal((11, (num_heads + 2 * num_kv_heads) * dim)).astype(np.float32)
+        self.heads, self.attended = self.first.copy(), np.full((11, num_heads * dim), np.nan, np.float32)
+        self.pool = draw.standard_normal((2, num_kv_heads, NUM_SLOTS, dim)).astype(np.float32)
+        self.before = self.pool.copy()
+        angles = draw.uniform(0.0, 6.0, (NUM_POSITIONS, dim // 2))
+        self.rotations = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(NUM_POSITIONS, dim).astype(np.float32)
+        self.attention = ThinAttention(team, self.sizes, self.heads, self.attended, self.pool, self.rotations)
+
+    def run(self, step: list[Sequence]) -> FloatArray:
+        """One step of all sequences, whose rows follow one another. [rows, heads, dim]."""
+        begins = np.cumsum([0, *(sequence.num_rows for sequence in step)]).tolist()
+        positions = np.array([position for sequence in step for position in sequence.positions], np.int64)
+        slots = np.array([slot for sequence in step for slot in sequence.slots[-sequence.num_rows :]], np.int64)
+        self.attention.run(ThinStep(positions, slots, [one.keys(begin) for one, begin in zip(step, begins, strict=False)]))
+        return self.attended[: len(positions)].reshape(len(positions), self.sizes.num_heads, self.sizes.dim).copy()
+
+    def expected(self, step: list[Sequence]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """By the definition, in fp64: what the rows attend to, and the pool afterwards."""
+        sizes, pool = self.sizes, self.before.astype(np.float64)
+        row, parts = 0, []
+        for sequence in step:
+            turned = [self._turned(row + at, position) for at, position in enumerate(sequence.positions)]
+            row += sequence.num_rows
+            for slot, heads in zip(sequence.slots[-sequence.num_rows :], turned, strict=True):
+                pool[:, :, slot] = heads[sizes.num_heads :].reshape(2, sizes.num_kv_heads, sizes.dim)
+            query = torch.from_numpy(np.stack(turned)[:, : sizes.num_heads])
+            keys, values = torch.from_numpy(pool[:, :, list(sequence.slots)])
+            parts.append(reference_tree_attention(query, keys, values, torch.from_numpy(sequence.visible), sizes.dim**-0.5))
+        return torch.cat(parts).numpy(), pool
+
+    def _turned(self, row: int, position: int) -> npt.NDArray[np.float64]:
+        sizes = self.sizes
+        heads: npt.NDArray[np.float64] = self.first[row].astype(np.float64).reshape(-1, sizes.dim)
+        num_turned = sizes.num_heads + sizes.num_kv_heads
+        if sizes.qk_scale is not None:
+            squares = (heads[:num_turned] ** 2).sum(axis=1, keepdims=True)
+            heads[:num_turned] *= sizes.qk_scale / np.sqrt(squares + sizes.epsilon * sizes.dim)
+        pairs = self.rotations[position].astype(np.float64).reshape(-1, 2)
+        turn = pairs[:, 0] + 1j * pairs[:, 1]
+        heads[:num_turned] = (heads[:num_turned].view(np.complex128) * turn).view(np.float64)
+        return heads
+
+
+def check(team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool) -> None:
+    layer, step = Layer(team, shape, has_norm=has_norm), sequences()
+    got = layer.run(step)
+    attended, pool = layer.expected(step)
+    assert np.abs(got - attended).max() < TOLERANCE
+    assert np.abs(layer.pool - pool).max() < TOLERANCE
+    kept = np.ones(NUM_SLOTS, np.bool_)
+    kept[[slot for sequence in step for slot in sequence.slots[-sequence.num_rows :]]] = False
+    assert np.array_equal(layer.pool[:, :, kept], layer.before[:, :, kept])
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_attend_as_the_definition_says(shape: tuple[int, int, int], has_norm: bool, num_threads: int) -> None:
+    check(ThinTeam(num_threads), shape, has_norm=has_norm)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_has_its_own_bits(shape: tuple[int, int, int]) -> None:
+    """Beside other sequences, alone, and with another number of threads."""
+    step = sequences()
+    together, others = Layer(ThinTeam(1), shape).run(step), Layer(ThinTeam(3), shape).run(step)
+    assert np.array_equal(together, others)
+    for index, sequence in enumerate(step):
+        layer = Layer(ThinTeam(1), shape)
+        begin = sum(one.num_rows for one in step[:index])
+        end = begin + sequence.num_rows
+        layer.heads[: sequence.num_rows] = layer.first[begin:end]
+        assert np.array_equal(layer.run([sequence]), together[begin:end])
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    layer = Layer(ThinTeam(1), (4, 2, 8))
+    fitting = [layer.heads, layer.attended, layer.pool, layer.rotations]
+    wrongs: list[tuple[Any, str]] = [
+        (layer.heads.astype(np.float64), "float32"),
+        (layer.attended[:, :-1].copy(), "do not fit"),
+        (layer.pool[:1].copy(), "do not fit"),
+        (layer.rotations[:, ::2], "C order"),
+    ]
+    for index, (wrong, message) in enumerate(wrongs):
+        arrays = [wrong if at == index else array for at, array in enumerate(fitting)]
+        with pytest.raises(ValueError, match=message):
+            ThinAttention(ThinTeam(1), layer.sizes, *arrays)
+    with pytest.raises(ValueError, match="not served"):
+        ThinAttention(
+            ThinTeam(1), HeadSizes(3, 2, 8, 1e-5), layer.heads[:, :56].copy(), layer.attended[:, :24].copy(), layer.pool, layer.rotations
+        )
+
+
+BREAKS = {
+    "turned the other way": ("left * cosine - right * sine", "left * cosine + right * sine"),
+    "values turned too": (
+        "num_heads + layer->num_kv_heads, num_all = num_turned",
+        "num_heads + 2 * layer->num_kv_heads, num_all = num_turned - layer->num_kv_heads",
+    ),
+    "stored at the next slot": ("step->slots[row]) * dim, heads", "step->slots[row] + 1) * dim, heads"),
+    "no mask": ("scores[begin + at] += mask[at];", ";"),
+    "scores not scaled": ("heads[at] *= layer->scaling;", "heads[at] *= 1.0f;"),
+    "half a vector forgotten": ("if (at < dim) halves[0] +=", "if (0) halves[0] +="),
+    "the norm's scale of the first head": ("layer->qk_scale + head * dim : 0", "layer->qk_scale : 0"),
+}
+
+
+@pytest.mark.parametrize("broken", list(BREAKS))
+def test_a_broken_attention_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = BREAKS[broken]
+    folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))
+    source = (folder / "attention.c").read_text("utf-8")
+    assert source.count(right) == 1
+    (folder / "attention.c").write_text(source.replace(right, wrong), "utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_library, "FLAGS", tuple(flag for flag in native_library.FLAGS if flag != "-O3"))
+    monkeypatch.setattr(thin_team, "SOURCES", folder)
+    with pytest.raises(AssertionError):
+        check(ThinTeam(1), (6, 2, 24), has_norm=True)
