@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from mostly_slow import mostly_slow
 from outrider_kernels import native_library, thin_team
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_team import ThinTeam
@@ -189,7 +190,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("broken", list(BREAKS))
+@pytest.mark.parametrize("broken", mostly_slow(BREAKS, 3))
 def test_a_broken_attention_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = BREAKS[broken]
     folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))

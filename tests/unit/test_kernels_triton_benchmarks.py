@@ -14,6 +14,7 @@ import torch
 
 from fakes_timed import ONE_S, CountingClock, once_s
 from house.repository import ROOT
+from mostly_slow import mostly_slow_rows
 from outrider_kernels.card_ceilings import FLUSH_BYTES, GOAL_SHARE, WARM_CALLS, CardCeilings, best_s, require_card
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
 
@@ -90,19 +91,22 @@ def test_rejection_is_checked_prepared_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "function", "arguments"),
-    [
-        ("tree_attention", "(query, keys, values, launch, shape", "(query, values, keys, launch, shape", "check", ((4, 2, 16), "cpu")),
-        ("pick", "gumbel(*on_card)", "gumbel(on_card[0] + 1, *on_card[1:])", "check_noise", (512, "cpu")),
-        (
-            "rejection",
-            "uniforms(ACCEPT_KEY, num_nodes), uniforms(RESIDUAL_KEY, num",
-            "uniforms(1, num_nodes), uniforms(3, num",
-            "check",
-            (2, "cpu"),
-        ),
-        ("filtered_pick", "torch.ones_like(ids), torch.z", "torch.zeros_like(ids) - 1, torch.z", "check", ("cpu",)),
-        ("pick_walk", "walks = work()", "walks = work(); walks.paths[0, -1] = -1", "measure", (3, 5, CEILINGS, "cpu", once_s)),
-    ],
+    mostly_slow_rows(
+        [
+            ("tree_attention", "(query, keys, values, launch, shape", "(query, values, keys, launch, shape", "check", ((4, 2, 16), "cpu")),
+            ("pick", "gumbel(*on_card)", "gumbel(on_card[0] + 1, *on_card[1:])", "check_noise", (512, "cpu")),
+            (
+                "rejection",
+                "uniforms(ACCEPT_KEY, num_nodes), uniforms(RESIDUAL_KEY, num",
+                "uniforms(1, num_nodes), uniforms(3, num",
+                "check",
+                (2, "cpu"),
+            ),
+            ("filtered_pick", "torch.ones_like(ids), torch.z", "torch.zeros_like(ids) - 1, torch.z", "check", ("cpu",)),
+            ("pick_walk", "walks = work()", "walks = work(); walks.paths[0, -1] = -1", "measure", (3, 5, CEILINGS, "cpu", once_s)),
+        ],
+        1,
+    ),
 )
 def test_a_benchmark_of_a_wrong_kernel_times_nothing(
     tmp_path: Path, name: str, right: str, wrong: str, function: str, arguments: tuple[object, ...]

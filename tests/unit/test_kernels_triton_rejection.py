@@ -18,6 +18,7 @@ from torch import Tensor
 
 import outrider_kernels
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
+from mostly_slow import mostly_slow
 from outrider.engine.acceptance.contract import AcceptanceNoise, TargetRows
 from outrider.engine.acceptance.rejection import RejectionAcceptance
 from outrider.noise.field import bits, uniform_of
@@ -248,7 +249,7 @@ LAW_TWINS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", LAW_TWINS)
+@pytest.mark.parametrize("mutation", mostly_slow(LAW_TWINS, 1))
 def test_a_broken_law_is_seen(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
     assert law_p_value(place, broken(mutation, tmp_path)) < CERTAIN

@@ -22,6 +22,7 @@ from torch import Tensor
 
 import outrider_kernels
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
+from mostly_slow import mostly_slow
 from outrider.noise import reference_pick as noise
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray
@@ -281,7 +282,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTANTS)
+@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 4))
 def test_a_broken_rule_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place, rows, kernel = kernel_place(INTERPRETED), unfiltered(all_rows()), broken_pick(mutation, tmp_path)
     whole = place.call(kernel, "pick", logits_of(rows), pick_rows(rows)).tokens.tolist()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from mostly_slow import mostly_slow_rows
 from outrider.errors import InvalidRequest
 from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import AdaptivePacing
@@ -101,7 +102,7 @@ def check(found: Followed) -> None:
     assert found.fleet_changes <= MAX_FLEET_CHANGES
 
 
-@pytest.mark.parametrize(("shape", "acceptance"), [("knee", 0.6), ("measured", 0.6), ("knee", 0.0)])
+@pytest.mark.parametrize(("shape", "acceptance"), mostly_slow_rows([("measured", 0.6), ("knee", 0.0), ("knee", 0.6)], 1))
 def test_up_and_down_it_is_never_far_below_plain_decoding_and_does_not_swing(shape: str, acceptance: float) -> None:
     found = followed(shape, acceptance)
     check(found)
