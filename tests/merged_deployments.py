@@ -54,6 +54,28 @@ def held(info: verifier_pb2.VerifierServiceGetInfoResponse) -> tuple[int, int]:
     return info.live.sessions, info.live.kv_blocks_used
 
 
+def nothing_held(up: Together) -> bool:
+    """Soon: each look is two round trips. What a client has read to its end is freed a moment later, and a verifier tells what it held up
+    to 20 ms ago."""
+    for _ in range(100):
+        live = up.gateway.model_info().live
+        if held(up.verifier.verifier_info()) == (0, 0) and (live.sessions, live.streams, live.queued) == (0, 0, 0):
+            return True
+    return False
+
+
+def check_plain_tokens(up: Together, pacing: str, temperature: float) -> None:
+    """A drafted answer is the plain one, and both are freed."""
+    plain = up.gateway.ask(request("off", temperature)).first
+    drafted = up.gateway.ask(request(pacing, temperature)).first
+    assert drafted.token_ids == plain.token_ids
+    assert len(plain.token_ids) == NUM_TOKENS
+    statistics = drafted.finished.statistics
+    if pacing == "serial":  # how much the others draft depends on what they measure
+        assert 0 < statistics.num_accepted < statistics.num_drafted
+    assert nothing_held(up)
+
+
 def exit_code_of(process: ServiceProcess) -> int | None:
     """Of one that was told to end, without telling it again: a second signal cuts a drain short."""
     deadline_s = time.monotonic() + END_S

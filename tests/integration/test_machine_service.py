@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from merged_deployments import NUM_TOKENS, PROMPT, Together, deployed, exit_code_of, held, request
+from merged_deployments import NUM_TOKENS, PROMPT, Together, check_plain_tokens, deployed, exit_code_of, nothing_held, request
 from outrider.cli.starting import endpoint_table
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
@@ -35,26 +35,10 @@ def machine() -> Iterator[Together]:
         yield up
 
 
-def nothing_held(up: Together) -> bool:
-    """Soon: each look is two round trips, and what a client has read to its end is freed a moment later."""
-    for _ in range(100):
-        live = up.gateway.model_info().live
-        if held(up.verifier.verifier_info()) == (0, 0) and (live.sessions, live.streams, live.queued) == (0, 0, 0):
-            return True
-    return False
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("pacing", ["serial", "pearl", "adaptive"])
 def test_every_policy_gives_the_plain_tokens(machine: Together, pacing: str, temperature: float) -> None:
-    plain = machine.gateway.ask(request("off", temperature)).first
-    drafted = machine.gateway.ask(request(pacing, temperature)).first
-    assert drafted.token_ids == plain.token_ids
-    assert len(plain.token_ids) == NUM_TOKENS
-    statistics = drafted.finished.statistics
-    if pacing == "serial":  # how much the others draft depends on what they measure
-        assert 0 < statistics.num_accepted < statistics.num_drafted
-    assert nothing_held(machine)
+    check_plain_tokens(machine, pacing, temperature)
 
 
 def test_other_gateways_get_the_same_from_its_verifier(machine: Together) -> None:

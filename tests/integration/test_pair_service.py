@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from merged_deployments import NUM_TOKENS, Together, deployed, exit_code_of, held, request
+from merged_deployments import NUM_TOKENS, Together, check_plain_tokens, deployed, exit_code_of, held, request
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from outrider_models.paths import model_dir
@@ -24,14 +24,7 @@ def together() -> Iterator[Together]:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("pacing", ["serial", "pearl", "adaptive"])
 def test_every_policy_gives_the_plain_tokens(together: Together, pacing: str, temperature: float) -> None:
-    plain = together.gateway.ask(request("off", temperature)).first
-    drafted = together.gateway.ask(request(pacing, temperature)).first
-    assert drafted.token_ids == plain.token_ids
-    assert len(plain.token_ids) == NUM_TOKENS
-    statistics = drafted.finished.statistics
-    if pacing == "serial":  # how much the others draft depends on what they measure
-        assert 0 < statistics.num_accepted < statistics.num_drafted
-    assert held(together.verifier.verifier_info()) == (0, 0)
+    check_plain_tokens(together, pacing, temperature)
 
 
 def test_the_drafter_is_one_of_the_verifiers_pairs(together: Together) -> None:
