@@ -67,8 +67,11 @@ def test_it_is_one_process_that_says_where_each_part_is_scraped(machine: Togethe
 
 
 def test_a_client_that_leaves_leaves_nothing_behind(machine: Together) -> None:
-    for _ in range(3):
-        stream = machine.gateway.stream(request("serial", 0.8))
+    """Nor is its answer decoded to the end, which would free everything too: a step a token, and most are never taken."""
+    num_left, num_tokens = 3, 300
+    begun = machine.verifier.verifier_info().num_steps
+    for _ in range(num_left):
+        stream = machine.gateway.stream(request("off", 0.8, num_tokens))
         for event in stream:
             if event.HasField("delta"):
                 break
@@ -76,6 +79,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(machine: Together) -> None:
     answer = machine.gateway.ask(request("serial", 0.8))
     assert len(answer.first.token_ids) == NUM_TOKENS
     assert nothing_held(machine)
+    assert machine.verifier.verifier_info().num_steps - begun < 0.8 * num_left * num_tokens
 
 
 def test_it_drains_on_sigterm_and_answers_under_way_end_well(machine: Together) -> None:
