@@ -2,9 +2,11 @@
 
 A general product rearranges the matrix on every call, which for few rows costs as much as the arithmetic; this one never does. Weights that
 are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes are
-what a thin product waits for. So do weights that were made int8 (int8_weight.py), at a quarter. A row's bits depend on the row and the
-matrix alone (thin/product.c). Definition: `reference_product`, for int8 of the dequantised weights.
-Must not know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
+what a thin product waits for. So do weights that were made int8 (int8_weight.py), at a quarter. Where the processor multiplies bfloat16
+numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits. A row's
+bits depend on the row and the matrix alone (thin/product.c). Definition: `reference_product`, for int8 of the dequantised weights, for
+pairs of what rows and weights are rounded to. Must not know models or batches. Source: the register tiles and packed panels of Goto & van
+de Geijn, ACM TOMS 34(3), 2008.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
 
 PANEL = 16  # columns, as in thin/product.c
 _LANES = 8
@@ -26,14 +28,21 @@ _FloatArray = npt.NDArray[np.float32]
 
 
 class PanelFormat(IntEnum):
-    """How weights lie in panels, as in thin/product.c: float32, bfloat16 bits, or int8 with a scale for each column."""
+    """How weights lie in panels, as in thin/product.c: float32, bfloat16 bits, int8 with a scale for each column, or bfloat16 bits of two
+    inputs in a number, for rows that are rounded to bfloat16 too."""
 
     FLOATS = 0
     HALVES = 1
     BYTES = 2
+    PAIRS = 3
 
 
-_FORMATS = {np.dtype(np.float32): PanelFormat.FLOATS, np.dtype(np.uint16): PanelFormat.HALVES, np.dtype(np.int8): PanelFormat.BYTES}
+_FORMATS = {
+    np.dtype(np.float32): PanelFormat.FLOATS,
+    np.dtype(np.uint16): PanelFormat.HALVES,
+    np.dtype(np.int8): PanelFormat.BYTES,
+    np.dtype(np.uint32): PanelFormat.PAIRS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,8 @@ def reference_product(rows: _FloatArray, weight: _FloatArray, norm: RowNorm | No
 
 @dataclass(frozen=True, slots=True)
 class ThinMatrix:
-    """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number, or int8.
+    """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number, or int8; or uint32
+    [panels, pairs of inputs, PANEL], bfloat16 numbers for rows that are rounded too.
 
     column_scale: float32 [outputs], what a column's int8 values are multiples of; None for the other types.
     """
@@ -92,12 +102,27 @@ class ThinMatrix:
         return ThinMatrix(np.ascontiguousarray(pairs).reshape(panels.shape), num_inputs, num_outputs)
 
     @staticmethod
+    def pack_pairs(weight: _FloatArray) -> ThinMatrix:
+        """The matrix rounded to bfloat16, two inputs a number, for rows that are rounded too. weight: float32 [outputs, inputs]."""
+        num_outputs, num_inputs = weight.shape
+        even = np.zeros((num_outputs, num_inputs + num_inputs % 2), np.float32)
+        even[:, :num_inputs] = weight
+        pairs = _bfloat16_bits(even).view(np.uint32)  # [outputs, pairs], the first of a pair in the lower half
+        return ThinMatrix(np.ascontiguousarray(_panels(pairs)), num_inputs, num_outputs)
+
+    @staticmethod
     def pack_int8(values: npt.NDArray[np.int8], scale: _FloatArray) -> ThinMatrix:
         """The matrix values * scale[:, None]. values: [outputs, inputs]; scale: [outputs]. Raises ValueError when they do not fit."""
         if values.dtype != np.int8 or scale.dtype != np.float32 or scale.shape != values.shape[:1]:
             raise ValueError(f"int8 values need a float32 scale for each output, not {scale.dtype} {scale.shape}")
         num_outputs, num_inputs = values.shape
         return ThinMatrix(np.ascontiguousarray(_panels(values)), num_inputs, num_outputs, np.ascontiguousarray(scale))
+
+
+def _bfloat16_bits(values: _FloatArray) -> npt.NDArray[np.uint16]:
+    """Rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
 def _panels(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -113,7 +138,7 @@ class _Call(ctypes.Structure):
     """thin_call of thin/product.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "panels", "column_scale", "bias", "scale", "normed", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "panels", "column_scale", "bias", "scale", "normed", "rounded", "out")),
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
         ("epsilon", ctypes.c_float),
@@ -140,12 +165,15 @@ class ThinProduct:
         arrays = [rows, out, *(() if bias is None else (bias,)), *(() if norm is None else (norm.scale,))]
         if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in arrays):
             raise ValueError("a thin product works on float32 arrays in C order")
+        if matrix.format is PanelFormat.PAIRS and not multiplies_bfloat16():
+            raise ValueError("this processor does not multiply bfloat16 numbers; pack the matrix for float32 rows")
         if rows.shape[1] != matrix.num_inputs or out.shape != (len(rows), matrix.num_outputs):
             raise ValueError(f"{rows.shape} times a matrix of {matrix.num_inputs} x {matrix.num_outputs} is not {out.shape}")
         if (bias is not None and bias.shape != out.shape[1:]) or (norm is not None and norm.scale.shape != rows.shape[1:]):
             raise ValueError("bias and scale need a value for each column")
         normed = None if norm is None else np.empty_like(rows)
-        self._kept = (team, matrix, arrays, normed)  # the structure below holds addresses only
+        rounded = np.zeros((len(rows), -(-matrix.num_inputs // 2)), np.uint32) if matrix.format is PanelFormat.PAIRS else None
+        self._kept = (team, matrix, arrays, normed, rounded)  # the structure below holds addresses only
         self._most = len(rows)
         self._call = _Call(
             rows.ctypes.data,
@@ -154,6 +182,7 @@ class ThinProduct:
             None if bias is None else bias.ctypes.data,
             None if norm is None else norm.scale.ctypes.data,
             None if normed is None else normed.ctypes.data,
+            None if rounded is None else rounded.ctypes.data,
             out.ctypes.data,
             matrix.num_inputs,
             matrix.num_outputs,

@@ -6,18 +6,23 @@ Run: pytest tests/kernels/test_thin_product.py
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
+from outrider_kernels import thin_product
 from outrider_kernels.thin_gate import ThinGate, reference_gate
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct, reference_product
-from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.thin_product import PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
 
 FloatArray = npt.NDArray[np.float32]
-SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (384, 100), (96, 1040)]  # inputs, outputs: panels and lanes that end early
+SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (384, 100), (96, 1040), (2, 33)]  # inputs, outputs: panels and lanes that end early
 MOST = 23
+# how a matrix may be packed on this machine
+PACKINGS = ["floats", "halves", *(["pairs"] if multiplies_bfloat16() else [])]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -30,6 +35,18 @@ def weights(inputs: int, outputs: int, half: bool, seed: int = 0) -> FloatArray:
     """Random weights, bfloat16 numbers if wanted."""
     weight = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32)
     return (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) if half else weight
+
+
+def packed(weight: FloatArray, packing: str) -> ThinMatrix:
+    """The matrix in one of PACKINGS."""
+    matrix = ThinMatrix.pack_pairs(weight) if packing == "pairs" else ThinMatrix.pack(weight)
+    assert matrix.format is PanelFormat[packing.upper()]
+    return matrix
+
+
+def rounded(values: FloatArray) -> FloatArray:
+    """To bfloat16 numbers, as torch does it."""
+    return cast(FloatArray, torch.from_numpy(values).bfloat16().float().numpy())
 
 
 def some_rows(num_rows: int, inputs: int, seed: int = 1) -> FloatArray:
@@ -46,34 +63,49 @@ def product(
     return out
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_products_are_the_definition(team: ThinTeam, inputs: int, outputs: int, half: bool) -> None:
-    weight = weights(inputs, outputs, half)
-    matrix = ThinMatrix.pack(weight)
-    assert matrix.is_half == half
+def test_products_are_the_definition(team: ThinTeam, inputs: int, outputs: int, packing: str) -> None:
+    """Of pairs the definition of what is rounded: odd numbers of inputs too, whose last pair has nothing behind it."""
+    weight, as_read = weights(inputs, outputs, packing == "halves"), rounded if packing == "pairs" else np.asarray
+    matrix = packed(weight, packing)
     bias, norm = some_rows(1, outputs, 2)[0], RowNorm(some_rows(1, inputs, 3)[0], 1e-5)
     for num_rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, MOST):
         rows = some_rows(num_rows, inputs)
         tolerance = 2e-6 * np.sqrt(inputs) * np.abs(rows).max() * np.abs(weight).max() + 1e-6
-        np.testing.assert_allclose(product(team, matrix, rows, bias), reference_product(rows, weight) + bias, rtol=1e-5, atol=tolerance)
-        np.testing.assert_allclose(
-            product(team, matrix, rows, None, norm), reference_product(rows, weight, norm), rtol=1e-4, atol=3 * tolerance
-        )
+        expected = reference_product(as_read(rows), as_read(weight)) + bias
+        np.testing.assert_allclose(product(team, matrix, rows, bias), expected, rtol=1e-5, atol=tolerance)
+        if packing != "pairs":  # a normed number between two bfloat16 numbers may be rounded to either
+            expected = reference_product(rows, weight, norm)
+            np.testing.assert_allclose(product(team, matrix, rows, None, norm), expected, rtol=1e-4, atol=3 * tolerance)
 
 
-def test_it_adds_to_what_is_there(team: ThinTeam) -> None:
-    weight, rows = weights(33, 50, half=True), some_rows(9, 33)
+@pytest.mark.parametrize("packing", PACKINGS[1:])
+def test_a_norm_comes_before_the_rounding(team: ThinTeam, packing: str) -> None:
+    """Rows whose root mean square is one, and scales that are powers of two: the norm changes no number's place between two others."""
+    rows = np.sign(some_rows(9, 40))
+    scale = np.exp2(np.arange(40) % 5).astype(np.float32)
+    scale[3] = 1.0 + 2.0**-9  # no bfloat16 number
+    weight = weights(40, 50, half=True)
+    exact, after = (reference_product(normed, weight) for normed in (rows * scale, rounded(rows * scale)))
+    assert np.abs(exact - after).max() > 1e-3, "what is not rounded would be seen"
+    got = product(team, packed(weight, packing), rows, None, RowNorm(scale, 0.0))
+    np.testing.assert_allclose(got, after if packing == "pairs" else exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_it_adds_to_what_is_there(team: ThinTeam, packing: str) -> None:
+    weight, rows = weights(33, 50, half=packing != "floats"), rounded(some_rows(9, 33))
     sums = some_rows(9, 50, 4)
     expected = sums + reference_product(rows, weight)
-    ThinProduct(team, ThinMatrix.pack(weight), rows, sums, adds=True).run(9)
+    ThinProduct(team, packed(weight, packing), rows, sums, adds=True).run(9)
     np.testing.assert_allclose(sums, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(half: bool) -> None:
-    weight, rows, norm = weights(130, 77, half), some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5)
-    matrix = ThinMatrix.pack(weight)
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(packing: str) -> None:
+    weight, rows, norm = weights(130, 77, packing != "floats"), some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5)
+    matrix = packed(weight, packing)
     alone = [product(ThinTeam(1), matrix, rows[at : at + 1], None, norm)[0] for at in range(MOST)]
     for num_threads in (1, 2, 3):
         team = ThinTeam(num_threads)
@@ -81,6 +113,12 @@ def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(half: bool) ->
             for begin in (0, MOST - num_rows):
                 for place, bits in enumerate(product(team, matrix, rows[begin : begin + num_rows].copy(), None, norm)):
                     np.testing.assert_array_equal(bits, alone[begin + place])
+
+
+def test_pairs_are_for_processors_that_multiply_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thin_product, "multiplies_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match="bfloat16"):
+        ThinProduct(ThinTeam(1), ThinMatrix.pack_pairs(weights(20, 30, half=True)), some_rows(8, 20), np.empty((8, 30), np.float32))
 
 
 def test_half_weights_give_the_bits_of_the_floats_they_are(team: ThinTeam) -> None:

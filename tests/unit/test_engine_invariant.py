@@ -232,6 +232,14 @@ def test_bits_do_not_depend_on_the_schedule(name: str, kind: EngineKind, dtype: 
     assert mismatches(load(tmp_path, kind, dtype), captured, range(8)) == 0
 
 
+def test_bfloat16_bits_do_not_depend_on_the_schedule_where_torch_multiplies(tmp_path: Path, captured: Captured) -> None:
+    """As on every processor that does not multiply such numbers itself."""
+    fakes_models.make_model("qwen3", tmp_path)
+    engine = load(tmp_path, EngineKind.LEAN, DType.BFLOAT16, array_rows=0)
+    assert engine._arrays is None
+    assert mismatches(engine, captured, range(8)) == 0
+
+
 def test_fast_numerics_would_be_noticed(tmp_path: Path, captured: Captured) -> None:
     fakes_models.make_model("llama", tmp_path)
     assert mismatches(load(tmp_path, EngineKind.LEAN, DType.FLOAT32, Numerics.FAST), captured, range(2)) > 0

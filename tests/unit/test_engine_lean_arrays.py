@@ -34,6 +34,7 @@ from outrider.types.tree import IntArray
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinProgram
+from outrider_kernels.thin_team import multiplies_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
 MAX_NODES = 14
@@ -67,10 +68,10 @@ WAYS: dict[str, Any] = {"torch": type(None), "numpy": LeanArrays, "thin": LeanTh
 FEW_ROWS = ["numpy", "thin"]
 
 
-def load(directory: Path, way: str, probe: bool = False, array_rows: int = 64) -> PagedEngine:
+def load(directory: Path, way: str, probe: bool = False, array_rows: int = 64, dtype: DType = DType.FLOAT32) -> PagedEngine:
     """way: one of WAYS. array_rows: longer steps go to torch."""
     settings = EngineConfig(
-        str(directory), EngineKind.LEAN, num_blocks=40, block_len=16, max_rows=256,
+        str(directory), EngineKind.LEAN, dtype, num_blocks=40, block_len=16, max_rows=256,
         array_rows=0 if way == "torch" else array_rows, num_threads=1, probe=probe, thin_products=way == "thin"
     )  # fmt: skip
     engine = load_engine(settings)
@@ -129,6 +130,11 @@ def run_schedule(engine: PagedEngine, seed: int) -> int:
 def largest_difference(left: Captured, right: Captured) -> float:
     assert [part.shape for part in left] == [part.shape for part in right]
     return max(float((one - other).abs().max()) for one, other in zip(left, right, strict=True) if one.numel())
+
+
+def mean_square(left: Captured, right: Captured) -> float:
+    """Of the differences."""
+    return float(torch.cat([(one - other).double().flatten() for one, other in zip(left, right, strict=True)]).square().mean())
 
 
 def compare(directory: Path, way: str, captured: Captured, seed: int) -> float:
@@ -234,14 +240,16 @@ def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("dtype", "numerics", "thin_products", "expected"),
     [
-        (DType.BFLOAT16, Numerics.FAST, True, None),
-        (DType.BFLOAT16, Numerics.INVARIANT, True, None),
+        (DType.BFLOAT16, Numerics.FAST, False, None),
+        (DType.BFLOAT16, Numerics.FAST, True, LeanThin if multiplies_bfloat16() else None),
+        (DType.BFLOAT16, Numerics.INVARIANT, True, LeanThin if multiplies_bfloat16() else None),
+        (DType.FLOAT16, Numerics.FAST, True, None),
         (DType.FLOAT32, Numerics.INVARIANT, False, None),
         (DType.FLOAT32, Numerics.INVARIANT, True, LeanThin),
         (DType.FLOAT32, Numerics.FAST, True, LeanThin),
     ],
 )
-def test_the_ways_for_few_rows_are_for_fp32_and_numpys_for_fast_only(
+def test_the_ways_for_few_rows_are_for_fp32_and_what_the_processor_multiplies_and_numpys_for_fast_only(
     dtype: DType, numerics: Numerics, thin_products: bool, expected: type | None, tmp_path: Path
 ) -> None:
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
@@ -251,6 +259,21 @@ def test_the_ways_for_few_rows_are_for_fp32_and_numpys_for_fast_only(
     engine = load_engine(config)
     assert isinstance(engine, PagedEngine)
     assert isinstance(engine._arrays, expected or type(None))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("way", ["thin"] if multiplies_bfloat16() else ["torch"])
+def test_bfloat16_steps_are_as_near_to_float32_as_torchs(way: str, name: str, tmp_path: Path, captured: Captured) -> None:
+    """Of a checkpoint whose numbers are no bfloat16 ones: both round them, and nothing else is more than a rounding away."""
+    fakes_models.make_model(name, tmp_path, hidden_size=64)
+    logits: dict[str, Captured] = {}
+    for each, dtype in ((way, DType.BFLOAT16), ("torch", DType.BFLOAT16), ("torch", DType.FLOAT32)):
+        captured.clear()
+        run_schedule(load(tmp_path, each, dtype=dtype), 5)
+        logits[f"{each} {dtype.value}"] = captured.copy()
+    exact = logits["torch float32"]
+    ours, torchs = (mean_square(logits[f"{each} bfloat16"], exact) for each in (way, "torch"))
+    assert 1e-8 < ours <= torchs, "rounded, and no farther away than torch's bfloat16"
 
 
 def test_a_step_of_weights_that_are_no_numbers_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
    The matrix lies in panels of PANEL columns, each [inputs][PANEL], as float, as bfloat16 (the upper half of a float's bits) or as int8, whose
    sums are multiplied by their column's scale at the end; products and sums are float always. Every element is one chain of fused
    multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but
-   the row and the matrix. thin_product.py packs and calls. */
+   the row and the matrix. Where the processor multiplies bfloat16 numbers itself, a matrix may lie in PAIRS of inputs, [pairs][PANEL][2]: then
+   y is rounded to bfloat16 too, and a chain takes two inputs at a time. thin_product.py packs and calls. */
 
 #include <math.h>
 
@@ -26,8 +27,9 @@
 #define AHEAD 128
 #define AHEAD_NARROW 192
 #define AHEAD_NARROW_ONE_ROW 64
+#define AHEAD_PAIRS 64
 
-enum { FLOATS = 0, HALVES = 1, BYTES = 2 }; /* as in thin_product.py */
+enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3 }; /* as in thin_product.py */
 
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
@@ -86,6 +88,7 @@ struct thin_call {
     const float *bias;         /* [outputs] or null */
     const float *scale;        /* [inputs] or null: of RMSNorm */
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result; null without a scale */
+    uint32_t *rounded;         /* [rows][pairs]: of PAIRS, where rows are kept as bfloat16, two inputs a number, zeros behind the last */
     float *out;                /* [rows][outputs] */
     int64_t inputs, outputs;
     float epsilon;
@@ -160,11 +163,67 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
         for (int n = 0; n < VECTORS * panels; n++) put(call, in_order(sums[m][n], format), row + m, first * PANEL + n * WIDTH, format);
 }
 
+#ifdef __AVX512BF16__
+INLINE int64_t pairs_of(int64_t inputs) { return (inputs + 1) / 2; }
+
+/* `tile` of weights and rows that are both bfloat16: two inputs an instruction, and so half as many for the same product. */
+INLINE void pair_tile(const product *job, int64_t row, int64_t first, const int rows, const int panels) {
+    __m512 sums[MAX_TILE_ROWS][4];
+    const thin_call *call = &job->call;
+    const int64_t pairs = pairs_of(call->inputs), stride = pairs * PANEL, base = first * stride, fetched = min(pairs, AHEAD_PAIRS);
+    const uint32_t *y = call->rounded + row * pairs, *weights = (const uint32_t *)call->panels;
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < panels; n++) sums[m][n] = _mm512_setzero_ps();
+    int64_t k = 0;
+    for (int part = 0; part < 2; part++) {
+        const int64_t end = part ? pairs : pairs - fetched, ahead = fetched * PANEL + (part ? (panels - 1) * stride : 0);
+        for (; k < end; k++) {
+            for (int panel = 0; panel < panels; panel++) {
+                const int64_t at = base + panel * stride + k * PANEL;
+                const __m512bh pair = (__m512bh)_mm512_loadu_si512(weights + at);
+                __builtin_prefetch(weights + at + ahead);
+                for (int m = 0; m < rows; m++)
+                    sums[m][panel] = _mm512_dpbf16_ps(sums[m][panel], (__m512bh)_mm512_set1_epi32((int)y[m * pairs + k]), pair);
+            }
+        }
+    }
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < panels; n++) put(call, (wide)sums[m][n], row + m, (first + n) * PANEL, PAIRS);
+}
+
+/* x, or what RMSNorm made of it, as bfloat16: to nearest, ties to even. */
+static void round_rows(const thin_call *call, int64_t rows) {
+    const int64_t pairs = pairs_of(call->inputs);
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = call->x + row * call->inputs;
+        uint16_t *to = (uint16_t *)(call->rounded + row * pairs);
+        for (int64_t at = 0; at < call->inputs; at += WIDTH) {
+            const int64_t left = call->inputs - at;
+            const __mmask16 some = left < WIDTH ? (__mmask16)((1u << left) - 1) : (__mmask16)0xFFFF;
+            _mm256_mask_storeu_epi16(to + at, some, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + at)));
+        }
+    }
+}
+#define PAIR_TILE(ROWS, PANELS) \
+    case PAIRS: pair_tile(job, row, first, ROWS, PANELS); return;
+#else
+#define PAIR_TILE(ROWS, PANELS) /* thin_product.py packs no pairs here */
+#endif
+
+int thin_multiplies_pairs(void) {
+#ifdef __AVX512BF16__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 #define TILE(ROWS, PANELS)                                                    \
     case ROWS:                                                                \
         switch (job->call.format) {                                           \
             case BYTES: tile(job, row, first, ROWS, PANELS, BYTES); return;   \
             case HALVES: tile(job, row, first, ROWS, PANELS, HALVES); return; \
+            PAIR_TILE(ROWS, PANELS)                                           \
             default: tile(job, row, first, ROWS, PANELS, FLOATS); return;     \
         }
 
@@ -185,6 +244,9 @@ static void one_panel(const product *job, int64_t row, int64_t first, int rows) 
     for (const int64_t end = row + rows; row < end; row++) switch (job->call.format) {
             case BYTES: tile(job, row, first, 1, 1, BYTES); break;
             case HALVES: tile(job, row, first, 1, 1, HALVES); break;
+#ifdef __AVX512BF16__
+            case PAIRS: pair_tile(job, row, first, 1, 1); break;
+#endif
             default: tile(job, row, first, 1, 1, FLOATS);
         }
 }
@@ -253,6 +315,9 @@ void thin_product(team *all, const thin_call *call, int64_t rows) {
         norm(call, rows);
         job.call.x = call->normed;
     }
+#ifdef __AVX512BF16__
+    if (call->format == PAIRS) round_rows(&job.call, rows);
+#endif
     const int64_t num_panels = (call->outputs + PANEL - 1) / PANEL;
     job.num_groups = (num_panels + job.group_len - 1) / job.group_len;
     job.num_chunks = team_chunks(all, job.num_groups);

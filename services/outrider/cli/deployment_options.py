@@ -17,6 +17,7 @@ from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
 from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
 from outrider.session.pacing.default import DEFAULT_PACING
 from outrider_kernels.native_library import find_compiler
+from outrider_kernels.thin_team import multiplies_bfloat16
 from outrider_models.paths import MODEL_NAMES, model_dir
 
 DEFAULT_TARGET = "ref-large"
@@ -157,13 +158,14 @@ def is_gateway_inside(args: argparse.Namespace) -> bool:
 def _lends(args: argparse.Namespace) -> bool:
     """Whether the drafter's cores are to be lent: unless the command line says so, only where it leaves the plan to us.
 
-    In `invariant` numerics only the compiled operations, which are for float32, give the same bits on any number of threads.
+    In `invariant` numerics only the compiled operations give the same bits on any number of threads.
     """
     if args.draft == NO_DRAFT or args.lent_threads is not None:
         return bool(args.draft != NO_DRAFT and args.lent_threads)
     if args.pin or args.verifier_threads or args.drafter_threads:
         return False
-    return args.numerics != "invariant" or (args.dtype == "float32" and find_compiler() is not None)
+    is_compiled = multiplies_bfloat16() if args.dtype == "bfloat16" else args.dtype == "float32" and find_compiler() is not None
+    return args.numerics != "invariant" or is_compiled
 
 
 def _metrics_port(base: int | None) -> int | None:

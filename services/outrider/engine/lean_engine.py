@@ -18,6 +18,7 @@ from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
+from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import OwnLogits, probe_batches
@@ -26,10 +27,12 @@ from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant
 from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
-from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
 
 # A packed copy of everything is fine for draft-sized and reference models, not for large ones.
 MAX_THIN_BYTES = 1 << 30
+
+_THIN_ROWS = {DType.FLOAT32: ThinRows.FLOAT32, DType.BFLOAT16: ThinRows.BFLOAT16}
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,22 +52,22 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     refusal = lean_refusal(model_config)
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
-    dtype = TORCH_DTYPES[config.dtype]
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     is_affordable = weight_bytes <= MAX_THIN_BYTES or config.weights is WeightFormat.INT8  # which has no other copy
     team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and is_affordable else None
     if team is None and config.weights is WeightFormat.INT8:
         _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
-        thin = team is not None
-        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin=thin)
+        thin = None if team is None else _THIN_ROWS[config.dtype]
+        dtype = TORCH_DTYPES[config.dtype]
+        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin)
     forward = LeanForward(weights, team, config.array_rows)
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
         own = _reference(files, config)
-        probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
+        probe_batches(forward, own, dtype, weights.embedding.dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config)
@@ -72,7 +75,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         forward,
         model_identity(files, config, _backend(team, card), vocabulary, max_context, eos),
         config,
-        dtype,
+        weights.embedding.dtype,
         vocabulary.missing_ids,
         step_threads(config, team),
         card,
@@ -99,8 +102,11 @@ def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:
 
 def thin_team(config: EngineConfig) -> ThinTeam | None:
     """Threads for thin products; None where an engine of this configuration has no use for them, or no compiler made them."""
-    wanted = config.thin_products and config.dtype is DType.FLOAT32 and config.device == "cpu"
-    if not wanted or not config.array_rows:
+    is_theirs = config.dtype is DType.FLOAT32 or (config.dtype is DType.BFLOAT16 and config.weights is WeightFormat.FULL)
+    if not (is_theirs and config.thin_products and config.device == "cpu" and config.array_rows):
+        return None
+    if config.dtype is DType.BFLOAT16 and not multiplies_bfloat16():
+        _LOG.info("thin products of bfloat16 need a compiler and a processor with AVX512_BF16: torch computes, or ask for float32")
         return None
     try:
         return ThinTeam((config.num_threads or torch.get_num_threads()) + config.lent_threads)

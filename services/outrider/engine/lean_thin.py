@@ -1,4 +1,4 @@
-"""The lean forward on thin operations, over the same cache: for fp32 on a CPU where a C compiler is.
+"""The lean forward on thin operations, over the same cache: for fp32, or products of bfloat16, on a CPU where a C compiler is.
 
 Everything lies in buffers that are there from load time, so all layers are one call (outrider_kernels/thin_program.py). The same
 mathematics as `lean_forward` with sums in another order; a row's bits depend on what it attends to alone, so `invariant` numerics need no

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outrider.engine.config import WeightFormat
 from outrider.engine.lean_projection import Projection, can_pack
-from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix
+from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix, ThinRows
 from outrider.engine.model_files import ModelFiles
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
@@ -72,9 +72,9 @@ class LeanLayer:
 
 @dataclass(frozen=True, slots=True)
 class LeanWeights:
-    """embedding: [num_logits, hidden] in the model's dtype. head: fp32, hidden to num_logits. rotations: complex64 [positions, dim / 2].
+    """embedding: [num_logits, hidden] in the model's dtype, float32 for thin products. head: fp32, hidden to num_logits.
 
-    thin_head: the head packed for few rows; there when the layers are.
+    rotations: complex64 [positions, dim / 2]. thin_head: the head packed for few rows; there when the layers are.
     """
 
     sizes: LeanSizes
@@ -125,15 +125,16 @@ def read_lean_weights(
     device: str,
     numerics: Numerics,
     weights: WeightFormat = WeightFormat.FULL,
-    *,
-    thin: bool = False,
+    thin: ThinRows | None = None,
 ) -> LeanWeights:
-    """Read and lay out all weights; thin: for few rows on the CPU too. Raises ModelRefused when tensors are missing or left over, and
-    ValueError when int8 cannot be made of them."""
+    """Read and lay out all weights; thin: for thin products too, whose model is float32 but for rows and weights that they round.
+
+    Raises ModelRefused when tensors are missing or left over, and ValueError when int8 cannot be made of them.
+    """
     weight_bytes = sum(path.stat().st_size for path in files.weights)
-    layout = MatrixLayout(weights, numerics is Numerics.FAST and not thin and can_pack(dtype, device, weight_bytes), thin)
+    layout = MatrixLayout(weights, numerics is Numerics.FAST and thin is None and can_pack(dtype, device, weight_bytes), thin)
     sizes = lean_sizes(model_config)
-    tensors = _Tensors(files, dtype, device)
+    tensors = _Tensors(files, dtype, torch.float32 if thin else dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
     layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, layout) for layer in range(sizes.num_layers))
     final_norm = tensors.take("model.norm.weight")
@@ -153,8 +154,9 @@ def read_lean_weights(
 class _Tensors:
     """Named tensors of all shards, each taken once, read and converted when it is: what is kept as int8 is never in memory as a whole."""
 
-    def __init__(self, files: ModelFiles, dtype: torch.dtype, device: str) -> None:
-        self._dtype = dtype
+    def __init__(self, files: ModelFiles, dtype: torch.dtype, kept: torch.dtype, device: str) -> None:
+        """dtype: what numbers are rounded to. kept: the type of the tensors that hold them."""
+        self._dtype, self._kept = dtype, kept
         self._shards: dict[str, Any] = {}
         for path in files.weights:
             shard: Any = safe_open(path, framework="pt", device=device)
@@ -170,7 +172,7 @@ class _Tensors:
         shard = self._shards.pop(name, None)
         if shard is None:
             return None
-        tensor: Tensor = shard.get_tensor(name).to(self._dtype)
+        tensor: Tensor = shard.get_tensor(name).to(self._dtype).to(self._kept)
         return tensor
 
     def check_empty(self) -> None:
@@ -192,7 +194,7 @@ def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, layout: MatrixLayou
     output, down = (
         layout.place(tensors.take(f"{name}.weight"), tensors.maybe(f"{name}.bias")) for name in (f"{attention}o_proj", f"{mlp}down_proj")
     )
-    row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if layout.thin else []
+    row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if layout.thin is not None else []
     layer = LeanLayer(
         input_norm=qkv.norm,
         qkv=qkv.projection,
@@ -201,7 +203,7 @@ def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, layout: MatrixLayou
         mlp_norm=gate_up.norm,
         gate_up=gate_up.projection,
         down=down.projection,
-        thin=_thin_layer(row_norms, qkv, output, gate_up, down) if layout.thin else None,
+        thin=_thin_layer(row_norms, qkv, output, gate_up, down) if layout.thin is not None else None,
     )
     _check_layer(layer, prefix, sizes)
     return layer

@@ -6,6 +6,7 @@ One place decides it, so that whoever reads weights says what they are and not w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor
@@ -17,6 +18,13 @@ from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_product import ThinMatrix
 
 AnyProjection = Projection | Int8Projection
+
+
+class ThinRows(Enum):
+    """What thin products make of their rows. FLOAT32: nothing. BFLOAT16: they round them, as they do the weights."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,11 @@ class PlacedHead:
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
-    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: a form for thin products."""
+    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: for which thin products, if any."""
 
     weights: WeightFormat
     packed: bool
-    thin: bool
+    thin: ThinRows | None
 
     def place(self, weight: Tensor, bias: Tensor | None = None, norm: Tensor | None = None) -> PlacedMatrix:
         """weight: [outputs, inputs]. norm: [inputs], of the RMSNorm in front. Raises ValueError where int8 cannot be made of it."""
@@ -59,12 +67,15 @@ class MatrixLayout:
         return PlacedHead(Projection(weight, None, self.packed), self._thin(weight))
 
     def _thin(self, weight: Tensor) -> ThinMatrix | None:
-        return ThinMatrix.pack(weight.float().numpy()) if self.thin else None
+        if self.thin is None:
+            return None
+        pack = ThinMatrix.pack if self.thin is ThinRows.FLOAT32 else ThinMatrix.pack_pairs
+        return pack(weight.float().numpy())
 
     def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
         """Nothing is folded: what a norm does to a channel would be in its scale."""
         int8 = Int8Weight.of(weight)
-        thin = ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()) if self.thin else None
+        thin = ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()) if self.thin is not None else None
         return PlacedMatrix(Int8Projection(int8, bias, thin), thin, norm)
 
 

@@ -131,22 +131,24 @@ def probe_batches(
     forward: DecoderForward,
     own_logits: OwnLogits,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     device: str,
     num_ids: int,
     invariant: InvariantShape | None,
 ) -> None:
-    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward, or invariant bits from themselves."""
+    """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward by more than numbers of `dtype` may, or
+    invariant bits from themselves."""
     first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
-        got = _schedule(_bench(forward, dtype, device, invariant), first, second, nodes, cut=5)
+        got = _schedule(_bench(forward, cache_dtype, device, invariant), first, second, nodes, cut=5)
         own = [own_logits(tokens).float() for _, tokens, _ in got]
         _compare(got, own, _TOLERANCE[dtype])
-        bench = _bench(forward, dtype, device, None, arrays=True)
+        bench = _bench(forward, cache_dtype, device, None, arrays=True)
         if bench.arrays is not None and (invariant is None or bench.is_invariant):
             got = _schedule(bench, first, second, nodes, cut=5)
             _compare(got, own, _TOLERANCE[dtype])
         if invariant is not None:
-            again = _schedule(_bench(forward, dtype, device, invariant, arrays=bench.is_invariant), first, second, nodes, cut=18)
+            again = _schedule(_bench(forward, cache_dtype, device, invariant, arrays=bench.is_invariant), first, second, nodes, cut=18)
             changed = [name for (name, _, left), (_, _, right) in zip(got, again, strict=True) if not torch.equal(left, right)]
             if changed:
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")

@@ -45,7 +45,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     if config.probe:
         probe_positions(forward, config.device)
         own = own_logits(model)
-        probe_batches(forward, own, dtype, config.device, vocabulary.size, invariant_shape(config))
+        probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model.config.get_text_config())
