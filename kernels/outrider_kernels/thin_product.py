@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outrider_kernels.cache_lines import copy_on_lines, zeros_on_lines
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
 
 PANEL = 16  # columns, as in thin/product.c
@@ -95,11 +96,11 @@ class ThinMatrix:
         num_outputs, num_inputs = weight.shape
         bits = np.ascontiguousarray(weight).view(np.uint32)
         if (bits & np.uint32(0xFFFF)).any():
-            return ThinMatrix(np.ascontiguousarray(_panels(weight)), num_inputs, num_outputs)
+            return ThinMatrix(copy_on_lines(_panels(weight)), num_inputs, num_outputs)
         panels = _panels((bits >> np.uint32(16)).astype(np.uint16))
         # column n and column n + _LANES are neighbours: one load gives both
         pairs = panels.reshape(len(panels), num_inputs, 2, _LANES).swapaxes(2, 3)
-        return ThinMatrix(np.ascontiguousarray(pairs).reshape(panels.shape), num_inputs, num_outputs)
+        return ThinMatrix(copy_on_lines(pairs).reshape(panels.shape), num_inputs, num_outputs)
 
     @staticmethod
     def pack_pairs(weight: _FloatArray) -> ThinMatrix:
@@ -108,7 +109,7 @@ class ThinMatrix:
         even = np.zeros((num_outputs, num_inputs + num_inputs % 2), np.float32)
         even[:, :num_inputs] = weight
         pairs = _bfloat16_bits(even).view(np.uint32)  # [outputs, pairs], the first of a pair in the lower half
-        return ThinMatrix(np.ascontiguousarray(_panels(pairs)), num_inputs, num_outputs)
+        return ThinMatrix(copy_on_lines(_panels(pairs)), num_inputs, num_outputs)
 
     @staticmethod
     def pack_int8(values: npt.NDArray[np.int8], scale: _FloatArray) -> ThinMatrix:
@@ -116,7 +117,7 @@ class ThinMatrix:
         if values.dtype != np.int8 or scale.dtype != np.float32 or scale.shape != values.shape[:1]:
             raise ValueError(f"int8 values need a float32 scale for each output, not {scale.dtype} {scale.shape}")
         num_outputs, num_inputs = values.shape
-        return ThinMatrix(np.ascontiguousarray(_panels(values)), num_inputs, num_outputs, np.ascontiguousarray(scale))
+        return ThinMatrix(copy_on_lines(_panels(values)), num_inputs, num_outputs, np.ascontiguousarray(scale))
 
 
 def _bfloat16_bits(values: _FloatArray) -> npt.NDArray[np.uint16]:
@@ -171,8 +172,8 @@ class ThinProduct:
             raise ValueError(f"{rows.shape} times a matrix of {matrix.num_inputs} x {matrix.num_outputs} is not {out.shape}")
         if (bias is not None and bias.shape != out.shape[1:]) or (norm is not None and norm.scale.shape != rows.shape[1:]):
             raise ValueError("bias and scale need a value for each column")
-        normed = None if norm is None else np.empty_like(rows)
-        rounded = np.zeros((len(rows), -(-matrix.num_inputs // 2)), np.uint32) if matrix.format is PanelFormat.PAIRS else None
+        normed = None if norm is None else zeros_on_lines(rows.shape, np.float32)
+        rounded = zeros_on_lines((len(rows), -(-matrix.num_inputs // 2)), np.uint32) if matrix.format is PanelFormat.PAIRS else None
         self._kept = (team, matrix, arrays, normed, rounded)  # the structure below holds addresses only
         self._most = len(rows)
         self._call = _Call(

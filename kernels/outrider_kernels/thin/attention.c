@@ -10,6 +10,9 @@
 #include "thin.h"
 
 #define MAX_QUERIES 4 /* scored side by side: they share the loads of a key */
+#define MAX_SETS 8     /* of so many, that go through the keys together, a block at a time: what one set loaded is still near for the next */
+#define BLOCK_KEYS 64  /* 16 KB of keys of COMMON_DIM */
+#define FEW_KEYS 16    /* fewer would make a slow block of their own: they go with the one before */
 #define MAX_DIM 256
 #define COMMON_DIM 64    /* of most small models' heads: loops of known length keep the queries in registers */
 #define MAX_VECTORS (8 * LANES / WIDTH) /* of a value, mixed at a time */
@@ -28,6 +31,7 @@ struct thin_layer {
 typedef struct {
     const thin_layer *layer;
     const thin_step *step;
+    int64_t num_shares; /* of the readers of one sequence and key-value head */
 } job_of_layer;
 
 static void turn(const thin_layer *layer, float *head, const float *rotation, const float *scale) {
@@ -63,9 +67,54 @@ typedef struct {
     wide part[2 * LANES / WIDTH];
 } products;
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#define KEYS_AT_ONCE 16
+
+/* The sums of sixteen vectors' lanes, in the order of the vectors: the very additions of `sum_of`, of several vectors at a time. */
+INLINE __m512 sums_of(__m512 *of) {
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    for (int n = 0; n < 8; n++) /* eight lanes are left: those of n in the lower half, of n + 8 in the upper */
+        of[n] = _mm512_add_ps(_mm512_shuffle_f32x4(of[n], of[n + 8], 0x44), _mm512_shuffle_f32x4(of[n], of[n + 8], 0xEE));
+    for (int n = 0; n < 4; n++) /* four: of n, n + 8, n + 4, n + 12 */
+        of[n] = _mm512_add_ps(_mm512_shuffle_f32x4(of[n], of[n + 4], 0x88), _mm512_shuffle_f32x4(of[n], of[n + 4], 0xDD));
+    for (int n = 0; n < 2; n++) { /* two */
+        const __m512d one = _mm512_castps_pd(of[n]), other = _mm512_castps_pd(of[n + 2]);
+        of[n] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(one, other)), _mm512_castpd_ps(_mm512_unpackhi_pd(one, other)));
+    }
+    return _mm512_permutexvar_ps(order, _mm512_add_ps(_mm512_shuffle_ps(of[0], of[1], 0x88), _mm512_shuffle_ps(of[0], of[1], 0xDD)));
+}
+
+/* Scores of one query against KEYS_AT_ONCE keys, each the very float that `score_run` finds key by key; dim is a multiple of WIDTH. */
+INLINE void score_keys(const float *query, const float *keys, const int64_t dim, float *scores) {
+    __m512 sums[KEYS_AT_ONCE];
+    for (int key = 0; key < KEYS_AT_ONCE; key++) sums[key] = _mm512_setzero_ps();
+    for (int64_t at = 0; at < dim; at += WIDTH) {
+        const __m512 elements = _mm512_loadu_ps(query + at);
+        for (int key = 0; key < KEYS_AT_ONCE; key++) sums[key] = _mm512_fmadd_ps(_mm512_loadu_ps(keys + key * dim + at), elements, sums[key]);
+    }
+    _mm512_storeu_ps(scores, sums_of(sums));
+}
+
+/* How many of a run's keys are scored that way: all or none. What is left after the last sixteen is found together with its neighbours again. */
+INLINE int64_t score_together(const float *const *queries, int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
+    if (dim % WIDTH || num_keys < KEYS_AT_ONCE) return 0;
+    for (int64_t key = 0; key < num_keys; key += KEYS_AT_ONCE) {
+        const int64_t first = min(key, num_keys - KEYS_AT_ONCE);
+        for (int q = 0; q < count; q++) score_keys(queries[q], keys + first * dim, dim, scores[q] + first);
+    }
+    return num_keys;
+}
+#else
+INLINE int64_t score_together(const float *const *queries, int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
+    (void)queries, (void)count, (void)keys, (void)num_keys, (void)dim, (void)scores;
+    return 0;
+}
+#endif
+
 /* scores[q][key] of `count` queries against the keys of a run; count is a constant wherever this is expanded, and dim mostly. */
 INLINE void score_run(const float *const *queries, const int count, const float *keys, int64_t num_keys, const int64_t dim, float *const *scores) {
-    for (int64_t key = 0; key < num_keys; key++) {
+    for (int64_t key = score_together(queries, count, keys, num_keys, dim, scores); key < num_keys; key++) {
         products sums[MAX_QUERIES];
         for (int q = 0; q < count; q++)
             for (int at = 0; at < 2 * LANES / WIDTH; at++) sums[q].part[at] = wide_splat(0.0f);
@@ -118,13 +167,13 @@ static float greatest(const float *scores, int64_t num_keys) {
 }
 
 /* Scores become weights, not yet divided by their sum, which is returned. The sum is of LANES sums: a key that is seen goes to the next of
-   them, one that is not to none, so that the order depends on what is seen alone. scores hold room for a multiple of LANES. */
+   them, one that is not to none, so that the order depends on what is seen alone. scores hold room for a multiple of WIDTH. */
 static float weigh(float *scores, int64_t num_keys, const float *mask, int64_t mask_len) {
     const int64_t num_masked = mask ? mask_len : 0, begin = num_keys - num_masked;
     for (int64_t at = 0; at < num_masked; at++) scores[begin + at] += mask[at];
-    const lanes top = splat(greatest(scores, num_keys));
-    for (int64_t key = num_keys; key % LANES; key++) scores[key] = 0.0f;
-    for (int64_t key = 0; key < num_keys; key += LANES) *(lanes *)(scores + key) = exp_of(*(const lanes *)(scores + key) - top);
+    const float top = greatest(scores, num_keys);
+    for (int64_t key = num_keys; key % WIDTH; key++) scores[key] = 0.0f;
+    for (int64_t key = 0; key < num_keys; key += WIDTH) *(wide *)(scores + key) = exp_of_wide(*(const wide *)(scores + key) - wide_splat(top));
     lanes sums = splat(0.0f);
     int64_t key = 0;
     for (; key + LANES <= begin; key += LANES) sums += *(const lanes *)(scores + key);
@@ -186,58 +235,98 @@ static void mix(const float *const *weights, int count, const float *values, int
 #endif
 }
 
-static void attend_rows(const thin_layer *layer, const thin_segment *segment, int64_t head, int64_t row, int count, float *scratch) {
-    const int64_t dim = layer->dim, row_len = (layer->num_heads + 2 * layer->num_kv_heads) * dim;
-    const int64_t kv_head = head / (layer->num_heads / layer->num_kv_heads), room = (segment->num_keys + LANES - 1) / LANES * LANES;
-    const float *keys = layer->pool + kv_head * layer->num_slots * dim, *values = keys + layer->num_kv_heads * layer->num_slots * dim;
-    const float *queries[MAX_QUERIES];
-    float *scores[MAX_QUERIES];
-    for (int q = 0; q < count; q++) {
-        queries[q] = layer->heads + (row + q) * row_len + head * dim;
-        scores[q] = scratch + q * room;
-    }
-    for (int64_t run = 0; run < segment->num_runs; run++) {
-        const int64_t begin = segment->runs[2 * run], length = segment->runs[2 * run + 1] - begin;
-        score(queries, count, keys + begin * dim, length, dim, scores);
-        for (int q = 0; q < count; q++) scores[q] += length;
-    }
-    float sums[MAX_QUERIES][MAX_DIM], totals[MAX_QUERIES], *to[MAX_QUERIES];
-    const float *weights[MAX_QUERIES];
-    for (int q = 0; q < count; q++) {
-        const float *mask = segment->mask ? segment->mask + (row + q - segment->row_begin) * segment->mask_len : 0;
-        totals[q] = weigh(scratch + q * room, segment->num_keys, mask, segment->mask_len);
-        memset(sums[q], 0, (size_t)dim * sizeof(float));
-        weights[q] = scratch + q * room;
-        to[q] = sums[q];
-    }
-    for (int64_t run = 0; run < segment->num_runs; run++) {
-        const int64_t begin = segment->runs[2 * run], length = segment->runs[2 * run + 1] - begin;
-        mix(weights, count, values + begin * dim, length, dim, to);
-        for (int q = 0; q < count; q++) weights[q] += length;
-    }
-    for (int q = 0; q < count; q++) {
-        float *out = layer->attended + ((row + q) * layer->num_heads + head) * dim;
-        for (int64_t at = 0; at < dim; at++) out[at] = sums[q][at] / totals[q];
+/* Queries of a sequence's rows that read the same keys: all heads of a key-value head, row by row. */
+typedef struct {
+    const thin_layer *layer;
+    const thin_segment *segment;
+    int64_t kv_head, group; /* group: query heads of it */
+} readers;
+
+INLINE int64_t row_of(const readers *all, int64_t query) { return all->segment->row_begin + query / all->group; }
+
+INLINE int64_t head_of(const readers *all, int64_t query) { return all->kv_head * all->group + query % all->group; }
+
+/* Floats of a query's scores. */
+INLINE int64_t room_of(const thin_segment *segment) { return (segment->num_keys + WIDTH - 1) / WIDTH * WIDTH; }
+
+/* Some of them, at most MAX_SETS * MAX_QUERIES, and where they are. */
+typedef struct {
+    int num_queries;
+    const float *queries[MAX_SETS * MAX_QUERIES];
+    float *scores[MAX_SETS * MAX_QUERIES]; /* then weights */
+    float sums[MAX_SETS * MAX_QUERIES][MAX_DIM];
+} part_of_readers;
+
+enum { SCORING, MIXING };
+
+/* Every key (or value) of the sequence, block by block, for every set of the part. */
+INLINE void go_through(const readers *all, part_of_readers *part, const int what) {
+    const thin_layer *layer = all->layer;
+    const int64_t dim = layer->dim, head = what == SCORING ? all->kv_head : layer->num_kv_heads + all->kv_head;
+    const float *from = layer->pool + head * layer->num_slots * dim;
+    int64_t before = 0; /* keys of the blocks before */
+    for (int64_t run = 0; run < all->segment->num_runs; run++) {
+        const int64_t end = all->segment->runs[2 * run + 1];
+        for (int64_t begin = all->segment->runs[2 * run], length; begin < end; begin += length) {
+            length = end - begin < BLOCK_KEYS + FEW_KEYS ? end - begin : BLOCK_KEYS;
+            for (int first = 0; first < part->num_queries; first += MAX_QUERIES) {
+                const int count = (int)min(MAX_QUERIES, part->num_queries - first);
+                float *scores[MAX_QUERIES], *sums[MAX_QUERIES];
+                for (int q = 0; q < count; q++) scores[q] = part->scores[first + q] + before, sums[q] = part->sums[first + q];
+                if (what == SCORING) score(part->queries + first, count, from + begin * dim, length, dim, scores);
+                else mix((const float *const *)scores, count, from + begin * dim, length, dim, sums);
+            }
+            before += length;
+        }
     }
 }
 
-/* A chunk is one query head of one sequence. */
+static void attend_part(const readers *all, int64_t first, int num_queries, float *scratch) {
+    const thin_layer *layer = all->layer;
+    const thin_segment *segment = all->segment;
+    const int64_t dim = layer->dim, row_len = (layer->num_heads + 2 * layer->num_kv_heads) * dim;
+    part_of_readers part;
+    part.num_queries = num_queries;
+    for (int q = 0; q < num_queries; q++) {
+        part.queries[q] = layer->heads + row_of(all, first + q) * row_len + head_of(all, first + q) * dim;
+        part.scores[q] = scratch + q * room_of(segment);
+        memset(part.sums[q], 0, (size_t)dim * sizeof(float));
+    }
+    float totals[MAX_SETS * MAX_QUERIES];
+    go_through(all, &part, SCORING);
+    for (int q = 0; q < num_queries; q++) {
+        const float *mask = segment->mask ? segment->mask + (row_of(all, first + q) - segment->row_begin) * segment->mask_len : 0;
+        totals[q] = weigh(part.scores[q], segment->num_keys, mask, segment->mask_len);
+    }
+    go_through(all, &part, MIXING);
+    for (int q = 0; q < num_queries; q++) {
+        float *out = layer->attended + (row_of(all, first + q) * layer->num_heads + head_of(all, first + q)) * dim;
+        for (int64_t at = 0; at < dim; at++) out[at] = part.sums[q][at] / totals[q];
+    }
+}
+
+/* A chunk is a share of the readers of one sequence and key-value head. */
 static void attend_chunk(const void *argument, int64_t chunk) {
     const job_of_layer *job = argument;
     const thin_layer *layer = job->layer;
-    const thin_segment *segment = job->step->segments + chunk / layer->num_heads;
-    const int64_t head = chunk % layer->num_heads, room = (segment->num_keys + LANES - 1) / LANES * LANES;
-    float *scratch = malloc((size_t)(MAX_QUERIES * room) * sizeof(float));
+    const int64_t place = chunk / job->num_shares, share = chunk % job->num_shares;
+    const thin_segment *segment = job->step->segments + place / layer->num_kv_heads;
+    const readers all = {layer, segment, place % layer->num_kv_heads, layer->num_heads / layer->num_kv_heads};
+    const int64_t num_queries = (segment->row_end - segment->row_begin) * all.group, num_sets = (num_queries + MAX_QUERIES - 1) / MAX_QUERIES;
+    const int64_t begin = share * num_sets / job->num_shares * MAX_QUERIES, end = min(num_queries, (share + 1) * num_sets / job->num_shares * MAX_QUERIES);
+    if (begin >= end) return;
+    const int64_t most = min(end - begin, MAX_SETS * MAX_QUERIES);
+    float *scratch = malloc((size_t)(most * room_of(segment)) * sizeof(float));
     if (!scratch) abort(); /* a few kilobytes: the process is lost anyway */
-    for (int64_t row = segment->row_begin; row < segment->row_end; row += MAX_QUERIES) {
-        const int64_t left = segment->row_end - row;
-        attend_rows(layer, segment, head, row, left < MAX_QUERIES ? (int)left : MAX_QUERIES, scratch);
-    }
+    for (int64_t first = begin; first < end; first += most) attend_part(&all, first, (int)min(most, end - first), scratch);
     free(scratch);
 }
 
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step) {
     turn_and_store(layer, step);
-    const job_of_layer job = {layer, step};
-    team_run(all, attend_chunk, &job, step->num_segments * layer->num_heads);
+    const int64_t num_places = step->num_segments * layer->num_kv_heads;
+    /* Half as many chunks as of work that is all alike: each goes through all of its keys. */
+    const int64_t wanted = team_chunks(all, step->rows * layer->num_heads) / 2;
+    const job_of_layer job = {layer, step, wanted > num_places ? (wanted + num_places - 1) / num_places : 1};
+    team_run(all, attend_chunk, &job, num_places * job.num_shares);
 }

@@ -15,13 +15,13 @@ void thin_gate(const thin_gate_call *call, int64_t rows) {
         const float *gate = call->gate_up + row * 2 * length, *up = gate + length;
         float *to = call->out + row * length;
         int64_t at = 0;
-        for (; at + LANES <= length; at += LANES) {
-            const lanes g = *(const lanes *)(gate + at);
-            *(lanes *)(to + at) = g / (splat(1.0f) + exp_of(-g)) * *(const lanes *)(up + at);
+        for (; at + WIDTH <= length; at += WIDTH) {
+            const wide g = *(const wide *)(gate + at);
+            *(wide *)(to + at) = g / (wide_splat(1.0f) + exp_of_wide(-g)) * *(const wide *)(up + at);
         }
         for (; at < length; at++) {
-            const lanes g = splat(gate[at]);
-            to[at] = (g / (splat(1.0f) + exp_of(-g)))[0] * up[at];
+            const wide g = wide_splat(gate[at]);
+            to[at] = (g / (wide_splat(1.0f) + exp_of_wide(-g)))[0] * up[at];
         }
     }
 }

@@ -21,6 +21,7 @@ typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
 #endif
 
 typedef float wide __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef uint32_t wide_bits __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 /* (x - x: the compiler makes one broadcast of it, for either length) */
 INLINE wide wide_splat(float value) { return value - (wide){0.0f}; }
@@ -38,27 +39,31 @@ INLINE float sum_of(lanes values) {
 
 /* e^x to about 1e-7 of itself; 0 far below, the largest finite power far above. Each lane by itself: its place decides nothing.
    Source: Cody & Waite's reduction, and the Taylor polynomial of degree 7 over |r| <= ln(2) / 2 (error below 1e-8). */
-INLINE lanes exp_of(lanes x) {
-    const lanes low = splat(-87.0f), high = splat(88.0f);
-    const bits too_low = (bits)(x < low);
-    x = (lanes)(((bits)(x < low) & (bits)low) | (~(bits)(x < low) & (bits)x));
-    x = (lanes)(((bits)(x > high) & (bits)high) | (~(bits)(x > high) & (bits)x));
-    const lanes shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    const lanes shifted = x * splat(1.44269504f) + shift;
-    const lanes n = shifted - shift;
-    lanes r = x - n * splat(0.693359375f);
-    r = r - n * splat(-2.12194440e-4f);
-    lanes sum = splat(1.0f / 5040.0f);
-    sum = sum * r + splat(1.0f / 720.0f);
-    sum = sum * r + splat(1.0f / 120.0f);
-    sum = sum * r + splat(1.0f / 24.0f);
-    sum = sum * r + splat(1.0f / 6.0f);
-    sum = sum * r + splat(0.5f);
-    sum = sum * r + splat(1.0f);
-    sum = sum * r + splat(1.0f);
-    const bits power = ((bits)shifted << 23) + (127u << 23); /* the shift's own bits fall out at the top */
-    return (lanes)((bits)(sum * (lanes)power) & ~too_low);
+#define EXP_OF(NAME, FLOATS, BITS, SPLAT)                                                                   \
+INLINE FLOATS NAME(FLOATS x) {                                                                              \
+    const FLOATS low = SPLAT(-87.0f), high = SPLAT(88.0f);                                                  \
+    const BITS too_low = (BITS)(x < low);                                                                   \
+    x = (FLOATS)((too_low & (BITS)low) | (~too_low & (BITS)x));                                             \
+    x = (FLOATS)(((BITS)(x > high) & (BITS)high) | (~(BITS)(x > high) & (BITS)x));                          \
+    const FLOATS shift = SPLAT(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */               \
+    const FLOATS shifted = x * SPLAT(1.44269504f) + shift;                                                  \
+    const FLOATS n = shifted - shift;                                                                       \
+    FLOATS r = x - n * SPLAT(0.693359375f);                                                                 \
+    r = r - n * SPLAT(-2.12194440e-4f);                                                                     \
+    FLOATS sum = SPLAT(1.0f / 5040.0f);                                                                     \
+    sum = sum * r + SPLAT(1.0f / 720.0f);                                                                   \
+    sum = sum * r + SPLAT(1.0f / 120.0f);                                                                   \
+    sum = sum * r + SPLAT(1.0f / 24.0f);                                                                    \
+    sum = sum * r + SPLAT(1.0f / 6.0f);                                                                     \
+    sum = sum * r + SPLAT(0.5f);                                                                            \
+    sum = sum * r + SPLAT(1.0f);                                                                            \
+    sum = sum * r + SPLAT(1.0f);                                                                            \
+    const BITS power = ((BITS)shifted << 23) + (127u << 23); /* the shift's own bits fall out at the top */ \
+    return (FLOATS)((BITS)(sum * (FLOATS)power) & ~too_low);                                                \
 }
+
+EXP_OF(exp_of, lanes, bits, splat)
+EXP_OF(exp_of_wide, wide, wide_bits, wide_splat)
 
 typedef struct team team;
 typedef void (*chunk_work)(const void *job, int64_t chunk);

@@ -19,6 +19,7 @@ from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
+from outrider_kernels.cache_lines import zeros_on_lines
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ChainSlots, ChainStart, Followed, ThinChain
 from outrider_kernels.thin_gate import ThinGate
@@ -132,7 +133,7 @@ class _Buffers:
         attended_len = sizes.num_heads * sizes.head_dim
 
         def rows_of(length: int) -> FloatArray:
-            return np.zeros((most_rows, length), np.float32)
+            return zeros_on_lines((most_rows, length), np.float32)
 
         self.states, self.last = rows_of(sizes.hidden_len), rows_of(sizes.hidden_len)
         self.heads = rows_of(attended_len + 2 * sizes.num_kv_heads * sizes.head_dim)
