@@ -77,14 +77,16 @@ def sequences() -> list[Sequence]:
 class Layer:
     """Buffers and a pool, always the same for a shape."""
 
-    def __init__(self, team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool = False) -> None:
+    def __init__(
+        self, team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool = False, num_slots: int = NUM_SLOTS, most: int = 11
+    ) -> None:
         draw = np.random.default_rng(sum(shape))
         num_heads, num_kv_heads, dim = shape
         qk_scale = (1.0 + 0.2 * draw.standard_normal((num_heads + num_kv_heads, dim))).astype(np.float32) if has_norm else None
         self.sizes = HeadSizes(num_heads, num_kv_heads, dim, 1e-5, qk_scale)
-        self.first = draw.standard_normal((11, (num_heads + 2 * num_kv_heads) * dim)).astype(np.float32)
-        self.heads, self.attended = self.first.copy(), np.full((11, num_heads * dim), np.nan, np.float32)
-        self.pool = draw.standard_normal((2, num_kv_heads, NUM_SLOTS, dim)).astype(np.float32)
+        self.first = draw.standard_normal((most, (num_heads + 2 * num_kv_heads) * dim)).astype(np.float32)
+        self.heads, self.attended = self.first.copy(), np.full((most, num_heads * dim), np.nan, np.float32)
+        self.pool = draw.standard_normal((2, num_kv_heads, num_slots, dim)).astype(np.float32)
         self.before = self.pool.copy()
         angles = draw.uniform(0.0, 6.0, (NUM_POSITIONS, dim // 2))
         self.rotations = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(NUM_POSITIONS, dim).astype(np.float32)
@@ -155,6 +157,43 @@ def test_a_row_has_its_own_bits(shape: tuple[int, int, int]) -> None:
         end = begin + sequence.num_rows
         layer.heads[: sequence.num_rows] = layer.first[begin:end]
         assert np.array_equal(layer.run([sequence]), together[begin:end])
+
+
+LONG_KEYS, LONG_ROWS = 333, 13
+# how many neighbours the runs of one sequence have: shorter and longer than what is scored at once, and than a block of keys
+LAYOUTS = [(333,), (16, 17, 15, 1, 64, 63, 79, 78), (200, 3, 130), (5,) * 66 + (3,)]
+
+
+def long_sequence(layout: tuple[int, ...]) -> Sequence:
+    """The last rows of a chunk, in runs of these lengths with a slot between two of them, the newest first in the pool."""
+    slots: list[int] = []
+    end = LONG_KEYS + len(layout)
+    for length in layout:
+        slots += range(end - length, end)
+        end -= length + 1
+    return Sequence(tuple(range(50, 50 + LONG_ROWS)), tuple(slots), np.tri(LONG_ROWS, LONG_KEYS, LONG_KEYS - LONG_ROWS, dtype=np.bool_))
+
+
+def long_layer(shape: tuple[int, int, int], num_threads: int, layout: tuple[int, ...]) -> Layer:
+    """A pool whose keys and values are the sequence's own wherever they lie."""
+    layer = Layer(ThinTeam(num_threads), shape, num_slots=LONG_KEYS + max(map(len, LAYOUTS)), most=LONG_ROWS)
+    own = np.random.default_rng(9).standard_normal((2, shape[1], LONG_KEYS, shape[2])).astype(np.float32)
+    layer.pool[:, :, list(long_sequence(layout).slots)] = own
+    layer.before = layer.pool.copy()
+    return layer
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 64), (6, 2, 24), (4, 2, 32)])
+def test_how_a_long_sequence_lies_in_the_pool_decides_nothing(shape: tuple[int, int, int]) -> None:
+    whole = long_layer(shape, 1, LAYOUTS[0])
+    expected, _ = whole.expected([long_sequence(LAYOUTS[0])])
+    got = whole.run([long_sequence(LAYOUTS[0])])
+    assert np.abs(got - expected).max() < TOLERANCE
+    for layout in LAYOUTS:
+        assert sum(layout) == LONG_KEYS
+        for num_threads in (1, 3):
+            again = long_layer(shape, num_threads, layout).run([long_sequence(layout)])
+            assert np.array_equal(again, got), (layout, num_threads)
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
