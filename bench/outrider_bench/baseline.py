@@ -85,6 +85,7 @@ class TransformersBaseline(Worker):
     """
 
     def __init__(self, target: str, draft: str | None, dtype: str, num_threads: int, device: str = "cpu") -> None:
+        self.dtype = dtype
         arguments = (target, draft or "", dtype, str(num_threads), device)
         quiet = {"TRANSFORMERS_VERBOSITY": "error"}
         super().__init__("transformers", "outrider_bench.baseline_worker", arguments, num_threads, quiet)

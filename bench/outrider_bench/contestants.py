@@ -45,8 +45,8 @@ class Transformers:
 
     @property
     def settings(self) -> str:
-        """Cache, attention, assistant, threads."""
-        return f"{self.generate.name}; {threads_text(self.num_threads)}"
+        """Cache, attention, assistant, dtype, threads."""
+        return f"{self.generate.name}; {self.baseline.dtype}; {threads_text(self.num_threads)}"
 
     def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
         """Through transformers' own random numbers: texts at T > 0 differ from ours, speeds compare."""

@@ -85,7 +85,8 @@ def _transformers(stage: Stage) -> Iterator[list[Contestant]]:
     counts = (CARD_THREADS,) if stage.device == "cuda" else thread_counts(stage.num_cores)
     for name, candidates in kinds.items():
         yield [
-            Metered(Transformers(name, stage.baseline, replace(each, num_threads=threads), threads), (stage.baseline.pid,), threads, cpu_s)
+            Metered(Transformers(name, baseline, replace(each, num_threads=threads), threads), (baseline.pid,), threads, cpu_s)
+            for baseline in stage.baselines
             for threads in counts
             for each in candidates
         ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from outrider.cli.connection import Connection
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import model_path
+from outrider.cli.dtype_choice import FLOAT32
 from outrider.cli.starting import start
 from outrider.launch.deployment import Deployment, DeploymentSpec
 from outrider.launch.threads import ThreadPlan, plan_threads, usable_cores
@@ -51,9 +52,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that can answer; only one of them computes at a time. device: of every model, cpu or cuda."""
+    """Everything that can answer; only one of them computes at a time. device: of every model, cpu or cuda.
 
-    baseline: TransformersBaseline
+    baselines: transformers, a process for each dtype that it may take.
+    """
+
+    baselines: tuple[TransformersBaseline, ...]
     num_cores: int
     served: tuple[Served, ...]
     device: str = "cpu"
@@ -74,10 +78,10 @@ class Stage:
 
     def families(self, quick: bool) -> Iterator[list[Contestant]]:
         """Candidates by kind, to choose one of each from; the quick run takes each kind's default."""
-        plain = [Transformers(GENERATE, self.baseline, settings, self.num_cores) for settings in generate_candidates(self.device)]
-        assisted = [Transformers(ASSISTED, self.baseline, GenerateSettings(assistant=each), self.num_cores) for each in ASSISTANTS]
-        yield [*plain[: 1 if quick else None]]
-        yield [*assisted[: 1 if quick else None]]
+        kinds = {GENERATE: generate_candidates(self.device), ASSISTED: tuple(GenerateSettings(assistant=each) for each in ASSISTANTS)}
+        for name, candidates in kinds.items():
+            chosen = candidates[: 1 if quick else None]
+            yield [Transformers(name, baseline, settings, self.num_cores) for settings in chosen for baseline in self.baselines]
         yield [*self.plain(quick)]
         for policy in self.policies:
             yield [*self.candidates(policy, quick)]
@@ -125,5 +129,7 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
         with Connection(deployment.verifier) as verifier:
             info = verifier.verifier_info()
         served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway)), info))
-    baseline = stack.enter_context(TransformersBaseline(target, draft, args.dtype, num_cores, args.device))
-    return Stage(baseline, num_cores, tuple(served), args.device)
+    # torch's bfloat16 is slower than its float32 on many processors: a peer takes what suits it.
+    dtypes = dict.fromkeys((args.dtype, *(() if args.device == "cuda" else (FLOAT32,))))
+    baselines = tuple(stack.enter_context(TransformersBaseline(target, draft, dtype, num_cores, args.device)) for dtype in dtypes)
+    return Stage(baselines, num_cores, tuple(served), args.device)

@@ -1,4 +1,4 @@
-"""Arrays that begin at a cache line's border, where numpy's begin anywhere: a vector of 512 bits that lies across two lines costs two loads.
+"""Arrays that begin at a cache line's border, where numpy's begin anywhere: a vector of 512 bits across two lines costs two loads.
 
 Must not know what is kept in them.
 """

@@ -119,7 +119,7 @@ def test_policies_that_can_take_turns_have_a_twin_with_their_settings(monkeypatc
     monkeypatch.setattr(FakeProcess, "made", [])
     info = verifier_pb2.VerifierServiceGetInfoResponse()
     served = tuple(Served(ThreadPlan(2, 1), cast(Any, f"deployment {number}"), cast(Any, object()), info) for number in range(2))
-    stage = Stage(cast(Any, SimpleNamespace()), 2, served)
+    stage = Stage((cast(Any, SimpleNamespace(dtype="float32")),), 2, served)
     wishes = [(0, DraftWishes("off")), (0, DraftWishes("serial", 16, 0.25)), (1, DraftWishes("pearl")), (0, DraftWishes("adaptive"))]
     contestants: list[Contestant] = [Stack(f"outrider {each.pacing}", served[at].gateway, each, "") for at, each in wishes]
     with ExitStack() as stack:

@@ -59,7 +59,7 @@ def stage(num_cores: int, device: str = "cpu") -> Stage:
                 info,
             )
         )
-    return Stage(cast(Any, SimpleNamespace(pid=10)), num_cores, tuple(served), device)
+    return Stage((cast(Any, SimpleNamespace(pid=10, dtype="float32")),), num_cores, tuple(served), device)
 
 
 def workers() -> OpenVinoWorkers:

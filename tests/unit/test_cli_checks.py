@@ -161,7 +161,9 @@ def test_threads_are_planned_from_the_pacing_and_may_be_overridden(tmp_path: Pat
         (("--pacing", "pearl"), (1, 1, 1)),
         (("--dtype", "bfloat16"), (1, 1, 1)),
         (("--numerics", "invariant"), (1, 1, 1)),
-        (("--numerics", "invariant", "--dtype", "bfloat16"), (2, 1, 0)),
+        (("--numerics", "invariant", "--dtype", "bfloat16"), (1, 1, 1)),
+        (("--numerics", "invariant", "--dtype", "bfloat16", "--target-weights", "int8"), (2, 1, 0)),
+        (("--numerics", "invariant", "--dtype", "float16"), (2, 1, 0)),
         (("--lent-threads", "0"), (2, 1, 0)),
         (("--lent-threads", "0", "--pacing", "pearl"), (1, 1, 0)),
         (("--verifier-threads", "2"), (2, 1, 0)),
@@ -175,6 +177,7 @@ def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
 ) -> None:
     monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
     monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: "cc")
+    monkeypatch.setattr("outrider.cli.deployment_options.multiplies_bfloat16", lambda: True)
     (tmp_path / "model.safetensors").write_bytes(b"")
     threads = spec_from(
         options("--target", str(tmp_path), "--draft", str(tmp_path), "--pair", "apart", "--pacing", "serial", *arguments), None
@@ -184,9 +187,11 @@ def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
 
 def test_torch_is_lent_nothing_where_its_bits_would_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: None)
+    monkeypatch.setattr("outrider.cli.deployment_options.multiplies_bfloat16", lambda: False)
     (tmp_path / "model.safetensors").write_bytes(b"")
     models = ("--target", str(tmp_path), "--draft", str(tmp_path))
-    assert spec_from(options(*models, "--numerics", "invariant"), None).threads.lent == 0
+    for dtype in ("float32", "bfloat16"):
+        assert spec_from(options(*models, "--numerics", "invariant", "--dtype", dtype), None).threads.lent == 0
 
 
 def test_each_model_is_told_what_to_keep_of_its_weights(tmp_path: Path) -> None:

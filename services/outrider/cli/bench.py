@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
+from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET, model_path
+from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, FLOAT32, auto_dtype
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
@@ -78,7 +79,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "(widened: the reference pair, its target ten times as large)",
     )  # fmt: skip
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="speed, peers: of every contestant (%(default)s)"
+        "--dtype",
+        default=FLOAT32,
+        choices=(AUTO_DTYPE, FLOAT32, BFLOAT16),
+        help="of our models; transformers takes that or float32, whichever is quicker; auto: bfloat16 where the checkpoints are and this "
+        "processor multiplies it itself (%(default)s)",
     )
     parser.add_argument(
         "--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"], metavar="DTYPE",
@@ -227,5 +232,7 @@ def run(args: argparse.Namespace) -> int:
         if args.made is not None:
             made_pair = importlib.import_module("outrider_bench.made_pair")
             args.target, args.draft = made_pair.make(args.made, Path(folder))
+        if args.dtype == AUTO_DTYPE:
+            args.dtype = auto_dtype([model_path(args.target), model_path(args.draft)], ["full"] * 2)
         code: int = driver.run(args)
     return code

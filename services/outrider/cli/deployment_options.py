@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, DTYPE_HELP, FLOAT32, auto_dtype
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
@@ -36,9 +37,7 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
     models.add_argument(
         "--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model, or none (%(default)s)"
     )
-    models.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of weights and activations (%(default)s)"
-    )
+    models.add_argument("--dtype", default=FLOAT32, choices=(AUTO_DTYPE, FLOAT32, BFLOAT16, "float16"), help=DTYPE_HELP)
     for role in ("target", "draft"):
         models.add_argument(
             f"--{role}-weights",
@@ -121,6 +120,14 @@ def model_path(name: str) -> str:
     return name
 
 
+def dtype_from(args: argparse.Namespace) -> str:
+    """What is computed in; raises InvalidRequest or ModelRefused for a model that is nowhere."""
+    if args.dtype != AUTO_DTYPE:
+        return str(args.dtype)
+    kept = {args.target: args.target_weights} | ({} if args.draft == NO_DRAFT else {args.draft: args.draft_weights})
+    return auto_dtype([model_path(model) for model in kept], list(kept.values()))
+
+
 def threads_from(args: argparse.Namespace) -> ThreadPlan:
     """The planned threads, with what the command line overrides."""
     cores = usable_cores()
@@ -164,7 +171,11 @@ def _lends(args: argparse.Namespace) -> bool:
         return bool(args.draft != NO_DRAFT and args.lent_threads)
     if args.pin or args.verifier_threads or args.drafter_threads:
         return False
-    is_compiled = multiplies_bfloat16() if args.dtype == "bfloat16" else args.dtype == "float32" and find_compiler() is not None
+    dtype = dtype_from(args)
+    if dtype == BFLOAT16:
+        is_compiled = multiplies_bfloat16() and args.target_weights == "full"
+    else:
+        is_compiled = dtype == FLOAT32 and find_compiler() is not None
     return args.numerics != "invariant" or is_compiled
 
 
@@ -189,7 +200,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         draft=None if args.draft == NO_DRAFT else model_path(args.draft),
         pacing=args.pacing,
         threads=threads_from(args),
-        dtype=args.dtype,
+        dtype=dtype_from(args),
         target_weights=args.target_weights,
         draft_weights=args.draft_weights,
         numerics=args.numerics,

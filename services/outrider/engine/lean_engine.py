@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from outrider.engine.admission import refusing
 from outrider.engine.card_probe import probed_way
 from outrider.engine.card_way import CardWay, card_way
-from outrider.engine.config import DType, EngineConfig, WeightFormat
+from outrider.engine.config import MAX_THIN_BYTES, DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
@@ -28,9 +28,6 @@ from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
-
-# A packed copy of everything is fine for draft-sized and reference models, not for large ones.
-MAX_THIN_BYTES = 1 << 30
 
 _THIN_ROWS = {DType.FLOAT32: ThinRows.FLOAT32, DType.BFLOAT16: ThinRows.BFLOAT16}
 

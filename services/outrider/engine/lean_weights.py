@@ -18,11 +18,11 @@ from outrider.engine.config import WeightFormat
 from outrider.engine.lean_projection import Projection, can_pack
 from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix, ThinRows
 from outrider.engine.model_files import ModelFiles
+from outrider.engine.served_families import LEAN_FAMILIES
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 from outrider_kernels.thin_product import RowNorm, ThinMatrix
 
-LEAN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 

@@ -1,0 +1,38 @@
+"""Which dtype a deployment computes in where nobody says: the checkpoints' own, if that is quick here.
+
+Knows configuration files, and what the engine's compiled products take. Must not know torch: a command line asks, before
+anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from outrider.engine.config import MAX_THIN_BYTES
+from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.served_families import LEAN_FAMILIES
+from outrider_kernels.thin_team import multiplies_bfloat16
+
+AUTO_DTYPE = "auto"
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+DTYPE_HELP = (
+    "of weights and activations; auto: bfloat16 where the checkpoints are and this processor multiplies it itself (AVX512_BF16, a C "
+    "compiler), else float32 (%(default)s)"
+)
+
+
+def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
+    """bfloat16 if every one of the models is kept in it and computed by compiled products that take it, else float32.
+
+    models: folders or hub names. kept: what is kept of their weights, `full` or `int8`. Raises ModelRefused for a model that is nowhere.
+    """
+    if any(weights != "full" for weights in kept) or not multiplies_bfloat16():
+        return FLOAT32
+    return BFLOAT16 if all(_suits_bfloat16(find_model(model)) for model in models) else FLOAT32
+
+
+def _suits_bfloat16(files: ModelFiles) -> bool:
+    config = json.loads((files.directory / "config.json").read_text("utf-8"))
+    is_small = sum(path.stat().st_size for path in files.weights) <= MAX_THIN_BYTES
+    return is_small and config.get("dtype", config.get("torch_dtype")) == BFLOAT16 and config.get("model_type") in LEAN_FAMILIES
