@@ -90,6 +90,21 @@ class ThinMatrix:
         """Of memory."""
         return self.panels.nbytes + (0 if self.column_scale is None else self.column_scale.nbytes)
 
+    def unpacked(self) -> _FloatArray:
+        """float32 [inputs, outputs], as the products read it; of int8 the dequantised weights. A new array."""
+        panels, size = self.panels, PANEL
+        match self.format:
+            case PanelFormat.HALVES:
+                columns = panels.reshape(*panels.shape[:2], _LANES, 2).swapaxes(2, 3).reshape(panels.shape)
+                values = (columns.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            case PanelFormat.PAIRS:
+                pairs = np.stack([panels << np.uint32(16), panels & np.uint32(0xFFFF0000)], axis=2)
+                values = pairs.view(np.float32).reshape(len(panels), -1, size)[:, : self.num_inputs]
+            case _:
+                values = panels.astype(np.float32)
+        matrix = values.transpose(1, 0, 2).reshape(self.num_inputs, -1)[:, : self.num_outputs]
+        return np.ascontiguousarray(matrix if self.column_scale is None else matrix * self.column_scale)
+
     @staticmethod
     def pack(weight: _FloatArray) -> ThinMatrix:
         """weight: float32 [outputs, inputs]."""

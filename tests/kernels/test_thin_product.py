@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from outrider_kernels import thin_product
+from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_gate import ThinGate, reference_gate
 from outrider_kernels.thin_product import PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
@@ -129,6 +130,18 @@ def test_half_weights_give_the_bits_of_the_floats_they_are(team: ThinTeam) -> No
     assert halves.is_half
     assert not floats.is_half
     np.testing.assert_array_equal(product(team, halves, rows), product(team, floats, rows)[:, :64])
+
+
+@pytest.mark.parametrize("packing", ["floats", "halves", "pairs", "bytes"])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_what_was_packed_can_be_read_again(inputs: int, outputs: int, packing: str) -> None:
+    weight = weights(inputs, outputs, half=packing == "halves")
+    if packing == "bytes":
+        int8 = Int8Weight.of(torch.from_numpy(weight))
+        matrix, expected = ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()), int8.dequantised().numpy()
+    else:
+        matrix, expected = packed(weight, packing), rounded(weight) if packing == "pairs" else weight
+    np.testing.assert_array_equal(matrix.unpacked(), expected.T)
 
 
 def test_only_the_rows_asked_for_are_written(team: ThinTeam) -> None:

@@ -55,12 +55,9 @@ def test_an_older_configuration_is_read_too(tmp_path: Path) -> None:
     assert auto_dtype([str(path)], ["full"]) == "bfloat16"
 
 
-def test_int8_large_weights_and_other_processors_stay_with_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_weights_and_other_processors_stay_with_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [model(tmp_path / "target"), model(tmp_path / "draft")]
     assert auto_dtype(models, ["full", "int8"]) == "float32"
-    monkeypatch.setattr(dtype_choice, "MAX_THIN_BYTES", 7)
-    assert auto_dtype(models, FULL) == "float32"
-    monkeypatch.undo()
     monkeypatch.setattr(dtype_choice, "multiplies_bfloat16", lambda: False)
     assert auto_dtype(models, FULL) == "float32"
 

@@ -6,6 +6,7 @@ A broken twin (a step that is not reverted) shows that the comparison would noti
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ from fakes_followed import (
     spec,
     step,
 )
+from outrider.engine import lean_engine
 from outrider.engine.block_table import BlockTable
-from outrider.engine.lean_thin import LeanThin
+from outrider.engine.lean_arrays import LeanArrays
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.pick_follower import PickFollower
 from outrider.engine.step_batch import StepBatch
@@ -131,12 +133,11 @@ def test_below_siblings_nothing_is_followed(engines: FollowingEngines) -> None:
 
 
 @pytest.mark.parametrize("array_rows", [0, 64])
-def test_an_engine_without_a_chain_picks_once(engines: FollowingEngines, array_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_a_chain_picks_once(array_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch, and numpy where no compiler is."""
-    with monkeypatch.context() as patch:
-        patch.setattr(engines.forward("llama"), "_team", None)
-        engine = opened(engines.make(array_rows=array_rows))
-    assert not isinstance(engine._arrays, LeanThin)
+    monkeypatch.setattr(lean_engine, "thin_team", lambda config: None)
+    engine = opened(FollowingEngines(lambda name: tmp_path).make(array_rows=array_rows))
+    assert isinstance(engine._arrays, LeanArrays if array_rows else type(None))
     assert engine._follower is None
     picks, probs = followed(engine, OPENING, Follow(5))
     assert len(picks) == len(probs) == 1

@@ -335,3 +335,12 @@ def test_weights_that_are_bfloat16_numbers_are_kept_as_such(tmp_path: Path) -> N
             *(getattr(layer.thin, name) for layer in weights.layers for name in ("qkv", "output", "gate_up", "down")),
         ]
         assert {matrix.is_half for matrix in packed} == {is_half}
+
+
+def test_a_matrix_that_thin_products_read_is_in_memory_once(tmp_path: Path) -> None:
+    fakes_models.make_model("qwen3", tmp_path)
+    weights = load(tmp_path, "thin", probe=True)._forward._weights  # type: ignore[attr-defined]
+    layer = weights.layers[0]
+    for projection, thin in ((layer.qkv, layer.thin.qkv), (layer.down, layer.thin.down), (weights.head, weights.thin_head)):
+        assert vars(projection) == {"shape": projection.shape, "bias": projection.bias, "_thin": thin}
+        assert projection.bias is None or projection.bias.ndim == 1

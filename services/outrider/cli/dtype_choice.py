@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from outrider.engine.config import MAX_THIN_BYTES
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.served_families import LEAN_FAMILIES
 from outrider_kernels.thin_team import multiplies_bfloat16
@@ -34,5 +33,4 @@ def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
 
 def _suits_bfloat16(files: ModelFiles) -> bool:
     config = json.loads((files.directory / "config.json").read_text("utf-8"))
-    is_small = sum(path.stat().st_size for path in files.weights) <= MAX_THIN_BYTES
-    return is_small and config.get("dtype", config.get("torch_dtype")) == BFLOAT16 and config.get("model_type") in LEAN_FAMILIES
+    return config.get("dtype", config.get("torch_dtype")) == BFLOAT16 and config.get("model_type") in LEAN_FAMILIES

@@ -11,8 +11,6 @@ from enum import Enum
 from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
-# A packed copy of everything, for thin products, is fine for draft-sized and reference models, not for large ones.
-MAX_THIN_BYTES = 1 << 30
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
 NO_CARD_GRAPHS_HELP = "on a card, launch every step operation by operation; otherwise small steps are recorded at start and played"
 WEIGHTS_HELP = (

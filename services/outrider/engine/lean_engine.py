@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from outrider.engine.admission import refusing
 from outrider.engine.card_probe import probed_way
 from outrider.engine.card_way import CardWay, card_way
-from outrider.engine.config import MAX_THIN_BYTES, DType, EngineConfig, WeightFormat
+from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
@@ -49,9 +49,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     refusal = lean_refusal(model_config)
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
-    weight_bytes = sum(path.stat().st_size for path in files.weights)
-    is_affordable = weight_bytes <= MAX_THIN_BYTES or config.weights is WeightFormat.INT8  # which has no other copy
-    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) and is_affordable else None
+    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) else None
     if team is None and config.weights is WeightFormat.INT8:
         _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):

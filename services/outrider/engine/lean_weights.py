@@ -18,6 +18,7 @@ from outrider.engine.config import WeightFormat
 from outrider.engine.lean_projection import Projection, can_pack
 from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix, ThinRows
 from outrider.engine.model_files import ModelFiles
+from outrider.engine.panel_projection import PanelProjection
 from outrider.engine.served_families import LEAN_FAMILIES
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
@@ -81,7 +82,7 @@ class LeanWeights:
     embedding: Tensor
     layers: tuple[LeanLayer, ...]
     final_norm: Tensor
-    head: Projection
+    head: Projection | PanelProjection
     rotations: Tensor
     thin_head: ThinMatrix | None = None
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from outrider.engine.config import WeightFormat
 from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
+from outrider.engine.panel_projection import PanelProjection
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_product import ThinMatrix
 
-AnyProjection = Projection | Int8Projection
+AnyProjection = Projection | Int8Projection | PanelProjection
 
 
 class ThinRows(Enum):
@@ -41,13 +42,14 @@ class PlacedMatrix:
 class PlacedHead:
     """The same of the head, which is never int8 and has no norm folded into it."""
 
-    projection: Projection
+    projection: Projection | PanelProjection
     thin: ThinMatrix | None
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
-    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: for which thin products, if any."""
+    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: for which thin products, if any; then
+    their form is the only one."""
 
     weights: WeightFormat
     packed: bool
@@ -58,13 +60,16 @@ class MatrixLayout:
         if self.weights is WeightFormat.INT8:
             return self._place_int8(weight, bias, norm)
         thin = self._thin(weight)
+        if thin is not None:
+            return PlacedMatrix(PanelProjection(thin, bias), thin, norm)
         if norm is not None:
             norm, weight = _folded(norm, weight)
-        return PlacedMatrix(Projection(weight, bias, self.packed), thin, norm)
+        return PlacedMatrix(Projection(weight, bias, self.packed), None, norm)
 
     def whole(self, weight: Tensor) -> PlacedHead:
         """The head, [num_logits, hidden], in full: of the picks that int8 changed, most were the head's (see docs/architecture.md)."""
-        return PlacedHead(Projection(weight, None, self.packed), self._thin(weight))
+        thin = self._thin(weight)
+        return PlacedHead(Projection(weight, None, self.packed) if thin is None else PanelProjection(thin, None), thin)
 
     def _thin(self, weight: Tensor) -> ThinMatrix | None:
         if self.thin is None:
