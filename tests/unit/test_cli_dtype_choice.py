@@ -65,6 +65,8 @@ def test_int8_weights_and_other_processors_stay_with_float32(tmp_path: Path, mon
 def test_a_model_that_is_nowhere_is_said(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match="neither a directory"):
         auto_dtype([str(tmp_path / "none" / "such" / "thing")], ["full"])
+    (tmp_path / "empty").mkdir()
+    assert auto_dtype([str(tmp_path / "empty")], ["full"]) == "float32", "who loads it says what is missing"
 
 
 def test_a_deployment_computes_in_what_was_chosen(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def spec(monkeypatch: pytest.MonkeyPatch, num_cores: int, *options: str) -> Depl
     monkeypatch.setattr(deployment_options, "usable_cores", lambda: tuple(range(num_cores)))
     parser = argparse.ArgumentParser()
     add_deployment_options(parser)
-    return spec_from(parser.parse_args(["--target", "hub/target", "--draft", "hub/draft", *options]), None)
+    return spec_from(parser.parse_args(["--target", "hub/target", "--draft", "hub/draft", "--dtype", "float32", *options]), None)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ FIXED_POLICIES = (
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
 ON_A_CARD = ("gpu", "peers")
+AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
 _EXAMPLES = """examples:
@@ -80,10 +81,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )  # fmt: skip
     parser.add_argument(
         "--dtype",
-        default=FLOAT32,
+        default=AUTO_DTYPE,
         choices=(AUTO_DTYPE, FLOAT32, BFLOAT16),
-        help="of our models; transformers takes that or float32, whichever is quicker; auto: bfloat16 where the checkpoints are and this "
-        "processor multiplies it itself (%(default)s)",
+        help="of our models; transformers takes that or float32, whichever is quicker; auto: what `outrider up` takes, in "
+        f"{', '.join(AS_SERVED)}, and float32 in the others (%(default)s)",
     )
     parser.add_argument(
         "--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"], metavar="DTYPE",
@@ -233,6 +234,7 @@ def run(args: argparse.Namespace) -> int:
             made_pair = importlib.import_module("outrider_bench.made_pair")
             args.target, args.draft = made_pair.make(args.made, Path(folder))
         if args.dtype == AUTO_DTYPE:
-            args.dtype = auto_dtype([model_path(args.target), model_path(args.draft)], ["full"] * 2)
+            models = [model_path(args.target), model_path(args.draft)] if args.what in AS_SERVED else []
+            args.dtype = auto_dtype(models, ["full"] * 2) if models else FLOAT32
         code: int = driver.run(args)
     return code

@@ -37,7 +37,7 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
     models.add_argument(
         "--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model, or none (%(default)s)"
     )
-    models.add_argument("--dtype", default=FLOAT32, choices=(AUTO_DTYPE, FLOAT32, BFLOAT16, "float16"), help=DTYPE_HELP)
+    models.add_argument("--dtype", default=AUTO_DTYPE, choices=(AUTO_DTYPE, FLOAT32, BFLOAT16, "float16"), help=DTYPE_HELP)
     for role in ("target", "draft"):
         models.add_argument(
             f"--{role}-weights",

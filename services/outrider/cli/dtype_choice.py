@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
-from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.model_files import find_model
 from outrider.engine.served_families import LEAN_FAMILIES
 from outrider_kernels.thin_team import multiplies_bfloat16
 
@@ -28,9 +29,17 @@ def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
     """
     if any(weights != "full" for weights in kept) or not multiplies_bfloat16():
         return FLOAT32
-    return BFLOAT16 if all(_suits_bfloat16(find_model(model)) for model in models) else FLOAT32
+    return BFLOAT16 if all(_suits_bfloat16(_folder_of(model)) for model in models) else FLOAT32
 
 
-def _suits_bfloat16(files: ModelFiles) -> bool:
-    config = json.loads((files.directory / "config.json").read_text("utf-8"))
+def _folder_of(model: str) -> Path:
+    """Fetched from the hub first where it is none."""
+    folder = Path(model).expanduser()
+    return folder if folder.is_dir() else find_model(model).directory
+
+
+def _suits_bfloat16(folder: Path) -> bool:
+    """False for a folder without a configuration: who loads it says better what is missing."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return config.get("dtype", config.get("torch_dtype")) == BFLOAT16 and config.get("model_type") in LEAN_FAMILIES
