@@ -27,6 +27,7 @@ from outrider.session.opening import VerifierSpec, opening_frames
 from outrider.session.pacing.contract import MAX_HEDGE_NODES, Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.statistics import DraftInterval, SessionStatistics
+from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import MAX_TREE_NODES, DraftRow
 
@@ -61,7 +62,8 @@ NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=F
 
 
 class SessionDrafters:
-    """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened."""
+    """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened. stopwatch: for
+    what reconciling takes (SessionStatistics.reconcile_ns)."""
 
     def __init__(
         self,
@@ -70,12 +72,14 @@ class SessionDrafters:
         pacing: Pacing,
         statistics: SessionStatistics,
         view: Callable[[int], SessionView],
+        stopwatch: Stopwatch = stopped,
     ) -> None:
         self._spec = spec
         self._prefix = prefix
         self._pacing = pacing
         self._statistics = statistics
         self._view = view
+        self._stopwatch = stopwatch
         self._links: dict[str, DrafterLink] = {}
 
     # --- what the session asks ----------------------------------------------------------------------------------------------
@@ -156,11 +160,19 @@ class SessionDrafters:
     def observe_commit(self, judged_len: int) -> bool:
         """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell, or to open."""
         links = self._open_links()
+        if links:
+            self._move_along(links, judged_len)
+        return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
+
+    def _move_along(self, links: list[DrafterLink], judged_len: int) -> None:
+        """Every tree goes where the truth went, or is given up."""
+        begin_ns = self._stopwatch()
         for link in links:
             link.observe_commit(self._prefix, judged_len)
+        self._statistics.reconcile_ns += self._stopwatch() - begin_ns
+        for link in links:
             self._statistics.count_overtaken(link.take_outcomes())
             self._count_hedges(link)
-        return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
 
     def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave, now_us: int) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
@@ -282,7 +294,9 @@ class SessionDrafters:
         if tail.rows and not self._spec.with_rows:
             raise ProtocolViolation("draft rows were not asked for")
         link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
+        begin_ns = self._stopwatch()
         fate = link.take(tail, self._prefix, self._spec.vocab_size)
+        stats.reconcile_ns += self._stopwatch() - begin_ns
         stats.count_overtaken(link.take_outcomes())
         self._count_hedges(link)
         if fate in (TailFate.STALE, TailFate.REPEATED):

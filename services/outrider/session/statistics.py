@@ -32,6 +32,7 @@ OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
+NS_PER_US = 1_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class SessionStatistics:
     less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
+    step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
@@ -88,7 +90,8 @@ class SessionStatistics:
     accepted_by_depth: list[int] = field(default_factory=list)
     verify_us: int = 0
     draft_us: int = 0
-    reconcile_us: int = 0
+    reconcile_ns: int = 0  # summed before it is rounded, as step_ns is: an event takes a few microseconds
+    step_ns: int = 0
     draft_wait_us: int = 0
     drafter_losses: Counter[DrafterLossCause] = field(default_factory=Counter)
     num_cached_prompt: int = 0
@@ -135,7 +138,8 @@ class SessionStatistics:
             verify_us=self.verify_us,
             draft_us=self.draft_us,
             overlapped_draft_us=min(self.overlapped_draft_us, self.draft_us),
-            reconcile_us=self.reconcile_us,
+            reconcile_us=self.reconcile_ns // NS_PER_US,
+            session_us=(self.step_ns - self.reconcile_ns) // NS_PER_US,
             draft_wait_us=self.draft_wait_us,
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,

@@ -1,6 +1,7 @@
 """The verifier's half of one request: what is true, what is guessed, and what each round makes of it.
 
-`step(event) -> list[Effect]`, without I/O, clock or engine; times come with the events. Invariant: drafters and verifier agree on the first
+`step(event) -> list[Effect]`, without I/O, clock or engine; times come with the events, and what a step itself takes is read from a
+stopwatch that is handed in, for the statistics alone. Invariant: drafters and verifier agree on the first
 N committed tokens, and only this machine makes N grow while it decodes (docs/architecture.md sections 1 and 3). Frames of drafters are
 untrusted: the worst of them costs that drafter its part in this session. Must not know streams, torch or other sessions.
 """
@@ -37,6 +38,7 @@ from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
 from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.statistics import SessionStatistics
+from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
 
@@ -74,9 +76,12 @@ class _Round:
 
 
 class VerifierSession:
-    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses."""
+    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses.
+    stopwatch: in nanoseconds; without one no time is counted."""
 
-    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS) -> None:
+    def __init__(
+        self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS, stopwatch: Stopwatch = stopped
+    ) -> None:
         self.spec = spec
         known = spec.draft_priors
         self.statistics = SessionStatistics(
@@ -87,9 +92,10 @@ class VerifierSession:
         self.found_len = 0
         self.finished: Finish | None = None
         self._pacing = pacing
+        self._stopwatch = stopwatch
         looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
         self._lookup = LookupGuesses(spec, texts) if looks_up else None
-        self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
+        self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view, stopwatch)
         self._round: _Round | None = None
         self._ready_since_us = now_us
         self._deadline_us = now_us + UNMEASURED_DEADLINE_US
@@ -212,6 +218,12 @@ class VerifierSession:
         """Apply one event; after the end nothing has an effect."""
         if self.finished is not None:
             return []
+        begin_ns = self._stopwatch()
+        effects = self._apply(event)
+        self.statistics.step_ns += self._stopwatch() - begin_ns
+        return effects
+
+    def _apply(self, event: VerifierEvent) -> list[VerifierEffect]:
         match event:
             case DrafterFrameArrived():
                 self._num_rested = 0
