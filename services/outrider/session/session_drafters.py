@@ -96,11 +96,13 @@ class SessionDrafters:
     @property
     def any_worth_waiting(self) -> bool:
         """Whether one is live and answers in time."""
-        return any(link.is_worth_waiting for link in self._links.values())
+        return bool(self._links) and any(link.is_worth_waiting for link in self._links.values())
 
     @property
     def are_at_rest(self) -> bool:
         """Whether none has leave to guess, a guess that stands, or so much to hear that it must be told."""
+        if not self._links:
+            return True
         known_len = len(self._prefix)
         return all(link.is_at_rest(known_len) for link in self._links.values())
 
@@ -117,13 +119,15 @@ class SessionDrafters:
                 side_depths = tuple(sorted((*side_depths, *link.side_depths)))
         is_pending = has_drafter = is_following = is_drafting = False
         takes_turns = True
+        known_len = len(self._prefix)
         for link in self._links.values():
             takes_turns = takes_turns and link.takes_turns
-            is_drafting = is_drafting or link.may_be_at_work(self._prefix)
+            may_be_at_work = link.may_be_at_work(known_len)
+            is_drafting = is_drafting or may_be_at_work
             if link.is_worth_waiting:
                 has_drafter = True
-                is_pending = is_pending or link.is_pending(self._prefix)
-                is_following = is_following or link.is_following(self._prefix)
+                is_pending = is_pending or may_be_at_work
+                is_following = is_following or link.is_following(known_len)
         return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths, takes_turns)
 
     def _open_links(self) -> list[DrafterLink]:
@@ -131,10 +135,13 @@ class SessionDrafters:
 
     def at_work(self, names: Collection[str]) -> bool:
         """Whether one of these drafters may be drafting at present."""
-        return any(link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
+        known_len = len(self._prefix)
+        return any(link.may_be_at_work(known_len) for name, link in self._links.items() if name in names)
 
     def _guessing(self) -> list[DrafterLink]:
         """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
+        if not self._links:
+            return []
         guessing = [link for link in self._links.values() if link.num_live]
         return guessing[:1] if self._spec.with_rows else guessing
 
@@ -152,13 +159,16 @@ class SessionDrafters:
 
     def miss_deadline(self) -> None:
         """A round starts after its deadline: count drafters that brought at most a trickle since the commit, and those given up for it."""
+        known_len = len(self._prefix)
         for link in self._links.values():
-            if link.miss_deadline(self._prefix):
+            if link.miss_deadline(known_len):
                 self._statistics.num_missed_deadlines += 1
                 self._count_loss(DrafterLossCause.LATE, link.is_stalled)  # given up until it does better
 
     def observe_commit(self, judged_len: int) -> bool:
         """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell, or to open."""
+        if not self._links:
+            return False
         links = self._open_links()
         if links:
             self._move_along(links, judged_len)
@@ -171,8 +181,7 @@ class SessionDrafters:
             link.observe_commit(self._prefix, judged_len)
         self._statistics.reconcile_ns += self._stopwatch() - begin_ns
         for link in links:
-            self._statistics.count_overtaken(link.take_outcomes())
-            self._count_hedges(link)
+            self._count_judged(link)
 
     def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave, now_us: int) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
@@ -297,8 +306,7 @@ class SessionDrafters:
         begin_ns = self._stopwatch()
         fate = link.take(tail, self._prefix, self._spec.vocab_size)
         stats.reconcile_ns += self._stopwatch() - begin_ns
-        stats.count_overtaken(link.take_outcomes())
-        self._count_hedges(link)
+        self._count_judged(link)
         if fate in (TailFate.STALE, TailFate.REPEATED):
             stats.num_tails_stale += fate is TailFate.STALE
             stats.num_tails_repeated += fate is TailFate.REPEATED
@@ -340,7 +348,9 @@ class SessionDrafters:
             return 0
         return max(0, min(MAX_HEDGE_NODES, MAX_TREE_NODES // 2 - limits.max_nodes))
 
-    def _count_hedges(self, link: DrafterLink) -> None:
+    def _count_judged(self, link: DrafterLink) -> None:
+        """What the truth said of its guesses."""
+        self._statistics.count_overtaken(link.take_outcomes())
         counts = link.take_mismatches()
         if link.hedge_nodes:
             self._statistics.count_hedges(*counts)

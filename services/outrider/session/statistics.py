@@ -201,10 +201,12 @@ class SessionStatistics:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
         if not self._num_answers:
             self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
+        continue_prob, num_tests = self.continue_prob, self._num_pause_tests
         for goes_on in [1.0] * num_levels + [0.0] * paused:
-            self._num_pause_tests += 1
-            rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
-            self.continue_prob += rate * (goes_on - self.continue_prob)
+            num_tests += 1
+            rate = 1.0 / (PRIOR_TESTS + num_tests)
+            continue_prob += (rate if rate > PAUSE_RATE else PAUSE_RATE) * (goes_on - continue_prob)
+        self.continue_prob, self._num_pause_tests = continue_prob, num_tests
 
     def count_answer(self, away_us: int, busy_us: int = 0) -> None:
         """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways and all hand-overs.
@@ -266,10 +268,11 @@ class SessionStatistics:
             self.num_looked_up += num_nodes
             self.num_looked_up_accepted += num_accepted
             return
-        outcomes = [1.0] * num_accepted + [0.0] * corrected
-        if side_at is not None:
-            outcomes[side_at] = 0.0
-        self._count_tests(outcomes)
+        if num_accepted or corrected:
+            outcomes = [1.0] * num_accepted + [0.0] * corrected
+            if side_at is not None:
+                outcomes[side_at] = 0.0
+            self._count_tests(outcomes)
 
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
@@ -315,6 +318,8 @@ def _weight(num_tests: int) -> float:
 
 
 def _count_depths(counts: list[int], depth: int) -> None:
+    if not depth:
+        return
     if depth > len(counts):
         counts.extend([0] * (depth - len(counts)))
     for level in range(depth):

@@ -80,11 +80,7 @@ class Verdict:
 
 def running_hashes(prefix_hash: int, tokens: list[int]) -> list[int]:
     """extend_hash after each of the tokens, in order."""
-    hashes = []
-    for token in tokens:
-        prefix_hash = (prefix_hash * _HASH_MULTIPLIER + token + 1) & _MASK64
-        hashes.append(prefix_hash)
-    return hashes
+    return [prefix_hash := (prefix_hash * _HASH_MULTIPLIER + token + 1) & _MASK64 for token in tokens]
 
 
 def extend_hash(prefix_hash: int, tokens: IntArray | list[int]) -> int:
