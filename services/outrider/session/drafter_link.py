@@ -253,7 +253,9 @@ class DrafterLink:
         tree = self.tree
         assert tree is not None
         prefix_len = len(prefix)
-        position = self._walk(tree, prefix)
+        position = tree.root_len
+        if position < prefix_len:
+            position = self._walk(tree, prefix)
         num_below, num_levels = tree.main_size()
         if position == prefix_len:
             self.num_live, self.depth, self.side_depths = num_below, num_levels, tree.side_depths()

@@ -60,13 +60,13 @@ class GuessTree:
 
     def append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Add nodes; raises ProtocolViolation on a parent that does not exist, a duplicate child or too many nodes."""
-        if len(tokens) != len(parents):
-            raise ProtocolViolation(f"tail has {len(tokens)} tokens but {len(parents)} parents")
-        first = len(self.tokens)
-        if first + len(tokens) > MAX_TREE_NODES:
-            raise ProtocolViolation(f"tree would have {first + len(tokens)} nodes, at most {MAX_TREE_NODES}")
-        if self.is_chain and list(parents) == list(range(first - 1, first + len(parents) - 1)):
-            self._extend_chain([int(token) for token in tokens])
+        first, num = len(self.tokens), len(tokens)
+        if num != len(parents):
+            raise ProtocolViolation(f"tail has {num} tokens but {len(parents)} parents")
+        if first + num > MAX_TREE_NODES:
+            raise ProtocolViolation(f"tree would have {first + num} nodes, at most {MAX_TREE_NODES}")
+        if self.is_chain and list(parents) == list(range(first - 1, first + num - 1)):
+            self._extend_chain(tokens)
             return
         if self.is_chain:
             self._end_chain()
@@ -77,12 +77,12 @@ class GuessTree:
                 raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
             self._append(node, int(token), int(parent))
 
-    def _extend_chain(self, tokens: list[int]) -> None:
+    def _extend_chain(self, tokens: Sequence[int]) -> None:
         """Add nodes to a chain, each the child of the one before: what most tails do, without a look at each."""
-        first = len(self.tokens)
+        first, end = len(self.tokens), len(self.tokens) + len(tokens)
         self.tokens += tokens
-        self.parents += range(first - 1, first + len(tokens) - 1)
-        self._depths += range(first, first + len(tokens))
+        self.parents += range(first - 1, end - 1)
+        self._depths += range(first, end)
 
     def _end_chain(self) -> None:
         """From now on nodes may have any parents, and are looked up."""

@@ -112,15 +112,15 @@ class SessionDrafters:
             return NO_DRAFTERS
         num_nodes = depth = 0
         side_depths: tuple[int, ...] = ()
-        for link in self._guessing():
-            num_nodes += link.num_live
-            depth = max(depth, link.depth)
-            if link.side_depths:
-                side_depths = tuple(sorted((*side_depths, *link.side_depths)))
         is_pending = has_drafter = is_following = is_drafting = False
         takes_turns = True
-        known_len = len(self._prefix)
+        known_len, with_rows = len(self._prefix), self._spec.with_rows
         for link in self._links.values():
+            if link.num_live and not (num_nodes and with_rows):  # as in _guessing
+                num_nodes += link.num_live
+                depth = max(depth, link.depth)
+                if link.side_depths:
+                    side_depths = tuple(sorted((*side_depths, *link.side_depths)))
             takes_turns = takes_turns and link.takes_turns
             may_be_at_work = link.may_be_at_work(known_len)
             is_drafting = is_drafting or may_be_at_work
