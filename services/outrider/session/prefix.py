@@ -12,8 +12,8 @@ from outrider.types.tree import IntArray, extend_hash, running_hashes
 
 
 class CommittedPrefix:
-    """An append-only token sequence. Hashes are kept from the initial length on, for no guess is based below it, and made when they are asked
-    for: a session without drafters needs none."""
+    """An append-only token sequence. Hashes are kept from the initial length on, for no guess is based below it, and made when somebody
+    asks for one: a session without drafters needs none."""
 
     def __init__(self, tokens: IntArray) -> None:
         self._tokens: list[int] = tokens.tolist()
