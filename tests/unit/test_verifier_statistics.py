@@ -222,6 +222,18 @@ def test_guesses_that_the_truth_overtook_are_judged_once_right_or_wrong() -> Non
     assert session.statistics.num_tested == 2, "nobody is judged twice"
 
 
+def test_each_of_several_guesses_that_were_overtaken_together_counts() -> None:
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(DrafterJoined("d", 0))
+    for token in (4, 5, 6):
+        session.step(RoundPlanned(8, 0, 0))
+        session.step(RoundVerified(Verdict((), token, bonus=True), 0, 0))
+    session.step(tail_at(0, 4, [1, 2, 3, 4], [5, 6, 7]))
+    assert session.statistics.num_tested == 2, "5 and 6; 7 is still to be judged"
+    tally = session.drafter_tallies()["d"]
+    assert (tally.num_right, tally.num_wrong) == (2, 0)
+
+
 def test_what_a_round_judged_is_not_judged_again() -> None:
     session = drafted_session()  # 5, 6 follow the truth
     session.step(RoundPlanned(8, 8, 0))
