@@ -96,7 +96,8 @@ class Scheduler:
     def turn(self) -> None:
         """Take what has arrived, draft once for whoever wants it, hand over what is to be sent."""
         was_draining = self._draining
-        items = self._inbox.take(wait=not self._wanting, lanes=self._lanes.all)
+        is_idle = not self._wanting
+        items = self._inbox.take(wait=is_idle, lanes=self._lanes.all if is_idle else ())
         for item in (*self._lanes.receive(), *items):
             match item:
                 case FramesArrived(stream=stream, frames=frames):

@@ -71,8 +71,13 @@ class TargetSteps:
         return hosted.session.grows_quietly and hosted.session.lookup_promise <= self._newest.least_promise
 
     def _asked(self, now_us: int) -> PacingPlan:
-        ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]
-        ready = self._without_waiting(ready, now_us)
+        ready, reads = list[HostedSession](), False
+        for hosted in self._sessions:
+            if hosted.session.is_ready and not hosted.is_left_out(now_us):
+                ready.append(hosted)
+                reads = reads or hosted.session.is_reading
+        if reads:
+            ready = self._without_waiting(ready, now_us)
         if not ready:
             return PacingPlan((), None, "idle")
         views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
@@ -87,12 +92,10 @@ class TargetSteps:
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
-        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
-        if not reading:
-            return ready
         limits = self._engine.limits
         if not limits.prefix_cache:
             return ready
+        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
         late = waiting(reading, limits.block_len)
         taken: list[HostedSession] = []
         for hosted in ready:
