@@ -126,11 +126,12 @@ class GuessTree:
 
     def _follow_chain(self, tokens: Sequence[int]) -> list[int]:
         first = self.root + 1
-        for guess, token in zip(self.tokens[first : first + len(tokens)], tokens, strict=False):
-            if guess != token:
-                break
-            self.root += 1
-        return list(range(first, self.root + 1))
+        guesses = self.tokens[first : first + len(tokens)]
+        num = len(guesses)
+        if guesses != list(tokens[:num]):
+            num = next(at for at, guess in enumerate(guesses) if guess != tokens[at])
+        self.root += num
+        return list(range(first, first + num))
 
     def live_nodes(self) -> list[int]:
         """Descendants of the root, in index order."""
