@@ -49,14 +49,13 @@ class CostModel:
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
         nearest = self._rows[bisect.bisect_left(self._edges, num_rows)]
-        expected_us = self._curve.verify_us(num_rows)
-        surprise = min(MAX_SURPRISE, step_us / max(1.0, expected_us))
+        expected = max(1.0, self._curve.verify_us(num_rows))
+        surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
-        target = surprise * (expected_us if nearest == num_rows else self._curve.verify_us(nearest))
-        drift = OWN_STEPS * REFINE_RATE * (surprise - 1.0)
+        target = self._curve.verify_us(nearest) * surprise
         for rows, num_seen in self._num_seen.items():
             if rows != nearest:
-                self._points[rows] *= 1.0 + drift / (OWN_STEPS + num_seen)
+                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * REFINE_RATE * (surprise - 1.0)
         self._points[nearest] += REFINE_RATE * (target - self._points[nearest])
         self._num_seen[nearest] += 1
         self._curve = self._flattened()
