@@ -98,11 +98,6 @@ class HostedSession:
     def carry_out(self, effect: VerifierEffect, engine: Engine, outgoing: Outgoing, connections: Mapping[str, int]) -> None:
         """Keep, Emit and SendToDrafter; a frame for a drafter whose stream is gone is dropped."""
         match effect:
-            case SendToDrafter(drafter, frame):
-                if drafter in connections:
-                    outgoing.frame(drafter, connections[drafter], frame)
-            case Keep(path):
-                engine.keep(self.handle, path)
             case Emit(tokens, origins):
                 self.answer.count_emitted(len(tokens))
                 logprobs = None if self.logprobs is None else first_rows(self.logprobs, len(tokens))
@@ -110,6 +105,11 @@ class HostedSession:
                 self._num_announced += len(tokens)
                 if not self.answer.hold(committed):
                     outgoing.answer(self.answer, committed)
+            case Keep(path):
+                engine.keep(self.handle, path)
+            case SendToDrafter(drafter, frame):
+                if drafter in connections:
+                    outgoing.frame(drafter, connections[drafter], frame)
 
     def totals(self) -> DraftStatistics:
         """What speculation did so far."""

@@ -208,8 +208,11 @@ class SessionDrafters:
 
     def open_deferred(self, now_us: int) -> list[VerifierEffect]:
         """There is leave to guess: those that wait for it are opened."""
-        deferred = [link for link in self._links.values() if link.state is LinkState.DEFERRED]
-        return [effect for link in deferred for effect in self._open(link, now_us)]
+        effects: list[VerifierEffect] = []
+        for link in self._links.values():
+            if link.state is LinkState.DEFERRED:
+                effects += self._open(link, now_us)
+        return effects
 
     def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:
         """The session ends: every open drafter is told."""
@@ -350,7 +353,8 @@ class SessionDrafters:
 
     def _count_judged(self, link: DrafterLink) -> None:
         """What the truth said of its guesses."""
-        self._statistics.count_overtaken(link.take_outcomes())
+        if outcomes := link.take_outcomes():
+            self._statistics.count_overtaken(outcomes)
         counts = link.take_mismatches()
         if link.hedge_nodes:
             self._statistics.count_hedges(*counts)

@@ -276,8 +276,7 @@ class SessionStatistics:
 
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
-        if outcomes:
-            self._count_tests([float(right) for right in outcomes])
+        self._count_tests([float(right) for right in outcomes])
 
     def count_hedges(self, num_mismatches: int, num_hedged: int) -> None:
         """Mismatches while side branches were allowed, and of them those that found one."""
