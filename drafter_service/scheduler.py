@@ -96,7 +96,8 @@ class Scheduler:
     def turn(self) -> None:
         """Take what has arrived, draft once for whoever wants it, hand over what is to be sent."""
         was_draining = self._draining
-        items = self._inbox.take(wait=not self._wanting, lanes=self._lanes.all)
+        is_idle = not self._wanting
+        items = self._inbox.take(wait=is_idle, lanes=self._lanes.all if is_idle else ())
         for item in (*self._lanes.receive(), *items):
             match item:
                 case FramesArrived(stream=stream, frames=frames):
@@ -241,16 +242,19 @@ class Scheduler:
 
     def _grow(self, proposals: list[Proposal], begin_ns: int, end_ns: int) -> None:
         draft_us = (end_ns - begin_ns) // 1000
-        self.num_guessed += sum(len(proposal.tokens) for proposal in proposals)
-        self.guessing_us += draft_us
-        self._count_time(draft_us, max((len(proposal.tokens) for proposal in proposals), default=0))
+        most = 0
         for proposal in proposals:
+            num_tokens = len(proposal.tokens)
+            self.num_guessed += num_tokens
+            most = max(most, num_tokens)
             hosted = self._hosted[proposal.session]
             nodes = (proposal.tokens, proposal.parents, proposal.scores)
             how = (proposal.is_hedge, proposal.may_hedge, proposal.follow_us)
             if hosted.step(Grown(proposal.tree_id, *nodes, proposal.end, draft_us, begin_ns, end_ns, proposal.rows, *how)):
                 self._touched[hosted.stream] = hosted.outbox
             self._settle(hosted)
+        self.guessing_us += draft_us
+        self._count_time(draft_us, most)
 
     def _count_time(self, draft_us: int, num_tokens: int) -> None:
         """Sessions are drafted for side by side: what a call took is divided by the tokens of the one that got most."""

@@ -15,13 +15,10 @@ from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import Prefill
 from outrider.errors import OutriderError
 from outrider.session.events import (
-    DrafterFrameArrived,
     Emit,
     Keep,
-    RoundVerified,
     SendToDrafter,
     VerifierEffect,
-    VerifierEvent,
     Verify,
 )
 from outrider.session.pacing.contract import Pacing
@@ -48,7 +45,6 @@ class HostedSession:
         self.logprobs: TokenLogprobs | None = None
         self.portions = JudgedPortions()
         self._num_announced = session.committed_len
-        self._reconcile_ns = 0  # summed before it is rounded: one event takes a few microseconds
         self._left_out = False
         self._awaits_prefix = False
 
@@ -85,16 +81,6 @@ class HostedSession:
             self.session.skip(engine.match_prefix(self.handle, self.session.spec.prefix))
             self.session.resume(now_us)
 
-    def step(self, event: VerifierEvent) -> list[VerifierEffect]:
-        """The session's step; the time it takes to align tails and to move along commits is counted."""
-        if not isinstance(event, DrafterFrameArrived | RoundVerified):
-            return self.session.step(event)
-        begin_ns = time.perf_counter_ns()
-        effects = self.session.step(event)
-        self._reconcile_ns += time.perf_counter_ns() - begin_ns
-        self.session.statistics.reconcile_us = self._reconcile_ns // 1000
-        return effects
-
     def rows(self, verify: Verify) -> SequenceRows:
         """The session's part in the step."""
         request = self.answer.request
@@ -112,11 +98,6 @@ class HostedSession:
     def carry_out(self, effect: VerifierEffect, engine: Engine, outgoing: Outgoing, connections: Mapping[str, int]) -> None:
         """Keep, Emit and SendToDrafter; a frame for a drafter whose stream is gone is dropped."""
         match effect:
-            case SendToDrafter(drafter, frame):
-                if drafter in connections:
-                    outgoing.frame(drafter, connections[drafter], frame)
-            case Keep(path):
-                engine.keep(self.handle, path)
             case Emit(tokens, origins):
                 self.answer.count_emitted(len(tokens))
                 logprobs = None if self.logprobs is None else first_rows(self.logprobs, len(tokens))
@@ -124,6 +105,11 @@ class HostedSession:
                 self._num_announced += len(tokens)
                 if not self.answer.hold(committed):
                     outgoing.answer(self.answer, committed)
+            case Keep(path):
+                engine.keep(self.handle, path)
+            case SendToDrafter(drafter, frame):
+                if drafter in connections:
+                    outgoing.frame(drafter, connections[drafter], frame)
 
     def totals(self) -> DraftStatistics:
         """What speculation did so far."""
@@ -156,7 +142,7 @@ def host(
     max_nodes = spec.max_nodes if spec.max_draft_len and guesses else 0
     sequence = SequenceSpec(spec.sampling, spec.noise, spec.num_prompt, spec.max_len, max_nodes, spec.adapter, spec.tenant)
     engine.open(handle, sequence, spec.prefix)
-    session = VerifierSession(spec, policy, now_us, texts)
+    session = VerifierSession(spec, policy, now_us, texts, time.perf_counter_ns)
     session.skip(engine.cached_len(handle))
     return HostedSession(answer, handle, session, now_us)
 

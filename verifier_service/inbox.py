@@ -92,6 +92,7 @@ class Inbox:
         self._items: list[InboxItem] = []
         self._num_messages = 0
         self._was_full = False
+        self._sleeps = False  # whether the emptying thread waits for a ring; a busy one looks by itself, and needs none
         self._lock = threading.RLock()  # whoever holds it puts several items as one
         self._doorbell = Doorbell()
 
@@ -118,11 +119,10 @@ class Inbox:
 
         May wake with nothing; whoever has lanes looks there itself.
         """
-        if timeout_s != 0.0:
+        if timeout_s != 0.0 and self._lies_down():
             self._doorbell.wait(timeout_s, lanes)
         with self._lock:
-            if timeout_s == 0.0 and self._items:
-                self._doorbell.hush()
+            self._sleeps = False
             items, self._items = self._items, []
             self._num_messages = 0
             had_been_full, self._was_full = self._was_full, False
@@ -136,7 +136,13 @@ class Inbox:
             if isinstance(item, PairUp) and item.lane is not None:
                 item.lane.close()
 
+    def _lies_down(self) -> bool:
+        """Whether nothing is queued, so that whoever queues the next item is to ring."""
+        with self._lock:
+            self._sleeps = not self._items
+            return self._sleeps
+
     def _put(self, item: InboxItem) -> None:
         self._items.append(item)
-        if len(self._items) == 1:
+        if self._sleeps and len(self._items) == 1:
             self._doorbell.ring()

@@ -64,13 +64,17 @@ class DrafterLanes:
 
     def send(self, frames: dict[tuple[str, int], list[VerifierFrame]]) -> None:
         """Take out the frames of connections that have a lane and send them, and what waited."""
+        if frames:
+            self._push(frames)
+        self._set.send_backlogs()
+
+    def _push(self, frames: dict[tuple[str, int], list[VerifierFrame]]) -> None:
         for connection in [connection for connection in frames if connection in self._set]:
             outbox = self._outboxes[connection]
             if all(outbox.push(frame) for frame in frames.pop(connection)):
                 self._set.send(connection)
             else:
                 self._set.lose(connection, Unavailable("it does not read what it is sent"))
-        self._set.send_backlogs()
 
     def receive(self, now_us: int, *, waited: bool) -> list[FramesArrived | PairDown]:
         """What has come, and which connections broke.
@@ -78,6 +82,8 @@ class DrafterLanes:
         waited: the thread slept until now, so that what came has come just now. Else it came at some time since the last look: a tail
         says when it was drafted, on the clock that both processes share.
         """
+        if self._set.is_silent:
+            return []
         arrived: list[FramesArrived | PairDown] = []
         for (drafter, connection), message in self._set.receive():
             if (drafter, connection) not in self._set:  # lost for what came before

@@ -192,7 +192,7 @@ class LiveSessions:
         """Run one event through a session and carry out what it wants, but for Verify, which is returned."""
         effects: list[VerifierEffect] = []
         try:
-            effects = hosted.step(event)
+            effects = hosted.session.step(event)
             return self._carry_out(hosted, effects)
         except Exception as error:  # noqa: BLE001 -- a bug in one session costs that session only
             _LOG.exception("session %s failed", hosted.answer.request.spec.request_id)

@@ -219,18 +219,22 @@ class Scheduler:
         """Drafters hear of a step as soon as it is over, on lanes here and now; clients too, where a drafter's turn comes first."""
         self._send_on_lanes()
         if self.sessions.outgoing.frames or (self.resident is not None and self.resident.is_told):
-            self._flush()
+            self._hand_over()
 
     def _send_on_lanes(self) -> None:
         frames = self.sessions.outgoing.frames
         if frames:
             self.steps.make_way(drafter for drafter, _ in frames)
-        if self.resident is not None:
-            self.resident.send(frames)
+            if self.resident is not None:
+                self.resident.send(frames)
         self._lanes.send(frames)
 
     def _flush(self) -> None:
         self._send_on_lanes()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To the event loop, what there is."""
         if self.sessions.outgoing:
             self._send(self.sessions.take_outgoing())
 

@@ -71,24 +71,31 @@ class TargetSteps:
         return hosted.session.grows_quietly and hosted.session.lookup_promise <= self._newest.least_promise
 
     def _asked(self, now_us: int) -> PacingPlan:
-        ready = [hosted for hosted in self._sessions if hosted.session.is_ready and not hosted.is_left_out(now_us)]
-        ready = self._without_waiting(ready, now_us)
+        ready, reads = list[HostedSession](), False
+        for hosted in self._sessions:
+            if hosted.session.is_ready and not hosted.is_left_out(now_us):
+                ready.append(hosted)
+                reads = reads or hosted.session.is_reading
+        if reads:
+            ready = self._without_waiting(ready, now_us)
         if not ready:
             return PacingPlan((), None, "idle")
         views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
-        self._drafting = any(view.is_drafting for _, view in views)
+        num_decoding, self._drafting = 0, False
+        for _, view in views:
+            num_decoding += view.num_uncached == 1
+            self._drafting = self._drafting or view.is_drafting
         self._left_out = len(views) < len(self._sessions)
         cost, cost_drafting = self.loan.curves()
-        num_decoding = sum(view.num_uncached == 1 for _, view in views)
         prefill = self._sessions.queue.price.bound(num_decoding, cost) if num_decoding < len(views) else None
         return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting, prefill=prefill)
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
-        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
         limits = self._engine.limits
-        if not reading or not limits.prefix_cache:
+        if not limits.prefix_cache:
             return ready
+        reading = {hosted.handle: hosted.prefill() for hosted in ready if hosted.session.is_reading}
         late = waiting(reading, limits.block_len)
         taken: list[HostedSession] = []
         for hosted in ready:
@@ -124,7 +131,9 @@ class TargetSteps:
         A step that raises has changed nothing (engine/contract.py), so its sessions are stepped once more, one by one: a fault that
         belongs to one of them ends that one. A fault of the whole step (memory for so many rows) ends none; one of the engine ends each.
         """
-        num_read = sum(len(one.committed) + len(one.tokens) for one in rows if len(one.committed) != 1)
+        num_read = 0
+        for one in rows:
+            num_read += len(one.committed) + len(one.tokens) if len(one.committed) != 1 else 0
         reads = num_read > 0
         lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
         try:

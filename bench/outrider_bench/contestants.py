@@ -135,6 +135,7 @@ def draft_numbers(statistics: generation_pb2.DraftStatistics) -> DraftNumbers:
         num_drafter_losses=statistics.num_drafter_losses,
         num_looked_up=statistics.num_looked_up,
         reconcile_ms=statistics.reconcile_us / 1000.0,
+        session_ms=statistics.session_us / 1000.0,
     )
 
 

@@ -32,6 +32,7 @@ class DraftNumbers:
     num_drafter_losses: int = 0
     num_looked_up: int = 0
     reconcile_ms: float = 0.0
+    session_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A cell's repetition or a cell as a whole; rates are 0 where nothing was drafted. reconcile_share: aligning tails and re-rooting trees
-    on the verifier's side, of the time from the first token to the last."""
+    on the verifier's side, of the time from the first token to the last; session_share: all else of its sessions' own steps, of that
+    time."""
 
     tokens_per_s: float
     first_token_ms: float
@@ -60,6 +62,7 @@ class Summary:
     num_tokens: int
     cpu_ms_per_token: float = 0.0
     reconcile_share: float = 0.0
+    session_share: float = 0.0
 
 
 def summarise(answers: Sequence[Answer]) -> Summary:
@@ -83,6 +86,7 @@ def summarise(answers: Sequence[Answer]) -> Summary:
         num_tokens=num_tokens,
         cpu_ms_per_token=_ratio(sum(answer.cpu_ms for answer in answers), num_tokens),
         reconcile_share=_ratio(sum(draft.reconcile_ms for draft in drafts), rounds_ms),
+        session_share=_ratio(sum(draft.session_ms for draft in drafts), rounds_ms),
     )
 
 
@@ -103,6 +107,7 @@ def median_summary(repetitions: Sequence[Summary]) -> Summary:
         num_tokens=int(median("num_tokens")),
         cpu_ms_per_token=median("cpu_ms_per_token"),
         reconcile_share=median("reconcile_share"),
+        session_share=median("session_share"),
     )
 
 

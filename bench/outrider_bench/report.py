@@ -98,6 +98,7 @@ def as_json(row: Row) -> dict[str, object]:
         "bound_share": None if row.bound_share is None else round(row.bound_share, 3),
         "overlap_share": round(summary.overlap_share, 3),
         "reconcile_share": round(summary.reconcile_share, 4),
+        "session_share": round(summary.session_share, 4),
         "num_tokens": summary.num_tokens,
     }
 

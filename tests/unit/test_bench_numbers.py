@@ -53,16 +53,17 @@ def test_speculation_is_summed_before_it_is_divided() -> None:
     assert summary.drafted_per_round == pytest.approx(1.0)
 
 
-def test_reconciling_is_a_share_of_the_time_from_the_first_token_to_the_last() -> None:
+def test_reconciling_and_sessions_are_shares_of_the_time_from_the_first_token_to_the_last() -> None:
     """All of it over all that time: the reading of a prompt is no round, and would make any share small."""
     answers = [
-        Answer((1,) * 8, 40.0, 50.0, replace(DRAFT, reconcile_ms=0.5)),
-        Answer((1,) * 12, 20.0, 50.0, replace(DRAFT, reconcile_ms=1.5)),
+        Answer((1,) * 8, 40.0, 50.0, replace(DRAFT, reconcile_ms=0.5, session_ms=1.0)),
+        Answer((1,) * 12, 20.0, 50.0, replace(DRAFT, reconcile_ms=1.5, session_ms=4.0)),
     ]
     assert summarise(answers).reconcile_share == pytest.approx(2.0 / 40.0)
+    assert summarise(answers).session_share == pytest.approx(5.0 / 40.0)
     assert summarise([Answer((1,), 5.0, 5.0, DRAFT)]).reconcile_share == 0.0
-    shares = [replace(summary_of(1.0), reconcile_share=share) for share in (0.01, 0.5, 0.02)]
-    assert median_summary(shares).reconcile_share == 0.02
+    shares = [replace(summary_of(1.0), reconcile_share=share, session_share=2 * share) for share in (0.01, 0.5, 0.02)]
+    assert (median_summary(shares).reconcile_share, median_summary(shares).session_share) == (0.02, 0.04)
 
 
 def summary_of(speed: float) -> Summary:
@@ -281,9 +282,10 @@ def test_wishes_become_draft_options() -> None:
 
 def test_statistics_come_over_in_milliseconds() -> None:
     message = generation_pb2.DraftStatistics(
-        num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000, reconcile_us=250
+        num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000
     )
-    assert draft_numbers(message) == replace(DRAFT, reconcile_ms=0.25)
+    message.reconcile_us, message.session_us = 250, 500
+    assert draft_numbers(message) == replace(DRAFT, reconcile_ms=0.25, session_ms=0.5)
 
 
 def test_nothing_is_reported_on_the_prompts_that_settings_are_chosen_on() -> None:

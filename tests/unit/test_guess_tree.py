@@ -133,3 +133,38 @@ def test_a_chain_added_at_once_is_the_chain_added_node_by_node(lens: tuple[int, 
         tree.append([7, 8, 9], [ROOT, 1, 1])  # side branches, where the chain has first children
     assert vars(together) == vars(one_by_one)
     assert not together.is_chain
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("truth", [(), (20,), (20, 21), (20, 21, 22, 23), (20, 21, 22, 23, 24), (20, 9), (9,), (20, 21, 7)])
+@pytest.mark.parametrize("num_known", [0, 1])
+def test_following_many_tokens_is_following_one_by_one(truth: tuple[int, ...], branches: bool, width: int, num_known: int) -> None:
+    at_once, one_by_one = GuessTree(1, 10, width=width), GuessTree(1, 10, width=width)
+    for tree in (at_once, one_by_one):
+        tree.append([20, 21, 22, 23], [ROOT, 0, 1, 2])
+        if branches:
+            tree.append([7, 8], [1, 4])
+        tree.follow([20, 21][:num_known])
+    path: list[int] = []
+    for token in truth[num_known:]:
+        if not one_by_one.advance(token):
+            break
+        path.append(one_by_one.root)
+    assert at_once.follow(truth[num_known:]) == path
+    assert vars(at_once) == vars(one_by_one)
+    nodes = at_once.main_nodes()
+    assert at_once.main_size() == (len(nodes), len({at_once.depth(node) for node in nodes}))
+
+
+def test_a_chain_answers_as_a_tree_does() -> None:
+    chain, tree = GuessTree(1, 10), GuessTree(1, 10)
+    for each in (chain, tree):
+        each.append([20, 21, 22], [ROOT, 0, 1])
+    tree.append([9], [ROOT])
+    for parent in range(ROOT, 3):
+        assert chain.first_child(parent) == tree.first_child(parent)
+        assert [chain.child(parent, token) for token in (20, 21, 22)] == [tree.child(parent, token) for token in (20, 21, 22)]
+    assert not any(chain.is_side_of(node, ROOT) for node in range(3))
+    with pytest.raises(ProtocolViolation, match="repeats token 21"):
+        chain.append([21], [0])

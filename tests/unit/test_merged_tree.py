@@ -61,6 +61,15 @@ def test_a_chain_is_clipped_as_it_is_among_others(num_true: int, stop_ids: froze
             assert alone.tree.parents.tolist() == beside.tree.parents.tolist()
             assert alone.places == beside.places
             assert alone.num_main == beside.num_main == alone.tree.num_nodes
+            assert alone.depth == beside.depth == alone.tree.num_nodes
+
+
+def test_levels_are_those_of_the_longest_way() -> None:
+    assert [merge_trees([hedged_tree()], most, 32, frozenset()).depth for most in range(6)] == [0, 1, 2, 3, 4, 4]
+    short = GuessTree(1, 10)
+    short.append([7, 8, 9, 8, 5], [ROOT, 0, 0, 1, ROOT])
+    merged = merge_trees([short], 8, 32, frozenset())
+    assert (merged.depth, merged.tree.num_nodes) == (3, 5)
 
 
 def paths_of(merged: MergedTree) -> list[list[int]]:

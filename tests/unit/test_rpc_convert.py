@@ -240,6 +240,7 @@ def test_statistics_survive_with_their_ratios() -> None:
         num_looked_up_accepted=8,
         num_hedge_tests=9,
         num_hedge_hits=4,
+        session_us=6,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics

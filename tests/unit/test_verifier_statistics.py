@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import time
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,7 +24,6 @@ from outrider.session.statistics import FIRST_PRIORS, DraftInterval, DraftPriors
 from outrider.session.verifier import UNMEASURED_DEADLINE_US, VerifierSession
 from outrider.types.frames import Close, CloseReason, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import Verdict, extend_hash
-from verifier_service.hosted import HostedSession
 
 
 def test_drafting_counts_as_overlapped_by_the_share_that_ran_during_a_step() -> None:
@@ -227,6 +222,18 @@ def test_guesses_that_the_truth_overtook_are_judged_once_right_or_wrong() -> Non
     assert session.statistics.num_tested == 2, "nobody is judged twice"
 
 
+def test_each_of_several_guesses_that_were_overtaken_together_counts() -> None:
+    session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.step(DrafterJoined("d", 0))
+    for token in (4, 5, 6):
+        session.step(RoundPlanned(8, 0, 0))
+        session.step(RoundVerified(Verdict((), token, bonus=True), 0, 0))
+    session.step(tail_at(0, 4, [1, 2, 3, 4], [5, 6, 7]))
+    assert session.statistics.num_tested == 2, "5 and 6; 7 is still to be judged"
+    tally = session.drafter_tallies()["d"]
+    assert (tally.num_right, tally.num_wrong) == (2, 0)
+
+
 def test_what_a_round_judged_is_not_judged_again() -> None:
     session = drafted_session()  # 5, 6 follow the truth
     session.step(RoundPlanned(8, 8, 0))
@@ -314,14 +321,3 @@ def test_where_a_round_went_along_a_side_branch_the_guess_was_wrong() -> None:
     by_chain.count_overtaken([True, False, True, False])
     assert by_branch.acceptance == by_chain.acceptance
     assert (by_branch.num_tested, by_branch.num_accepted, by_branch.num_drafted) == (4, 3, 6)
-
-
-def test_reconciling_is_summed_before_it_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these events takes 1.9 us: rounded one by one, half of what they take would be lost. Events of other kinds are none of it."""
-    monkeypatch.setattr(time, "perf_counter_ns", itertools.count(0, 1_900).__next__)
-    session = cast(Any, SimpleNamespace(committed_len=0, statistics=SessionStatistics(), step=lambda event: []))
-    hosted = HostedSession(cast(Any, None), 1, session, 0)
-    for _ in range(10):
-        hosted.step(RoundVerified(cast(Any, None), 0, 0))
-        hosted.step(DrafterLost("d", "its stream ended", 0))
-    assert session.statistics.reconcile_us == 19

@@ -265,9 +265,9 @@ class ModelSource:
         first = len(tree.truth) if part.parents[0] == tree.root else tree.positions[part.parents[0]] + 1
         last = min(part.draft_until, len(tree.truth) + self._max_depth) - 1
         num_more = min(last - first, tree.room - 1, (flush_nodes or most + 1) - 1, most)
-        if num_more <= 0:
-            return part
-        return replace(part, rows=replace(part.rows, follow=Follow(num_more, limits.stop_below)))
+        if num_more > 0:
+            part.rows = _followed(part.rows, Follow(num_more, limits.stop_below))
+        return part
 
     # --- results --------------------------------------------------------------------------------------------------------
 
@@ -302,3 +302,9 @@ class ModelSource:
         is_hedge = bool(part.branches)
         how = (is_hedge, may_hedge, follow_us)
         return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, *how)
+
+
+def _followed(rows: SequenceRows, follow: Follow) -> SequenceRows:
+    """Drafting rows with guesses that follow: as dataclasses.replace makes them, in a third of its time, once for every draft."""
+    wanted = rows.wanted, rows.num_choices, rows.top_logprobs, rows.pick_probs
+    return SequenceRows(rows.sequence, rows.committed, rows.tokens, rows.parents, *wanted, follow=follow)

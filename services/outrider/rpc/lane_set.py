@@ -34,6 +34,11 @@ class LaneSet(Generic[Key]):
         return key in self._ports
 
     @property
+    def is_silent(self) -> bool:
+        """No lane is there, and none was lost that nobody has heard of: nothing can come."""
+        return not self._ports and not self._lost
+
+    @property
     def lanes(self) -> Collection[Lane]:
         """For the doorbell."""
         return [port.lane for port in self._ports.values()]
@@ -67,12 +72,16 @@ class LaneSet(Generic[Key]):
 
     def send_backlogs(self) -> None:
         """Send what a full socket has kept waiting."""
+        if not self._ports:
+            return
         for key in [key for key, port in self._ports.items() if port.lane.backlog]:
             self.send(key)
 
     def receive(self) -> list[tuple[Key, bytes]]:
         """The messages that have come, in order for each key."""
         received: list[tuple[Key, bytes]] = []
+        if not self._ports:
+            return received
         for key, port in list(self._ports.items()):
             try:
                 received += [(key, message) for message in port.lane.receive()]

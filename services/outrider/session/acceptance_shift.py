@@ -24,44 +24,51 @@ class AcceptanceShift:
     """Of one session's guesses; outcomes one by one, in order."""
 
     def __init__(self) -> None:
-        self._worse, self._better = _Side(1.0 / ODDS), _Side(ODDS)
+        self._worse, self._better = _Side(is_better=False), _Side(is_better=True)
 
     def rate_after(self, expected: float, *, right: bool) -> tuple[float, int] | None:
         """A guess was right or wrong where `expected` was believed in: the rate since a change, and the guesses judged since; None = there
         was no change."""
-        for side in (self._worse, self._better):
-            if side.count(right, expected):
-                found = (side.num_right + OLD_TESTS * expected) / (side.num + OLD_TESTS), side.num
-                self._worse.reset()
-                self._better.reset()
-                return found
+        worse, better = self._worse, self._better
+        # Where nine of ten are expected to be right, ten right ones are no large change, and nothing begins to speak for one.
+        if (worse.num or (not right and expected >= LEAST_CHANGE)) and worse.count(right, expected):
+            return self._changed(worse, expected)
+        if (better.num or (right and expected <= 1.0 - LEAST_CHANGE)) and better.count(right, expected):
+            return self._changed(better, expected)
         return None
+
+    def _changed(self, side: _Side, expected: float) -> tuple[float, int]:
+        found = (side.num_right + OLD_TESTS * expected) / (side.num + OLD_TESTS), side.num
+        self._worse.reset()
+        self._better.reset()
+        return found
 
 
 class _Side:
     """A change for the worse, or the better. num: outcomes since they began to speak for it, 0 = they do not."""
 
-    def __init__(self, odds: float) -> None:
-        self._odds = odds
+    def __init__(self, *, is_better: bool) -> None:
+        self._is_better = is_better
+        self._odds = ODDS if is_better else 1.0 / ODDS
         self._expected = self._gain_right = self._gain_wrong = self._score = self._peak = 0.0
         self.num = self.num_right = 0
 
     def count(self, right: bool, expected: float) -> bool:
-        """Whether there was a change, by this outcome and those before it."""
-        speaks_for = right is (self._odds > 1.0)
+        """Whether there was a change, by this outcome and those before it; the first of them speaks for one."""
         if not self.num:
-            if not speaks_for:
-                return False
             self._begin(min(_MOST, max(_LEAST, expected)))
         self._score += self._gain_right if right else self._gain_wrong
-        self._peak = max(self._peak, self._score)
+        if self._score > self._peak:
+            self._peak = self._score
         if self._score <= 0.5 * self._peak:  # what follows it, if anything, is a change of its own
             self.reset()
             return False
         self.num += 1
         self.num_right += right
-        is_large = abs(self.num_right - self.num * self._expected) >= LEAST_CHANGE * self.num
-        return speaks_for and is_large and self._evidence() > EVIDENCE
+        return right is self._is_better and self._is_large() and self._evidence() > EVIDENCE
+
+    def _is_large(self) -> bool:
+        return abs(self.num_right - self.num * self._expected) >= LEAST_CHANGE * self.num
 
     def reset(self) -> None:
         """Nothing speaks for it."""

@@ -86,12 +86,12 @@ class DrafterSession:
             return []
         try:
             match event:
+                case Grown():
+                    return self._on_grown(event)
                 case VerifierFrameArrived(frame=Open() as frame):
                     return self._on_open(frame)
                 case VerifierFrameArrived(frame=frame):
                     return self._on_frame(frame)
-                case Grown():
-                    return self._on_grown(event)
                 case SourceFailed(reason=reason):
                     return self._on_source_failed(reason)
                 case Drained():
@@ -169,15 +169,9 @@ class DrafterSession:
 
     def _move(self, fresh: list[int]) -> list[DrafterEffect]:
         tree = self._tree
-        path: list[int] = []
-        followed = True
-        for token in fresh:
-            if not tree.advance(token):
-                followed = False
-                break
-            path.append(tree.root)
+        path = tree.follow(fresh)
         # Between two commits the tree grows by at most max_nodes, so a tree re-rooted here in time never reaches its bound.
-        if not followed or tree.num_nodes + self._max_nodes() > MAX_TREE_NODES:
+        if len(path) < len(fresh) or tree.num_nodes + self._max_nodes() > MAX_TREE_NODES:
             return [self._reroot(fresh, tuple(path))]
         observe = Observe(np.array(fresh, np.int32), tuple(path), reroot=False, tree_id=tree.tree_id)
         # The verifier is about to plan its next round: what is guessed already serves it now, not at the end of the burst.

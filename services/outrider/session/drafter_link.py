@@ -111,19 +111,19 @@ class DrafterLink:
         """It is live, answers in time, and is not between trees because of a gap."""
         return self.state is LinkState.LIVE and not self._discarding and not self.is_stalled
 
-    def is_following(self, prefix: CommittedPrefix) -> bool:
+    def is_following(self, prefix_len: int) -> bool:
         """False when it is known to start over at the newest commit, so that nothing can be waited for yet."""
-        return self.starts_over_at != len(prefix)
+        return self.starts_over_at != prefix_len
 
-    def is_pending(self, prefix: CommittedPrefix) -> bool:
+    def is_pending(self, prefix_len: int) -> bool:
         """More of its guesses may be expected unasked: it has credit and has not said that it paused."""
-        return self.is_worth_waiting and self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+        return self.is_worth_waiting and self.may_be_at_work(prefix_len)
 
-    def may_be_at_work(self, prefix: CommittedPrefix) -> bool:
+    def may_be_at_work(self, prefix_len: int) -> bool:
         """It is reading the prompt, or has leave to guess on and has not said that it paused, whether or not anybody waits for it."""
         if self.state is not LinkState.LIVE:
             return self.state is LinkState.OPENING
-        return self._end is TailEnd.MORE and self.credit > len(prefix) + self.depth
+        return self._end is TailEnd.MORE and self.credit > prefix_len + self.depth
 
     def is_at_rest(self, prefix_len: int) -> bool:
         """It is not open, or has answered and has no leave to guess beyond the truth, no guess that stands and not much to hear."""
@@ -206,10 +206,12 @@ class DrafterLink:
         self._heard = True
         self._num_missed = 0
         self._follow(prefix)
-        if self._end is TailEnd.CREDIT and self.credit > len(prefix) + self.depth:
+        known_len = len(prefix)
+        reaches_on = self.credit > known_len + self.depth
+        if self._end is TailEnd.CREDIT and reaches_on:
             self._end = TailEnd.MORE  # it paused for credit that is on its way to it
-        is_whole = tail.end is not TailEnd.MORE or self.credit <= len(prefix) + self.depth
-        has_leave = self.credit > len(prefix)  # who is asked for nothing delivers nothing
+        is_whole = tail.end is not TailEnd.MORE or not reaches_on
+        has_leave = self.credit > known_len  # who is asked for nothing delivers nothing
         self._has_delivered |= has_leave and (is_whole or self._num_levels_heard > 1)
 
     def take_outcomes(self) -> list[bool]:
@@ -250,36 +252,39 @@ class DrafterLink:
         """Walk the root along the truth; notice where the tree cannot go on."""
         tree = self.tree
         assert tree is not None
-        position, prefix_len = tree.root_len, len(prefix)
-        for token in prefix.tokens_from(position):
-            above = tree.root
-            if not tree.advance(token):
-                break
-            took_side = not tree.is_chain and tree.is_side_of(tree.root, above)
-            self._count(position, right=not took_side)
-            if position >= self._judged_len:
-                self._judge(position, right=not took_side)
-            if took_side:
-                self._take_side(position, prefix)
-            position += 1
-        below = tree.main_nodes()
+        prefix_len = len(prefix)
+        position = tree.root_len
+        if position < prefix_len:
+            position = self._walk(tree, prefix)
+        num_below, num_levels = tree.main_size()
         if position == prefix_len:
-            start = position - tree.base
-            self.num_live = len(below)
-            self.depth = max(map(tree.depth, below), default=start - 1) - start + 1
-            self.side_depths = tree.side_depths()
+            self.num_live, self.depth, self.side_depths = num_below, num_levels, tree.side_depths()
             return
-        if below:
-            self._judge(position, right=False)
-            self._count(position, right=False)
+        if num_below:
+            self._judge(position, position + 1, right=False)
             self._count_mismatch(position)
         self.num_live = self.depth = 0
         self.side_depths = ()
         # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
-        left = bool(below) or self._end is not TailEnd.MORE
+        left = num_below > 0 or self._end is not TailEnd.MORE
         if left and position >= prefix.newest_begin:
             self.starts_over_at = prefix_len
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
+
+    def _walk(self, tree: GuessTree, prefix: CommittedPrefix) -> int:
+        """Follow the truth as far as it was guessed; how many tokens it had there."""
+        begin, above = tree.root_len, tree.root
+        path = tree.follow(prefix.tokens_from(begin))
+        if tree.is_chain:
+            self._judge(begin, begin + len(path), right=True)
+            return begin + len(path)
+        for position, node in enumerate(path, begin):
+            took_side = tree.is_side_of(node, above)
+            self._judge(position, position + 1, right=not took_side)
+            if took_side:
+                self._take_side(position, prefix)
+            above = node
+        return begin + len(path)
 
     def _take_side(self, position: int, prefix: CommittedPrefix) -> None:
         """The truth entered a side branch at this position: it stays in the tree, but the drafter goes on from there only once it hears."""
@@ -294,22 +299,21 @@ class DrafterLink:
             self._mismatched_len = position + 1
             self._num_mismatches += 1
 
-    def _judge(self, position: int, *, right: bool) -> None:
-        """The guess for a committed position, once."""
-        if position >= self._judged_len:
-            self._outcomes.append(right)
-            self._judged_len = position + 1
+    def _judge(self, begin: int, end: int, *, right: bool) -> None:
+        """The guesses for committed positions [begin, end), each once: for the tally whether they were verified or overtaken, and as
+        outcomes if no round has judged them."""
+        if end > self._judged_len:
+            self._outcomes += [right] * (end - max(begin, self._judged_len))
+            self._judged_len = end
+        if end > self._tallied_len:
+            num = end - max(begin, self._tallied_len)
+            self._tallied_len = end
+            self.tally.num_right += num if right else 0
+            self.tally.num_wrong += 0 if right else num
 
-    def _count(self, position: int, *, right: bool) -> None:
-        """The guess for a committed position, verified or overtaken, once."""
-        if position >= self._tallied_len:
-            self._tallied_len = position + 1
-            self.tally.num_right += right
-            self.tally.num_wrong += not right
-
-    def miss_deadline(self, prefix: CommittedPrefix) -> bool:
+    def miss_deadline(self, prefix_len: int) -> bool:
         """A round starts after its deadline; True (and counted) when its drafter brought at most a trickle."""
-        if self._has_delivered or not self.is_pending(prefix):
+        if self._has_delivered or not self.is_pending(prefix_len):
             return False
         self._num_late += 1
         self.tally.num_missed_deadlines += 1

@@ -18,8 +18,8 @@ class GuessTree:
     """A growing trie over the tokens from position `base` on, and where the truth stands in it.
 
     root: the node the truth has reached, ROOT when it still stands before base. is_chain: each node is the child of the one before it, as
-    in most trees; then there are no side branches, and node i is at depth i. Bounded by MAX_TREE_NODES nodes. width: children of a
-    node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
+    in most trees; then there are no side branches, node i is at depth i, and nothing has to be looked up. Bounded by MAX_TREE_NODES nodes.
+    width: children of a node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
 
     def __init__(self, tree_id: int, base: int, width: int = MAX_TREE_NODES) -> None:
@@ -31,6 +31,7 @@ class GuessTree:
         self.parents: list[int] = []
         self.is_chain = True
         self._depths: list[int] = []
+        # Of a chain these four are empty.
         self._sides: list[int] = []  # side branches entered on the way to each node
         self._num_children: dict[int, int] = {}
         self._firsts: dict[int, int] = {}
@@ -52,18 +53,23 @@ class GuessTree:
 
     def child(self, parent: int, token: int) -> int | None:
         """The child of a node (or of ROOT) with this token, if it was guessed."""
-        return self._children.get((parent, token))
+        if not self.is_chain:
+            return self._children.get((parent, token))
+        node = parent + 1
+        return node if node < len(self.tokens) and self.tokens[node] == token else None
 
     def append(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Add nodes; raises ProtocolViolation on a parent that does not exist, a duplicate child or too many nodes."""
-        if len(tokens) != len(parents):
-            raise ProtocolViolation(f"tail has {len(tokens)} tokens but {len(parents)} parents")
-        first = len(self.tokens)
-        if first + len(tokens) > MAX_TREE_NODES:
-            raise ProtocolViolation(f"tree would have {first + len(tokens)} nodes, at most {MAX_TREE_NODES}")
-        if self.is_chain and len(tokens) > 1 and list(parents) == list(range(first - 1, first + len(parents) - 1)):
-            self._extend_chain([int(token) for token in tokens])
+        first, num = len(self.tokens), len(tokens)
+        if num != len(parents):
+            raise ProtocolViolation(f"tail has {num} tokens but {len(parents)} parents")
+        if first + num > MAX_TREE_NODES:
+            raise ProtocolViolation(f"tree would have {first + num} nodes, at most {MAX_TREE_NODES}")
+        if self.is_chain and list(parents) == list(range(first - 1, first + num - 1)):
+            self._extend_chain(tokens)
             return
+        if self.is_chain:
+            self._end_chain()
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), first):
             if not ROOT <= parent < node:
                 raise ProtocolViolation(f"node {node} names parent {parent}, which does not exist")
@@ -71,18 +77,21 @@ class GuessTree:
                 raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
             self._append(node, int(token), int(parent))
 
-    def _extend_chain(self, tokens: list[int]) -> None:
+    def _extend_chain(self, tokens: Sequence[int]) -> None:
         """Add nodes to a chain, each the child of the one before: what most tails do, without a look at each."""
-        first = len(self.tokens)
-        nodes = range(first, first + len(tokens))
-        parents = range(first - 1, first + len(tokens) - 1)
+        first, end = len(self.tokens), len(self.tokens) + len(tokens)
         self.tokens += tokens
-        self.parents += parents
-        self._depths += nodes
-        self._sides += [0] * len(tokens)
-        self._num_children.update(dict.fromkeys(parents, 1))
-        self._firsts.update(zip(parents, nodes, strict=True))
-        self._children.update(zip(zip(parents, tokens, strict=True), nodes, strict=True))
+        self.parents += range(first - 1, end - 1)
+        self._depths += range(first, end)
+
+    def _end_chain(self) -> None:
+        """From now on nodes may have any parents, and are looked up."""
+        self.is_chain = False
+        nodes = range(len(self.tokens))
+        self._sides = [0] * len(self.tokens)
+        self._num_children = dict.fromkeys(self.parents, 1)
+        self._firsts = dict(zip(self.parents, nodes, strict=True))
+        self._children = dict(zip(zip(self.parents, self.tokens, strict=True), nodes, strict=True))
 
     def _append(self, node: int, token: int, parent: int) -> None:
         self.tokens.append(token)
@@ -94,16 +103,35 @@ class GuessTree:
         depth, num_sides = (0, 0) if parent == ROOT else (self._depths[parent] + 1, self._sides[parent])
         self._depths.append(depth)
         self._sides.append(num_sides + (rank >= self.width))
-        self.is_chain = self.is_chain and parent == node - 1
         self._children[parent, token] = node
 
     def advance(self, token: int) -> bool:
         """Move the root along a committed token; False when the tree contradicts it (the tree is then useless)."""
-        node = self._children.get((self.root, token))
+        node = self.child(self.root, token)
         if node is None:
             return False
         self.root = node
         return True
+
+    def follow(self, tokens: Sequence[int]) -> list[int]:
+        """Move the root along committed tokens as far as they were guessed: the nodes on the way."""
+        if self.is_chain:
+            return self._follow_chain(tokens)
+        path: list[int] = []
+        for token in tokens:
+            if not self.advance(token):
+                break
+            path.append(self.root)
+        return path
+
+    def _follow_chain(self, tokens: Sequence[int]) -> list[int]:
+        first = self.root + 1
+        guesses = self.tokens[first : first + len(tokens)]
+        num = len(guesses)
+        if guesses != list(tokens[:num]):
+            num = next(at for at, guess in enumerate(guesses) if guess != tokens[at])
+        self.root += num
+        return list(range(first, first + num))
 
     def live_nodes(self) -> list[int]:
         """Descendants of the root, in index order."""
@@ -125,7 +153,7 @@ class GuessTree:
 
     def is_side_of(self, node: int, above: int) -> bool:
         """Whether the way from `above` (a node or ROOT) down to this node enters a side branch."""
-        return self._sides[node] > (0 if above == ROOT else self._sides[above])
+        return not self.is_chain and self._sides[node] > (0 if above == ROOT else self._sides[above])
 
     def main_nodes(self) -> list[int]:
         """Live nodes outside side branches, in index order."""
@@ -142,7 +170,17 @@ class GuessTree:
 
     def first_child(self, parent: int) -> int | None:
         """The guess below a node (or ROOT), None where nothing is guessed; its siblings may begin side branches."""
-        return self._firsts.get(parent)
+        if not self.is_chain:
+            return self._firsts.get(parent)
+        return parent + 1 if parent + 1 < len(self.tokens) else None
+
+    def main_size(self) -> tuple[int, int]:
+        """Live nodes outside side branches, and the levels that they lie on."""
+        if self.is_chain:
+            num_live = len(self.tokens) - 1 - self.root
+            return num_live, num_live
+        nodes, start = self.main_nodes(), self.root_len - self.base
+        return len(nodes), max(map(self.depth, nodes), default=start - 1) - start + 1
 
     def side_nodes(self) -> list[int]:
         """Live nodes on side branches that begin beside a guess of the main nodes, in index order; not on branches of branches."""
@@ -153,6 +191,8 @@ class GuessTree:
 
     def side_depths(self) -> tuple[int, ...]:
         """For each of side_nodes the levels of guesses before it, ascending: 0 directly below the truth."""
+        if self.is_chain:
+            return ()
         start = self.root_len - self.base
         return tuple(sorted(self._depths[node] - start for node in self.side_nodes()))
 

@@ -9,6 +9,7 @@ first, several lengths in one pass, and a guess may go on over its own end (a te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,8 @@ MAX_MATCH_LEN = 16  # how far back two places are compared
 GENERATION_LEN = 1 << 15  # tokens: what is remembered goes back at least so far, and at most twice as far
 _LONGEST = max(NGRAM_LENS)
 _MASK64 = (1 << 64) - 1
-_FACTORS = tuple(pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(1, _LONGEST + 1))
+_FACTOR = 0x9E3779B97F4A7C15
+_FACTORS = tuple(pow(_FACTOR, power, 1 << 64) for power in range(1, _LONGEST + 1))
 _Index = dict[int, int]
 
 
@@ -41,7 +43,7 @@ class TextLookup:
         self._older = _indexes(prefix, max(0, newest - generation_len), newest)
         self._newer = _indexes(prefix, newest, len(prefix))
         self._num_newer = len(prefix) - newest
-        self._keys = self._keys_at_end()
+        self._sums = _sums_at_end(self._tokens)  # hash of the last n tokens for n from 1 to _LONGEST, where there are so many
         self._find()
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -65,27 +67,21 @@ class TextLookup:
         """The n-grams that ended here are followed by this token."""
         if self._num_newer == self._generation_len:
             self._older, self._newer, self._num_newer = self._newer, [{} for _ in NGRAM_LENS], 0
-        for index, key in zip(self._newer, self._keys, strict=True):
-            if key is not None:
-                index[key] = len(self._tokens)
+        sums, place = self._sums, len(self._tokens)
+        for index, length in zip(self._newer, NGRAM_LENS, strict=True):
+            if length <= place:
+                index[sums[length - 1]] = place
         self._num_newer += 1
         self._tokens.append(token)
-        self._keys = self._keys_at_end()
-
-    def _keys_at_end(self) -> list[int | None]:
-        """Hash of the last n tokens for each n; None while there are fewer. The same sums as in `_indexes`."""
-        key, sums = 0, []
-        for factor, token in zip(_FACTORS, reversed(self._tokens[-_LONGEST:]), strict=False):
-            key = (key + (token + 1) * factor) & _MASK64
-            sums.append(key)
-        return [sums[length - 1] if length <= len(sums) else None for length in NGRAM_LENS]
+        self._sums = [((token + 1 + before) * _FACTOR) & _MASK64 for before in (0, *sums[: _LONGEST - 1])]
 
     def _find(self, expected: int | None = None) -> None:
         """Look for the end of the text. expected: the place after the one found before, which matches one token more than that did."""
-        end = len(self._tokens)
-        for at, (length, key) in enumerate(zip(NGRAM_LENS, self._keys, strict=True)):
-            if key is None:
+        sums, end = self._sums, len(self._tokens)
+        for at, length in enumerate(NGRAM_LENS):
+            if length > end:
                 continue
+            key = sums[length - 1]
             place = self._newer[at].get(key) or self._older[at].get(key)
             if place is None or self._tokens[place - length : place] != self._tokens[end - length :]:
                 continue
@@ -100,6 +96,12 @@ class TextLookup:
         while known_len < longest and self._tokens[place - known_len - 1] == self._tokens[end - known_len - 1]:
             known_len += 1
         return known_len
+
+
+def _sums_at_end(tokens: Sequence[int]) -> list[int]:
+    """The same sums as in `_indexes`; with one token more, each is made of that of one token less."""
+    terms = ((token + 1) * factor for factor, token in zip(_FACTORS, reversed(tokens[-_LONGEST:]), strict=False))
+    return [total & _MASK64 for total in accumulate(terms)]
 
 
 def _indexes(prefix: IntArray, begin: int, end: int) -> list[_Index]:

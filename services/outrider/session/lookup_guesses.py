@@ -69,15 +69,17 @@ class LookupGuesses:
     def _guesses(self, text: TextLookup | SharedLookup) -> tuple[Sequence[int], tuple[float, ...]]:
         # The last position of an answer is the target's own: a guess there could save nothing.
         max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
-        rights: list[float] = []
         match_len = text.match_len
-        reached = 1.0
-        while match_len and len(rights) < max_len and reached >= LEAST_REACHED:
-            rights.append(text.odds.trust * text.odds.right(match_len + len(rights)))
+        if not match_len:
+            return [], ()
+        rights: list[float] = []
+        odds, trust, reached = text.odds, text.odds.trust, 1.0
+        while len(rights) < max_len and reached >= LEAST_REACHED:
+            rights.append(trust * odds.right(match_len + len(rights)))
             reached *= rights[-1]
-        tokens = text.guess(len(rights)) if rights else []
-        end = next((at for at, token in enumerate(tokens) if token in self._spec.stop_token_ids), len(tokens))
-        tokens = tokens[: end + 1]
+        tokens, stop_ids = text.guess(len(rights)), self._spec.stop_token_ids
+        if not stop_ids.isdisjoint(tokens):
+            tokens = tokens[: next(num for num, token in enumerate(tokens, 1) if token in stop_ids)]
         return tokens, tuple(rights[: len(tokens)])
 
 

@@ -20,23 +20,28 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class MergedTree:
-    """What a round verifies. places: in it, of each verified node of the first tree. num_main: its first nodes, outside side branches."""
+    """What a round verifies. places: in it, of each verified node of the first tree. num_main: its first nodes, outside side branches.
+    depth: its levels."""
 
     tree: DraftTree
     places: dict[int, int]
     num_main: int
+    depth: int
 
     @staticmethod
     def of_chain(chain: DraftTree, places: dict[int, int]) -> MergedTree:
         """One guess after another."""
-        return MergedTree(chain, places, chain.num_nodes)
+        num_nodes = chain.num_nodes
+        return MergedTree(chain, places, num_nodes, num_nodes)
 
     def side_at(self, path: Sequence[int]) -> int | None:
         """Where in a path of accepted nodes it enters a side branch; None where it does not."""
+        if self.num_main == len(self.tree.tokens):
+            return None
         return next((at for at, node in enumerate(path) if node >= self.num_main), None)
 
 
-NO_GUESSES = MergedTree(DraftTree.empty(), {}, 0)
+NO_GUESSES = MergedTree(DraftTree.empty(), {}, 0, 0)
 
 
 def merge_trees(
@@ -62,7 +67,7 @@ def merge_trees(
     if max_side_nodes > 0:
         merging.add([_beside_verified(tree, merging.places[at]) for at, tree in enumerate(trees)], min(max_all, num_main + max_side_nodes))
     tree = DraftTree(np.asarray(merging.tokens, np.int32), np.asarray(merging.parents, np.int32))
-    return MergedTree(tree, merging.places[0], num_main)
+    return MergedTree(tree, merging.places[0], num_main, tree_depth(merging.parents))
 
 
 def _beside_verified(tree: GuessTree, places: dict[int, int]) -> list[int]:
@@ -116,19 +121,18 @@ def _clipped_chain(tree: GuessTree, most: int, stop_ids: frozenset[int]) -> Merg
     """merge_trees of what most trees are: at most so many guesses behind the truth, one after another."""
     first = tree.root + 1
     tokens = tree.tokens[first : first + max(0, most)]
-    end = next((at for at, token in enumerate(tokens, 1) if token in stop_ids), len(tokens))
-    places = {first + place: place for place in range(end)}
-    return MergedTree.of_chain(DraftTree.chain(tokens[:end]), {tree.root: ROOT, **places})
+    if not stop_ids.isdisjoint(tokens):
+        tokens = tokens[: next(at for at, token in enumerate(tokens, 1) if token in stop_ids)]
+    places = dict(zip(range(tree.root, first + len(tokens)), range(ROOT, len(tokens)), strict=True))
+    return MergedTree.of_chain(DraftTree.chain(tokens), places)
 
 
-def tree_depth(tree: DraftTree) -> int:
-    """Levels of a tree; 0 when it is empty."""
-    if not tree.num_nodes:
-        return 0
+def tree_depth(parents: Sequence[int]) -> int:
+    """Levels of a tree of which these are the nodes' parents; 0 when it is empty."""
     depths: list[int] = []
-    for parent in tree.parents.tolist():
+    for parent in parents:
         depths.append(1 if parent == ROOT else depths[parent] + 1)
-    return max(depths)
+    return max(depths, default=0)
 
 
 def placed_rows(rows: dict[int, DraftRow], places: dict[int, int], tree: DraftTree) -> tuple[DraftRow, ...]:

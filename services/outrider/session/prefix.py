@@ -12,12 +12,13 @@ from outrider.types.tree import IntArray, extend_hash, running_hashes
 
 
 class CommittedPrefix:
-    """An append-only token sequence. Hashes are kept from the initial length on: no guess is based below it."""
+    """An append-only token sequence. Hashes are kept from the initial length on, for no guess is based below it, and made when somebody
+    asks for one: a session without drafters needs none."""
 
     def __init__(self, tokens: IntArray) -> None:
-        self._tokens: list[int] = [int(token) for token in tokens]
+        self._tokens: list[int] = tokens.tolist()
         self._start = len(self._tokens)
-        self._hashes: list[int] = [extend_hash(0, self._tokens)]
+        self._hashes: list[int] = []
         self.newest_begin = 0
 
     def __len__(self) -> int:
@@ -31,7 +32,7 @@ class CommittedPrefix:
     @property
     def hash(self) -> int:
         """Hash of everything committed."""
-        return self._hashes[-1]
+        return self.hash_at(len(self._tokens))
 
     def tokens_from(self, position: int) -> list[int]:
         """The committed tokens from an absolute position on."""
@@ -44,10 +45,15 @@ class CommittedPrefix:
     def hash_at(self, length: int) -> int:
         """Hash of the first `length` tokens; length in [start, len(self)]."""
         assert self._start <= length <= len(self._tokens)
-        return self._hashes[length - self._start]
+        hashes = self._hashes
+        if not hashes:
+            hashes.append(extend_hash(0, self._tokens[: self._start]))
+        known_len = self._start + len(hashes) - 1
+        if length > known_len:
+            hashes += running_hashes(hashes[-1], self._tokens[known_len:length])
+        return hashes[length - self._start]
 
     def append(self, tokens: list[int]) -> None:
         """Extend the truth by one commit; `newest_begin` is where it began."""
         self.newest_begin = len(self._tokens)
-        self._hashes += running_hashes(self._hashes[-1], tokens)
         self._tokens += tokens

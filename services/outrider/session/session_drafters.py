@@ -27,6 +27,7 @@ from outrider.session.opening import VerifierSpec, opening_frames
 from outrider.session.pacing.contract import MAX_HEDGE_NODES, Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.statistics import DraftInterval, SessionStatistics
+from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import MAX_TREE_NODES, DraftRow
 
@@ -61,7 +62,8 @@ NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=F
 
 
 class SessionDrafters:
-    """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened."""
+    """The links of a session by drafter. view: the session's present view, for the policy's credit when a drafter is opened. stopwatch: for
+    what reconciling takes (SessionStatistics.reconcile_ns)."""
 
     def __init__(
         self,
@@ -70,12 +72,14 @@ class SessionDrafters:
         pacing: Pacing,
         statistics: SessionStatistics,
         view: Callable[[int], SessionView],
+        stopwatch: Stopwatch = stopped,
     ) -> None:
         self._spec = spec
         self._prefix = prefix
         self._pacing = pacing
         self._statistics = statistics
         self._view = view
+        self._stopwatch = stopwatch
         self._links: dict[str, DrafterLink] = {}
 
     # --- what the session asks ----------------------------------------------------------------------------------------------
@@ -92,11 +96,13 @@ class SessionDrafters:
     @property
     def any_worth_waiting(self) -> bool:
         """Whether one is live and answers in time."""
-        return any(link.is_worth_waiting for link in self._links.values())
+        return bool(self._links) and any(link.is_worth_waiting for link in self._links.values())
 
     @property
     def are_at_rest(self) -> bool:
         """Whether none has leave to guess, a guess that stands, or so much to hear that it must be told."""
+        if not self._links:
+            return True
         known_len = len(self._prefix)
         return all(link.is_at_rest(known_len) for link in self._links.values())
 
@@ -106,20 +112,22 @@ class SessionDrafters:
             return NO_DRAFTERS
         num_nodes = depth = 0
         side_depths: tuple[int, ...] = ()
-        for link in self._guessing():
-            num_nodes += link.num_live
-            depth = max(depth, link.depth)
-            if link.side_depths:
-                side_depths = tuple(sorted((*side_depths, *link.side_depths)))
         is_pending = has_drafter = is_following = is_drafting = False
         takes_turns = True
+        known_len, with_rows = len(self._prefix), self._spec.with_rows
         for link in self._links.values():
+            if link.num_live and not (num_nodes and with_rows):  # as in _guessing
+                num_nodes += link.num_live
+                depth = max(depth, link.depth)
+                if link.side_depths:
+                    side_depths = tuple(sorted((*side_depths, *link.side_depths)))
             takes_turns = takes_turns and link.takes_turns
-            is_drafting = is_drafting or link.may_be_at_work(self._prefix)
+            may_be_at_work = link.may_be_at_work(known_len)
+            is_drafting = is_drafting or may_be_at_work
             if link.is_worth_waiting:
                 has_drafter = True
-                is_pending = is_pending or link.is_pending(self._prefix)
-                is_following = is_following or link.is_following(self._prefix)
+                is_pending = is_pending or may_be_at_work
+                is_following = is_following or link.is_following(known_len)
         return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths, takes_turns)
 
     def _open_links(self) -> list[DrafterLink]:
@@ -127,10 +135,13 @@ class SessionDrafters:
 
     def at_work(self, names: Collection[str]) -> bool:
         """Whether one of these drafters may be drafting at present."""
-        return any(link.may_be_at_work(self._prefix) for name, link in self._links.items() if name in names)
+        known_len = len(self._prefix)
+        return any(link.may_be_at_work(known_len) for name, link in self._links.items() if name in names)
 
     def _guessing(self) -> list[DrafterLink]:
         """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
+        if not self._links:
+            return []
         guessing = [link for link in self._links.values() if link.num_live]
         return guessing[:1] if self._spec.with_rows else guessing
 
@@ -148,19 +159,29 @@ class SessionDrafters:
 
     def miss_deadline(self) -> None:
         """A round starts after its deadline: count drafters that brought at most a trickle since the commit, and those given up for it."""
+        known_len = len(self._prefix)
         for link in self._links.values():
-            if link.miss_deadline(self._prefix):
+            if link.miss_deadline(known_len):
                 self._statistics.num_missed_deadlines += 1
                 self._count_loss(DrafterLossCause.LATE, link.is_stalled)  # given up until it does better
 
     def observe_commit(self, judged_len: int) -> bool:
         """The truth grew; positions before judged_len were judged by a round. False when there is no drafter to tell, or to open."""
+        if not self._links:
+            return False
         links = self._open_links()
+        if links:
+            self._move_along(links, judged_len)
+        return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
+
+    def _move_along(self, links: list[DrafterLink], judged_len: int) -> None:
+        """Every tree goes where the truth went, or is given up."""
+        begin_ns = self._stopwatch()
         for link in links:
             link.observe_commit(self._prefix, judged_len)
-            self._statistics.count_overtaken(link.take_outcomes())
-            self._count_hedges(link)
-        return bool(links) or any(link.state is LinkState.DEFERRED for link in self._links.values())
+        self._statistics.reconcile_ns += self._stopwatch() - begin_ns
+        for link in links:
+            self._count_judged(link)
 
     def commit_frames(self, num_accepted: int, verify_us: int, leave: DraftLeave, now_us: int) -> list[VerifierEffect]:
         """What is new for every open drafter. One that may not guess now is told later, in one frame: it would only have to listen; but
@@ -187,8 +208,11 @@ class SessionDrafters:
 
     def open_deferred(self, now_us: int) -> list[VerifierEffect]:
         """There is leave to guess: those that wait for it are opened."""
-        deferred = [link for link in self._links.values() if link.state is LinkState.DEFERRED]
-        return [effect for link in deferred for effect in self._open(link, now_us)]
+        effects: list[VerifierEffect] = []
+        for link in self._links.values():
+            if link.state is LinkState.DEFERRED:
+                effects += self._open(link, now_us)
+        return effects
 
     def close_all(self, reason: CloseReason, detail: str) -> list[VerifierEffect]:
         """The session ends: every open drafter is told."""
@@ -282,9 +306,10 @@ class SessionDrafters:
         if tail.rows and not self._spec.with_rows:
             raise ProtocolViolation("draft rows were not asked for")
         link.state = LinkState.LIVE  # a tail answers an Open as well as Opened does, should that be late
+        begin_ns = self._stopwatch()
         fate = link.take(tail, self._prefix, self._spec.vocab_size)
-        stats.count_overtaken(link.take_outcomes())
-        self._count_hedges(link)
+        stats.reconcile_ns += self._stopwatch() - begin_ns
+        self._count_judged(link)
         if fate in (TailFate.STALE, TailFate.REPEATED):
             stats.num_tails_stale += fate is TailFate.STALE
             stats.num_tails_repeated += fate is TailFate.REPEATED
@@ -326,7 +351,10 @@ class SessionDrafters:
             return 0
         return max(0, min(MAX_HEDGE_NODES, MAX_TREE_NODES // 2 - limits.max_nodes))
 
-    def _count_hedges(self, link: DrafterLink) -> None:
+    def _count_judged(self, link: DrafterLink) -> None:
+        """What the truth said of its guesses."""
+        if outcomes := link.take_outcomes():
+            self._statistics.count_overtaken(outcomes)
         counts = link.take_mismatches()
         if link.hedge_nodes:
             self._statistics.count_hedges(*counts)

@@ -32,6 +32,7 @@ OVERHEAD_RATE = 1 / 8
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
+NS_PER_US = 1_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class SessionStatistics:
     less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
+    step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
     """
 
@@ -88,7 +90,8 @@ class SessionStatistics:
     accepted_by_depth: list[int] = field(default_factory=list)
     verify_us: int = 0
     draft_us: int = 0
-    reconcile_us: int = 0
+    reconcile_ns: int = 0  # summed before it is rounded, as step_ns is: an event takes a few microseconds
+    step_ns: int = 0
     draft_wait_us: int = 0
     drafter_losses: Counter[DrafterLossCause] = field(default_factory=Counter)
     num_cached_prompt: int = 0
@@ -135,7 +138,8 @@ class SessionStatistics:
             verify_us=self.verify_us,
             draft_us=self.draft_us,
             overlapped_draft_us=min(self.overlapped_draft_us, self.draft_us),
-            reconcile_us=self.reconcile_us,
+            reconcile_us=self.reconcile_ns // NS_PER_US,
+            session_us=(self.step_ns - self.reconcile_ns) // NS_PER_US,
             draft_wait_us=self.draft_wait_us,
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
@@ -197,10 +201,12 @@ class SessionStatistics:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
         if not self._num_answers:
             self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
+        continue_prob, num_tests = self.continue_prob, self._num_pause_tests
         for goes_on in [1.0] * num_levels + [0.0] * paused:
-            self._num_pause_tests += 1
-            rate = max(PAUSE_RATE, 1.0 / (PRIOR_TESTS + self._num_pause_tests))
-            self.continue_prob += rate * (goes_on - self.continue_prob)
+            num_tests += 1
+            rate = 1.0 / (PRIOR_TESTS + num_tests)
+            continue_prob += (rate if rate > PAUSE_RATE else PAUSE_RATE) * (goes_on - continue_prob)
+        self.continue_prob, self._num_pause_tests = continue_prob, num_tests
 
     def count_answer(self, away_us: int, busy_us: int = 0) -> None:
         """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways and all hand-overs.
@@ -262,15 +268,15 @@ class SessionStatistics:
             self.num_looked_up += num_nodes
             self.num_looked_up_accepted += num_accepted
             return
-        outcomes = [1.0] * num_accepted + [0.0] * corrected
-        if side_at is not None:
-            outcomes[side_at] = 0.0
-        self._count_tests(outcomes)
+        if num_accepted or corrected:
+            outcomes = [1.0] * num_accepted + [0.0] * corrected
+            if side_at is not None:
+                outcomes[side_at] = 0.0
+            self._count_tests(outcomes)
 
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
-        if outcomes:
-            self._count_tests([float(right) for right in outcomes])
+        self._count_tests([float(right) for right in outcomes])
 
     def count_hedges(self, num_mismatches: int, num_hedged: int) -> None:
         """Mismatches while side branches were allowed, and of them those that found one."""
@@ -311,6 +317,8 @@ def _weight(num_tests: int) -> float:
 
 
 def _count_depths(counts: list[int], depth: int) -> None:
+    if not depth:
+        return
     if depth > len(counts):
         counts.extend([0] * (depth - len(counts)))
     for level in range(depth):

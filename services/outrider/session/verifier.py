@@ -1,6 +1,7 @@
 """The verifier's half of one request: what is true, what is guessed, and what each round makes of it.
 
-`step(event) -> list[Effect]`, without I/O, clock or engine; times come with the events. Invariant: drafters and verifier agree on the first
+`step(event) -> list[Effect]`, without I/O, clock or engine; times come with the events, and what a step itself takes is read from a
+stopwatch that is handed in, for the statistics alone. Invariant: drafters and verifier agree on the first
 N committed tokens, and only this machine makes N grow while it decodes (docs/architecture.md sections 1 and 3). Frames of drafters are
 untrusted: the worst of them costs that drafter its part in this session. Must not know streams, torch or other sessions.
 """
@@ -30,13 +31,14 @@ from outrider.session.events import (
     Verify,
 )
 from outrider.session.lookup_guesses import LookupGuesses
-from outrider.session.merged_tree import NO_GUESSES, MergedTree, tree_depth
+from outrider.session.merged_tree import NO_GUESSES, MergedTree
 from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
 from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
 from outrider.session.statistics import SessionStatistics
+from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
 
@@ -74,9 +76,12 @@ class _Round:
 
 
 class VerifierSession:
-    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses."""
+    """State machine of one session; see the module's docstring. `statistics` may be read at any time. texts: other answers, for guesses.
+    stopwatch: in nanoseconds; without one no time is counted."""
 
-    def __init__(self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS) -> None:
+    def __init__(
+        self, spec: VerifierSpec, pacing: Pacing, now_us: int, texts: SharedTexts = NO_TEXTS, stopwatch: Stopwatch = stopped
+    ) -> None:
         self.spec = spec
         known = spec.draft_priors
         self.statistics = SessionStatistics(
@@ -87,9 +92,10 @@ class VerifierSession:
         self.found_len = 0
         self.finished: Finish | None = None
         self._pacing = pacing
+        self._stopwatch = stopwatch
         looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
         self._lookup = LookupGuesses(spec, texts) if looks_up else None
-        self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view)
+        self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view, stopwatch)
         self._round: _Round | None = None
         self._ready_since_us = now_us
         self._deadline_us = now_us + UNMEASURED_DEADLINE_US
@@ -212,16 +218,22 @@ class VerifierSession:
         """Apply one event; after the end nothing has an effect."""
         if self.finished is not None:
             return []
+        begin_ns = self._stopwatch()
+        effects = self._apply(event)
+        self.statistics.step_ns += self._stopwatch() - begin_ns
+        return effects
+
+    def _apply(self, event: VerifierEvent) -> list[VerifierEffect]:
         match event:
+            case RoundVerified():
+                return self._on_verified(event)
+            case RoundPlanned():
+                return self._on_planned(event)
             case DrafterFrameArrived():
                 self._num_rested = 0
                 return self._drafters.on_frame(event, verifying=self._round is not None)
             case DrafterFrameMalformed():
                 return self._drafters.on_malformed(event)
-            case RoundPlanned():
-                return self._on_planned(event)
-            case RoundVerified():
-                return self._on_verified(event)
             case DrafterJoined():
                 self._num_rested = 0
                 return self._drafters.on_joined(event)
@@ -236,7 +248,7 @@ class VerifierSession:
 
     def _on_planned(self, event: RoundPlanned) -> list[VerifierEffect]:
         assert self._round is None, "a round is in flight"
-        num_uncached = self.committed_len - self.cached_len
+        num_uncached = len(self.prefix) - self.cached_len
         num_fed = min(max(1, event.max_feed), num_uncached)
         wanted = num_fed == num_uncached
         looked_up = event.from_lookup and wanted
@@ -275,22 +287,25 @@ class VerifierSession:
         tokens = tokens[:num_kept]
         path = verdict.path[: num_kept - 1]  # all but the newest committed token stay cached
         self.cached_len += len(path)
-        origins = self._origins(verdict, num_kept)
-        num_accepted = origins.count(TokenOrigin.ACCEPTED)
+        accepted = verdict.path[:num_kept]
+        corrected = not verdict.bonus and num_kept > len(accepted)
+        self._count_verified(verified, event, accepted, num_kept, corrected=corrected)
+        effects: list[VerifierEffect] = [Keep(path)] if guessed else []
+        effects.append(Emit(tuple(tokens), _origins(verdict, num_kept)))
+        num_judged = 0 if verified.looked_up else len(accepted) + corrected
+        return effects + self._commit(tokens, len(accepted), event.verify_us, event.now_us, num_judged)
+
+    def _count_verified(self, verified: _Round, event: RoundVerified, accepted: tuple[int, ...], num_kept: int, *, corrected: bool) -> None:
+        """accepted: of the verified nodes, those that belong to the answer. num_kept: tokens of it in all."""
+        guesses, span_us, num_accepted = verified.guesses, event.now_us - verified.begin_us, len(accepted)
+        num_nodes = guesses.tree.num_nodes
         if verified.looked_up and self._lookup is not None:
-            self._lookup.count_verified(verified.tree.num_nodes, num_accepted)
-        depth = tree_depth(verified.tree)
-        corrected = not verdict.bonus and num_kept > len(verdict.path)
-        self.statistics.count_step(event.now_us - verified.begin_us, event.verify_us)
-        if verified.tree.num_nodes and not verified.overdue and not verified.looked_up:
-            self.statistics.count_overhead(verified.wait_us, event.now_us - verified.begin_us, event.verify_us)
-        counts = verified.tree.num_nodes, depth, num_accepted, num_kept
-        side_at = verified.guesses.side_at(verdict.path[:num_accepted])
+            self._lookup.count_verified(num_nodes, num_accepted)
+        self.statistics.count_step(span_us, event.verify_us)
+        if num_nodes and not verified.overdue and not verified.looked_up:
+            self.statistics.count_overhead(verified.wait_us, span_us, event.verify_us)
+        counts, side_at = (num_nodes, guesses.depth, num_accepted, num_kept), guesses.side_at(accepted)
         self.statistics.count_round(*counts, corrected=corrected, looked_up=verified.looked_up, side_at=side_at)
-        effects: list[VerifierEffect] = [Keep(path)] if verified.tree.num_nodes else []
-        effects.append(Emit(tuple(tokens), origins))
-        num_judged = 0 if verified.looked_up else num_accepted + corrected
-        return effects + self._commit(tokens, num_accepted, event.verify_us, event.now_us, num_judged)
 
     def _on_appended(self, event: TokensAppended) -> list[VerifierEffect]:
         tokens = [int(token) for token in event.tokens]
@@ -309,28 +324,25 @@ class VerifierSession:
                     return at + 1
         return min(len(tokens), num_left)
 
-    def _origins(self, verdict: Verdict, num_kept: int) -> tuple[TokenOrigin, ...]:
-        last = TokenOrigin.BONUS if verdict.bonus else TokenOrigin.CORRECTED
-        return (*[TokenOrigin.ACCEPTED] * len(verdict.path), last)[:num_kept]
-
     def _commit(self, tokens: list[int], num_accepted: int, verify_us: int, now_us: int, num_judged: int = 0) -> list[VerifierEffect]:
         """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those a round judged drafts for."""
         judged_len = self.committed_len + num_judged if num_judged else 0
         self.prefix.append(tokens)
         if self._lookup is not None:
             self._lookup.observe_commit(tokens)
+        committed_len = len(self.prefix)
         self.statistics.count_commit()
         self._ready_since_us = now_us
         if tokens[-1] in self.spec.stop_token_ids:
             return self._finish(Finish(FinishReason.STOP), CloseReason.FINISHED)
-        if self.committed_len == self.spec.max_len:
+        if committed_len == self.spec.max_len:
             return self._finish(Finish(FinishReason.LENGTH), CloseReason.FINISHED)
         if self._lets_rest() or not self._drafters.observe_commit(judged_len):
             return []
         view = self.view(now_us)
         leave = DraftLeave(self._grant_credit(view, now_us), self._pacing.hedge_nodes(view), self._pacing.flush_len(view))
         effects = self._drafters.commit_frames(num_accepted, verify_us, leave, now_us)
-        return effects + self._drafters.open_deferred(now_us) if leave.draft_until > self.committed_len else effects
+        return effects + self._drafters.open_deferred(now_us) if leave.draft_until > committed_len else effects
 
     def _lets_rest(self) -> bool:
         """Whether this commit may pass unnoticed by drafters: they observe it with the next one. It judged no guess of theirs, which
@@ -341,13 +353,13 @@ class VerifierSession:
     def _grant_credit(self, view: SessionView, now_us: int) -> int:
         """draft_until for this commit, and the deadline that follows from it."""
         # The last position of an answer is the target's own: a guess there could save nothing.
-        until = min(self.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
-        drafting_us = view.draft_start_us + view.draft_us_per_token * max(1, until - self.committed_len - view.depth)
+        until = min(view.committed_len + max(0, self._pacing.draft_ahead(view)), self.spec.max_len - 1)
+        drafting_us = view.draft_start_us + view.draft_us_per_token * max(1, until - view.committed_len - view.depth)
         there_and_back_us = 2.0 * min(view.link_us, MAX_LINK_US)
         expected = DEADLINE_FACTOR * drafting_us + LINK_FACTOR * there_and_back_us if drafting_us else 0.0
         wait_us = round(min(DEADLINE_CEILING_US, max(DEADLINE_FLOOR_US, expected))) if expected else UNMEASURED_DEADLINE_US
         self._deadline_us = now_us + wait_us
-        if until > self.committed_len:
+        if until > view.committed_len:
             self._num_rested = 0
         return until
 
@@ -360,3 +372,9 @@ class VerifierSession:
         self.finished = finish
         self._round = None
         return [*self._drafters.close_all(reason, finish.detail), finish]
+
+
+def _origins(verdict: Verdict, num_kept: int) -> tuple[TokenOrigin, ...]:
+    """Of the tokens that belong to the answer."""
+    last = TokenOrigin.BONUS if verdict.bonus else TokenOrigin.CORRECTED
+    return (*[TokenOrigin.ACCEPTED] * len(verdict.path), last)[:num_kept]

@@ -216,7 +216,14 @@ VERIFY_SECONDS = Metric(
 RECONCILE_SECONDS = Metric(
     "outrider_reconcile_seconds_total",
     MetricKind.COUNTER,
-    "Time spent aligning tails with the truth and re-rooting trees.",
+    "Time spent aligning tails with the truth and moving the trees of guesses along it.",
+    _SPECULATION,
+    "seconds",
+)
+SESSION_SECONDS = Metric(
+    "outrider_session_seconds_total",
+    MetricKind.COUNTER,
+    "Time of the sessions' own steps in the verifier, what they reconcile left out.",
     _SPECULATION,
     "seconds",
 )

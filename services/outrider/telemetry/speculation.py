@@ -29,6 +29,7 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
         (names.DRAFT_SECONDS, statistics.draft_us / US_PER_S),
         (names.OVERLAPPED_DRAFT_SECONDS, statistics.overlapped_draft_us / US_PER_S),
         (names.RECONCILE_SECONDS, statistics.reconcile_us / US_PER_S),
+        (names.SESSION_SECONDS, statistics.session_us / US_PER_S),
         (names.DRAFT_WAIT_SECONDS, statistics.draft_wait_us / US_PER_S),
     )
     for metric, amount in counts:

@@ -18,7 +18,8 @@ class DraftStatistics:
     num_looked_up, num_looked_up_accepted: of these two, what came from the text itself instead of a drafter.
     drafted_by_depth, accepted_by_depth: entry d counts rounds in which depth d was guessed / its guess accepted.
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
-    round of this sample was being verified. reconcile_us: aligning tails and re-rooting. draft_wait_us: ready, but waiting for drafts.
+    round of this sample was being verified. reconcile_us: aligning tails with the truth and moving the trees of guesses along it;
+    session_us: all else that the verifier's session did, times of the two apart. draft_wait_us: ready, but waiting for drafts.
     num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
     num_hedge_tests: guesses contradicted while side branches were allowed; num_hedge_hits: of them those that found one.
     drafter_losses: num_drafter_losses by cause, for the verifier's own metrics; it does not travel.
@@ -34,6 +35,7 @@ class DraftStatistics:
     draft_us: int = 0
     overlapped_draft_us: int = 0
     reconcile_us: int = 0
+    session_us: int = 0
     draft_wait_us: int = 0
     pacing: str = ""
     num_drafter_losses: int = 0

@@ -80,15 +80,11 @@ class Verdict:
 
 def running_hashes(prefix_hash: int, tokens: list[int]) -> list[int]:
     """extend_hash after each of the tokens, in order."""
-    hashes = []
-    for token in tokens:
-        prefix_hash = (prefix_hash * _HASH_MULTIPLIER + token + 1) & _MASK64
-        hashes.append(prefix_hash)
-    return hashes
+    return [prefix_hash := (prefix_hash * _HASH_MULTIPLIER + token + 1) & _MASK64 for token in tokens]
 
 
 def extend_hash(prefix_hash: int, tokens: IntArray | list[int]) -> int:
     """The unsigned 64-bit rolling hash of a prefix after appending tokens; the hash of the empty prefix is 0."""
-    for token in tokens:
-        prefix_hash = (prefix_hash * _HASH_MULTIPLIER + int(token) + 1) & _MASK64
+    for token in tokens if isinstance(tokens, list) else tokens.tolist():
+        prefix_hash = (prefix_hash * _HASH_MULTIPLIER + token + 1) & _MASK64
     return prefix_hash

@@ -84,6 +84,7 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
         num_looked_up_accepted=statistics.num_looked_up_accepted,
         num_hedge_tests=statistics.num_hedge_tests,
         num_hedge_hits=statistics.num_hedge_hits,
+        session_us=statistics.session_us,
     )
 
 
@@ -110,4 +111,5 @@ def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStati
         num_looked_up_accepted=message.num_looked_up_accepted,
         num_hedge_tests=message.num_hedge_tests,
         num_hedge_hits=message.num_hedge_hits,
+        session_us=message.session_us,
     )
