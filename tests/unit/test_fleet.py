@@ -204,6 +204,24 @@ def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
     assert placed_at(fleet, wish(prefix_len=2_500, prefix_digests=(b"x", b"y"))) != first or len(others) < 7
 
 
+def test_a_further_turn_has_the_drafter_that_read_it_and_others_have_others() -> None:
+    """Of drafters that are all alike the one with fewest sessions is taken, but for who would have to read everything again."""
+    drafters = [drafter(f"d{at}", read_us=400.0, max_sessions=64) for at in range(6)]
+    fleet = fleet_of(verifier("v0", cost=FLAT, max_sessions=64), *drafters)
+    asked = wish(prefix_len=2_000, prefix_digests=TURNS[:2])
+    first = fleet.place(asked, 0.0)[1].drafters
+    other = fleet.place(wish(prefix_len=2_000), 0.0)[1].drafters
+    assert first
+    assert not set(first) & set(other)
+    further = replace(asked, prefix_digests=TURNS[:3])
+    assert set(fleet.place(further, 0.0)[1].drafters) <= set(first)
+    assert not set(fleet.place(replace(further, prefix_digests=(b"x", b"y")), 0.0)[1].drafters) & set(first)
+    for one in drafters:
+        if one.endpoint in first:  # started again, it has read nothing
+            fleet.announce(replace(one, incarnation=2, num_sessions=30), 0.1)
+    assert not set(fleet.place(further, 0.1)[1].drafters) & set(first)
+
+
 def test_a_prefix_is_cold_after_a_while_and_after_a_restart() -> None:
     affinity = PrefixAffinity(8, 10.0)
     affinity.remember(TURNS[:2], 1, 0.0)

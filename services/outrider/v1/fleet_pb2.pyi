@@ -32,7 +32,7 @@ class PairMeasurement(_message.Message):
     def __init__(self, drafter: _Optional[str] = ..., round_trip_us: _Optional[int] = ..., acceptance_rate: _Optional[float] = ..., connected: _Optional[bool] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs")
+    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs", "read_us")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Replica(_message.Message):
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    READ_US_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: int
     role: ReplicaRole
@@ -61,7 +62,8 @@ class Replica(_message.Message):
     queue_us: float
     draft_us: float
     pairs: _containers.RepeatedCompositeFieldContainer[PairMeasurement]
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ...) -> None: ...
+    read_us: float
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ..., read_us: _Optional[float] = ...) -> None: ...
 
 class AnnounceRequest(_message.Message):
     __slots__ = ("replica",)

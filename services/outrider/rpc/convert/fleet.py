@@ -41,6 +41,7 @@ def replica_to_proto(replica: Replica) -> pb.Replica:
         cost_us=[us for _, us in replica.cost],
         queue_us=replica.queue_us,
         draft_us=replica.draft_us,
+        read_us=replica.read_us,
         pairs=[_pair_to_proto(drafter, pair) for drafter, pair in replica.pairs.items()],
     )
 
@@ -69,6 +70,7 @@ def replica_from_proto(message: pb.Replica, field: str = "replica") -> Replica:
         cost=_cost(field, message),
         queue_us=finite(f"{field}.queue_us", message.queue_us, 0.0, MAX_US),
         draft_us=finite(f"{field}.draft_us", message.draft_us, 0.0, MAX_US),
+        read_us=finite(f"{field}.read_us", message.read_us, 0.0, MAX_US),
         pairs={name(f"{field}.pairs.drafter", pair.drafter): _pair(f"{field}.pairs", pair) for pair in message.pairs},
     )
 
