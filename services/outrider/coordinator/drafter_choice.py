@@ -117,7 +117,8 @@ class DrafterChoice:
         """[S, C] microseconds a token, where those that come before the drafter has read the prefix are decoded plainly."""
         plain_us = openings.plain_us[:, None]
         unread_us = self._usable.reading_us[np.maximum(rows, 0)] - openings.opening_us[:, None]
-        plain_share = np.clip(unread_us / (openings.num_tokens * openings.pace[:, None] * plain_us), 0.0, 1.0)
+        answer_us = openings.num_tokens * openings.pace[:, None] * plain_us
+        plain_share = np.minimum(1.0, np.maximum(0.0, unread_us) / answer_us)
         return np.asarray(token_us + plain_share * np.maximum(0.0, plain_us - token_us), np.float64)
 
     def trial(self, verifier_row: int, steps_us: FloatColumns, num_sessions: int, below_us: float, luck: int) -> int:
@@ -154,8 +155,10 @@ class DrafterChoice:
         groups = self._verifiers.group[verifier_rows]
         for group in np.unique(groups):
             quickest = self._quickest_of(int(group))
-            warm = self._warm[(self._group[self._warm] == group) & ~np.isin(self._warm, quickest)]
-            some = np.concatenate((quickest, warm))
-            found[groups == group, : len(some)] = some
+            of_group = groups == group
+            found[of_group, : len(quickest)] = quickest
+            if len(self._warm):
+                warm = self._warm[(self._group[self._warm] == group) & ~np.isin(self._warm, quickest)]
+                found[of_group, len(quickest) : len(quickest) + len(warm)] = warm
         met = (found[:, :, None] == pair_rows[:, None, :]).any(axis=2)
         return np.where(met, NOBODY, found)
