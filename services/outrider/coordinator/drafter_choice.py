@@ -1,10 +1,10 @@
 """The drafters that a few verifiers could have, and what a token takes with each of them.
 
-A verifier is looked at with every drafter it has measured, with those that have read some of the prefix before, and with the MAX_UNMEASURED
-quickest of the others: these differ in nothing but the time of a token and of reading, and the quickest to draft are the quickest to read as
-well but for what different machines measured. Until a drafter has read the prefix there are no guesses: it reads while the verifier waits
-and reads, and what it reads longer is decoded plainly. So a warm drafter is worth most where the verifier is warm too, and nothing where
-a cold one is ready before a cold verifier. Must not know which verifiers are worth looking at.
+A verifier is looked at with every drafter it has measured, with those that have read some of the prefix before, and with the
+MAX_UNMEASURED quickest of the others: these differ in nothing but the time of a token and of reading, and who drafts quickest mostly reads
+quickest. Until a drafter has read the prefix there are no guesses: it reads while the verifier waits and reads, and what it reads longer
+is decoded plainly. So a warm drafter is worth most where the verifier is warm too, and nothing where a cold one is ready before a cold
+verifier. Must not know which verifiers are worth looking at.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class DrafterChoice:
                 found[groups == group] = self._usable.token_us[quickest[0]]
         return found
 
-    def candidates(
-        self, verifier_rows: IntColumns, steps_us: FloatColumns, num_sessions: IntColumns, openings: Openings
-    ) -> Candidates:
+    def candidates(self, verifier_rows: IntColumns, steps_us: FloatColumns, num_sessions: IntColumns, openings: Openings) -> Candidates:
         """Of verifiers [S], whose steps_us and num_sessions are those of round_times."""
         measured = self._usable_pairs(verifier_rows)
         unmeasured = self._unmeasured(verifier_rows, self._verifiers.pair_rows[verifier_rows])

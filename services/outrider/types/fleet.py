@@ -37,8 +37,8 @@ class Replica:
     """One process of the fleet, as of its newest heartbeat (fleet.proto, Replica).
 
     replica_id: the same after a restart. incarnation: grows with every start. cost: (rows, microseconds) of a step, ascending; verifiers.
-    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, read_us: of a prompt's token that it has not read before; drafters, 0 =
-    unknown. queue_us: until a new session's first step.
+    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, read_us: of a prompt's token that it has not read before; drafters,
+    0 = unknown. queue_us: until a new session's first step.
     """
 
     replica_id: str
