@@ -21,8 +21,8 @@ from outrider.types.fleet import PairMeasurement, Replica, Role
 from outrider.v1 import fleet_pb2 as pb
 
 PAIRS = {"h:2": PairMeasurement(150, 0.75, True), "h:3": PairMeasurement(150, None, True), "h:4": PairMeasurement(90, 0.9, False)}
-LOADED = {"num_sessions": 3, "kv_blocks_used": 5, "kv_blocks_total": 20}
-VERIFIER = replace(fake_replica("v[0]", "h:1"), cost=((1, 850.0), (8, 900.0)), pairs=PAIRS, **LOADED)
+LOADED = replace(fake_replica("v[red]", "h:1"), num_sessions=3, kv_blocks_used=5, kv_blocks_total=20)
+VERIFIER = replace(LOADED, cost=((1, 850.0), (8, 900.0)), pairs=PAIRS)
 DRAFTER = replace(fake_replica("d0", "h:2", Role.DRAFTER), draft_us=120.0, draining=True)
 
 
@@ -42,7 +42,7 @@ def test_a_person_reads_who_is_there_and_how_loaded() -> None:
     told = shown(VERIFIER, DRAFTER)
     assert "verifiers: 1, drafters: 1; coordinator epoch 7" in told
     lines = {line.split("│")[1].strip(): line for line in told.splitlines() if line.startswith("│")}
-    verifier, drafter = lines["v[0]"], lines["d0 (drains)"]
+    verifier, drafter = lines["v[red]"], lines["d0 (drains)"]
     for part in ("verifier", "h:1", "3 of 8", "25%", "0.85 ms a step of 1", "h:2 75%"):
         assert part in verifier, part
     assert "h:3" in told, "connected, and not judged yet"
