@@ -24,7 +24,7 @@ from outrider_bench.grid.driver import PAIRS, Amount, Burst, Predicted, row_of
 from outrider_bench.grid.micro import GridSamples, Lengths, Rounds, costs_of, crowding, read_too, rounds_between, session_counts
 from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
-from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
+from outrider_bench.grid.simulated_grid import STREAM_INTERVAL_US, GridWorld, SimulatedGrid
 from outrider_bench.link import DrafterLine
 from outrider_bench.simulation.text import NEVER, traced_text
 
@@ -122,6 +122,19 @@ def test_gateway_and_client_take_their_share_of_the_cores() -> None:
     free, crowded = (speed(Pair(1, 1), "plain", ALL_RIGHT, num_cores=1, costs=costs) for costs in (COSTS, busy))
     assert crowded < 0.6 * free
     assert speed(Pair(1, 1), "plain", ALL_RIGHT, num_cores=2, costs=busy) > 0.9 * free
+
+
+def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_themselves() -> None:
+    """One core, and messages as dear as a quick step: of 60 tokens in some 35 ms a client gets the first, one message every 5 ms, and the
+    last, of four tokens the first and the last; steps that take longer than that have a message each."""
+    long = replace(ALL_RIGHT, prompt_len=1)
+    short = Trace(1, *(whole[:4] for whole in (long.right, long.unsure, long.stray_lens)))
+    for trace, step_us, num_messages in ((long, 500.0, 1 + 35_000 // STREAM_INTERVAL_US), (short, 500.0, 2), (long, STEP_US, LEN)):
+        free = replace(COSTS, verify=CostCurve(((1, step_us), (64, step_us))), step_overhead_us=0)
+        told = replace(free, delta_us=500.0)
+        num_tokens = len(trace.right)
+        alone_us, told_us = (1e6 * num_tokens / speed(Pair(1, 1), "plain", trace, num_cores=1, costs=costs) for costs in (free, told))
+        assert (told_us - alone_us) / 500.0 == pytest.approx(num_messages, rel=0.1), (num_tokens, step_us)
 
 
 def test_what_a_request_waits_for_keeps_no_core() -> None:
