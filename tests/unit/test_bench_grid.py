@@ -135,6 +135,9 @@ def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_the
         num_tokens = len(trace.right)
         alone_us, told_us = (1e6 * num_tokens / speed(Pair(1, 1), "plain", trace, num_cores=1, costs=costs) for costs in (free, told))
         assert (told_us - alone_us) / 500.0 == pytest.approx(num_messages, rel=0.1), (num_tokens, step_us)
+    quick = replace(COSTS, verify=CostCurve(((1, 500.0), (64, 500.0))), step_overhead_us=0)
+    alone_us, told_us = (4e6 / speed(Pair(1, 1), "plain", short, costs=costs) for costs in (quick, replace(quick, delta_us=400.0)))
+    assert told_us - alone_us == pytest.approx(400.0, rel=0.1), "with cores enough, the last message alone is waited for"
 
 
 def test_what_a_request_waits_for_keeps_no_core() -> None:
