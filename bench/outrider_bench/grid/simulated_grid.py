@@ -156,16 +156,16 @@ class SimulatedGrid:
         """The client's next request, if any is left."""
         if self._waiting:
             number = self._waiting.popleft()
-            self._write(self._world.costs.request_cpu_us, lambda: self._wait(lambda: self._open(client, number)))
+            costs = self._world.costs
+            self._write(costs.request_cpu_us, lambda: self._wait(round(costs.request_wait_us), lambda: self._open(client, number)))
 
     def _write(self, work_us: float, then: Callable[[], None]) -> None:
         """Something for gateway and client to do, one thing after another."""
         self._clerk.append((max(0.0, work_us), then))
 
-    def _wait(self, then: Callable[[], None]) -> None:
-        """What a request waits without a core."""
-        due_us = self._now_us + round(self._world.costs.request_wait_us)
-        heapq.heappush(self._timers, (due_us, next(self._numbers), then))
+    def _wait(self, wait_us: int, then: Callable[[], None]) -> None:
+        """Something that takes time and no core."""
+        heapq.heappush(self._timers, (self._now_us + wait_us, next(self._numbers), then))
 
     def _tell(self, handle: int, *, is_last: bool) -> None:
         """A delta; tokens that wait already for the same client go with these. Not before STREAM_INTERVAL_US after the one before it,
@@ -248,8 +248,9 @@ class SimulatedGrid:
     # --- messages ---------------------------------------------------------------------------------------------------------
 
     def _send(self, arrive: Callable[[], None]) -> None:
-        number = next(self._numbers)
-        self._messages[number] = arrive
+        """Its way through sockets takes a core; then it waits for whoever takes it."""
+        number, wait_us = next(self._numbers), round(self._world.costs.link_wait_us)
+        self._messages[number] = (lambda: self._wait(wait_us, arrive)) if wait_us else arrive
         self._cores.start(Piece(Kind.MESSAGE, number), self._world.costs.message_us, self._now_us)
 
     def _send_to_drafters(self, verifier: _Verifier) -> None:
