@@ -128,7 +128,7 @@ def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_the
     """One core, and messages as dear as a quick step: of 60 tokens in some 35 ms a client gets the first, one message every 5 ms, and the
     last, of four tokens the first and the last; steps that take longer than that have a message each."""
     long = replace(ALL_RIGHT, prompt_len=1)
-    short = Trace(1, *(whole[:4] for whole in (long.right, long.unsure, long.stray_lens)))
+    short = Trace(1, long.right[:4], long.unsure[:4], long.stray_lens[:4])
     for trace, step_us, num_messages in ((long, 500.0, 1 + 35_000 // STREAM_INTERVAL_US), (short, 500.0, 2), (long, STEP_US, LEN)):
         free = replace(COSTS, verify=CostCurve(((1, step_us), (64, step_us))), step_overhead_us=0)
         told = replace(free, delta_us=500.0)
