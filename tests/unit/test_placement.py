@@ -348,17 +348,6 @@ def test_a_saturated_verifier_decodes_plainly() -> None:
     assert place(table_of([replace(crowded, num_sessions=0), drafter("d0", draft_us=3_000.0)]), wish()).drafters
 
 
-def test_a_warm_prefix_draws_a_request_but_not_at_any_price() -> None:
-    fleet = [verifier("v0", num_sessions=2), verifier("v1")]
-    long = wish(prefix_len=4_000)
-    cold, warm_row = place(table_of(fleet), long), 0
-    assert cold.verifier == "v1:1"
-    warm = place(table_of(fleet), long, {warm_row: 0.9})
-    assert warm.verifier == "v0:1"
-    assert warm.token_us < cold.token_us
-    assert place(table_of([replace(fleet[0], queue_us=1e7), fleet[1]]), long, {warm_row: 0.9}).verifier == "v1:1"
-
-
 def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:
     placed = place(table_of([verifier("v0", cost=()), drafter("d0", draft_us=0.0)]), wish())
     assert placed.drafters == ("d0:1",)

@@ -1,6 +1,7 @@
-"""Drafters that have read a prefix before: when they are chosen, and when it does not matter. Properties are in test_placement.py.
+"""Verifiers and drafters that have read a prefix before: when they are chosen, and when it does not matter. Properties are in
+test_placement.py.
 
-pytest tests/unit/test_warm_drafters.py
+pytest tests/unit/test_placement_warmth.py
 """
 
 from __future__ import annotations
@@ -14,6 +15,19 @@ from outrider.coordinator.placement import place
 from outrider.types.fleet import PairMeasurement
 
 NEAR = PairMeasurement(200, 0.8, True)
+
+
+def test_a_warm_prefix_draws_a_request_but_not_at_any_price() -> None:
+    fleet = [verifier("v0", num_sessions=2), verifier("v1")]
+    long = wish(prefix_len=4_000)
+    cold, warm_row = place(table_of(fleet), long), 0
+    assert cold.verifier == "v1:1"
+    warm = place(table_of(fleet), long, {warm_row: 0.9})
+    assert warm.verifier == "v0:1"
+    assert warm.token_us < cold.token_us
+    assert place(table_of([replace(fleet[0], queue_us=1e7), fleet[1]]), long, {warm_row: 0.9}).verifier == "v1:1"
+
+
 LONG = 4_000  # tokens, which a drafter of these reads in 0.8 s: eighty steps of the target
 READER = {"read_us": 200.0}
 
