@@ -29,7 +29,7 @@ VERIFIER = Replica(
     pairs={"10.0.0.2:71": PairMeasurement(150, 0.75, True, 0.125), "10.0.0.3:71": PairMeasurement()},
 )
 DRAFTER = Replica("d1", 9, Role.DRAFTER, "unix:/d", table_identity(50), max_sessions=256, draft_us=66.0, read_us=7.5)
-WISH = PlacementWish("r", "t", 10, 64, 2, "f", frozenset({"a:1", "b:2"}), False, (b"x" * 16, b"y" * 16))
+WISH = PlacementWish("r", "t", 10, 64, 2, "f", frozenset({"a:1", "b:2"}), False, (b"x" * 16, b"y" * 16), (4, 8))
 
 
 @pytest.mark.parametrize("replica", [VERIFIER, DRAFTER], ids=lambda replica: replica.replica_id)
@@ -83,6 +83,10 @@ def test_what_no_replica_says_is_refused_by_its_field(field: str, change: Callab
         ("exclude", pb.PlaceRequest(prefix_len=1, max_tokens=1, exclude=["a"] * (MAX_EXCLUDED + 1))),
         ("prefix_digests", pb.PlaceRequest(prefix_len=1, max_tokens=1, prefix_digests=[b"a"] * (MAX_PREFIX_DIGESTS + 1))),
         ("prefix_digests", pb.PlaceRequest(prefix_len=1, max_tokens=1, prefix_digests=[b"a" * 65])),
+        *(
+            ("prefix_digest_lens", pb.PlaceRequest(prefix_len=9, max_tokens=1, prefix_digests=[b"a", b"b"], prefix_digest_lens=lens))
+            for lens in ([4], [0, 4], [4, 4], [4, 10])
+        ),
     ],
 )
 def test_what_no_request_wishes_is_refused_by_its_field(field: str, message: pb.PlaceRequest) -> None:

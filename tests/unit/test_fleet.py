@@ -193,6 +193,7 @@ def test_a_row_that_changed_hands_forgets() -> None:
 # --- warm prefixes --------------------------------------------------------------------------------------------------------
 
 TURNS = tuple(f"turn {at}".encode() for at in range(4))
+SHARES = wish(prefix_digests=TURNS).digest_shares
 
 
 def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
@@ -202,6 +203,20 @@ def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
     assert first not in others
     assert placed_at(fleet, wish(prefix_len=2_500, prefix_digests=TURNS[:3])) == first
     assert placed_at(fleet, wish(prefix_len=2_500, prefix_digests=(b"x", b"y"))) != first or len(others) < 7
+
+
+def test_a_short_beginning_that_many_share_is_worth_what_it_is() -> None:
+    """64 tokens of 2,048, of which a verifier reads 312 us each: 20 ms, and not two sevenths of the whole for two digests of seven."""
+    lens = tuple(32 << at for at in range(7))
+    asked = wish(prefix_len=2_048, prefix_digests=tuple(b"%d" % length for length in lens), prefix_digest_lens=lens)
+    other = replace(asked, prefix_digests=(*asked.prefix_digests[:2], *TURNS, b"last"))
+    for queue_us, expected in ((60_000.0, "v1:1"), (10_000.0, "v0:1")):
+        fleet = fleet_of(verifier("v0"))
+        assert placed_at(fleet, asked) == "v0:1"
+        for now_s in (0.5, 1.0):
+            fleet.announce(verifier("v0", queue_us=queue_us), now_s)
+            fleet.announce(verifier("v1"), now_s)
+        assert placed_at(fleet, other, 1.0) == expected
 
 
 def test_a_further_turn_has_the_drafter_that_read_it_and_others_have_others() -> None:
@@ -225,8 +240,8 @@ def test_a_further_turn_has_the_drafter_that_read_it_and_others_have_others() ->
 def test_a_prefix_is_cold_after_a_while_and_after_a_restart() -> None:
     affinity = PrefixAffinity(8, 10.0)
     affinity.remember(TURNS[:2], 1, 0.0)
-    assert affinity.warm(TURNS, 5.0) == {1: 0.5}
-    assert affinity.warm(TURNS, 11.0) == {}
+    assert affinity.warm(TURNS, SHARES, 5.0) == {1: 0.5}
+    assert affinity.warm(TURNS, SHARES, 11.0) == {}
     fleet = fleet_of(verifier("v0"), verifier("v1", num_sessions=1))
     assert placed_at(fleet, wish(prefix_len=5_000, prefix_digests=TURNS)) == "v0:1"
     for now_s in (0.5, 1.0):  # it has read the prefix
@@ -242,8 +257,8 @@ def test_the_map_of_prefixes_is_bounded() -> None:
         affinity.remember([b"%d" % at], at, 0.0)
         affinity.remember([b"shared"], at, 0.0)
     assert len(affinity) == 3
-    assert set(affinity.warm([b"shared"], 0.0)) == set(range(10 - MAX_HOLDERS, 10))
-    assert affinity.warm([b"0"], 0.0) == {}
+    assert set(affinity.warm([b"shared"], [1.0], 0.0)) == set(range(10 - MAX_HOLDERS, 10))
+    assert affinity.warm([b"0"], [1.0], 0.0) == {}
 
 
 # --- tenants --------------------------------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ def test_equal_beginnings_have_equal_digests_within_one_salt() -> None:
     assert [one == two for one, two in zip(digests, prefix_digests(other, "a"), strict=True)] == [True, True, False, False]
     assert not set(digests) & set(prefix_digests(long, "b"))
     assert prefix_digests(long[: FIRST_DIGEST_TOKENS - 1], "a") == ()
+    assert prefix_digests(long[:64], "a") == digests[:2], "the first of 32 tokens, each of twice as many as the one before it"
     assert len(prefix_digests([1] * (FIRST_DIGEST_TOKENS << MAX_PREFIX_DIGESTS), "a")) == MAX_PREFIX_DIGESTS
 
 

@@ -186,7 +186,7 @@ class Fleet:
             self._release(placement)
 
     def _warm_rows(self, affinity: PrefixAffinity, wish: PlacementWish, now_s: float) -> dict[int, float]:
-        warm = affinity.warm(wish.prefix_digests, now_s)
+        warm = affinity.warm(wish.prefix_digests, wish.digest_shares, now_s)
         return {self._by_number[number].seat.row: share for number, share in warm.items() if number in self._by_number}
 
     def _count(self, wish: PlacementWish, placement: Placement, warm: dict[int, float], now_s: float) -> int:

@@ -34,11 +34,11 @@ class PrefixAffinity:
         while len(self._holders) > self._max_entries:
             self._holders.popitem(last=False)
 
-    def warm(self, digests: Sequence[bytes], now_s: float) -> dict[int, float]:
-        """Share of the prefix that is warm, by replica. Digests are of beginnings, shortest first, and taken to be evenly apart."""
+    def warm(self, digests: Sequence[bytes], shares_of: Sequence[float], now_s: float) -> dict[int, float]:
+        """Share of the prefix that is warm, by replica. Digests are of beginnings, shortest first; shares_of: what each stands for."""
         shares: dict[int, float] = {}
-        for num_known, digest in enumerate(digests, start=1):
+        for digest, share in zip(digests, shares_of, strict=True):
             for replica, used_s in self._holders.get(digest, {}).items():
                 if now_s - used_s <= self._warm_s:
-                    shares[replica] = num_known / len(digests)
+                    shares[replica] = share
         return shares

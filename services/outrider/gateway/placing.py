@@ -184,6 +184,7 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
     """What a placement may look at."""
     checked = request.checked
     prefix = request.prompt_ids + checked.resume_ids
+    digests = prefix_digests(prefix, checked.cache_salt)
     return PlacementWish(
         request_id=request.request_id,
         tenant=checked.cache_salt,
@@ -192,7 +193,8 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
         num_samples=checked.num_samples,
         fingerprint=fingerprint,
         wants_drafts=wants_drafts(request),
-        prefix_digests=prefix_digests(prefix, checked.cache_salt),
+        prefix_digests=digests,
+        prefix_digest_lens=tuple(FIRST_DIGEST_TOKENS << at for at in range(len(digests))),
     )
 
 

@@ -61,7 +61,8 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class PlacementWish:
-    """A request that needs a verifier (fleet.proto, PlaceRequest). fingerprint: empty = any. prefix_digests: shortest beginning first."""
+    """A request that needs a verifier (fleet.proto, PlaceRequest). fingerprint: empty = any. prefix_digests: shortest beginning first;
+    prefix_digest_lens: tokens of each, empty = evenly apart."""
 
     request_id: str
     tenant: str = ""
@@ -72,6 +73,14 @@ class PlacementWish:
     exclude: frozenset[str] = frozenset()
     wants_drafts: bool = True
     prefix_digests: tuple[bytes, ...] = ()
+    prefix_digest_lens: tuple[int, ...] = ()
+
+    @property
+    def digest_shares(self) -> tuple[float, ...]:
+        """Of the prefix, what each digest stands for, in (0, 1]."""
+        if self.prefix_digest_lens:
+            return tuple(length / self.prefix_len for length in self.prefix_digest_lens)
+        return tuple(at / len(self.prefix_digests) for at in range(1, len(self.prefix_digests) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class AnnounceResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., announce_every_ms: _Optional[int] = ..., drain: _Optional[bool] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "prefix_len", "max_tokens", "num_samples", "fingerprint", "exclude", "wants_drafts", "prefix_digests")
+    __slots__ = ("request_id", "tenant", "prefix_len", "max_tokens", "num_samples", "fingerprint", "exclude", "wants_drafts", "prefix_digests", "prefix_digest_lens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PREFIX_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class PlaceRequest(_message.Message):
     EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     WANTS_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_DIGEST_LENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     prefix_len: int
@@ -101,7 +102,8 @@ class PlaceRequest(_message.Message):
     exclude: _containers.RepeatedScalarFieldContainer[str]
     wants_drafts: bool
     prefix_digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prefix_len: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., exclude: _Optional[_Iterable[str]] = ..., wants_drafts: _Optional[bool] = ..., prefix_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    prefix_digest_lens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prefix_len: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., exclude: _Optional[_Iterable[str]] = ..., wants_drafts: _Optional[bool] = ..., prefix_digests: _Optional[_Iterable[bytes]] = ..., prefix_digest_lens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlaceResponse(_message.Message):
     __slots__ = ("placement_id", "verifier", "drafters", "drafts_off", "token_us", "alternatives", "epoch")
