@@ -15,7 +15,7 @@ from drafter_service.settings import parse_settings
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
-from outrider.gateway.placing import FIRST_DIGEST_TOKENS, prefix_digests
+from outrider.gateway.placing import FIRST_DIGEST_TOKENS, digest_lens, prefix_digests
 from outrider.gateway.topology import Topology, merged
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, Placement, PlacementWish
 
@@ -126,7 +126,8 @@ def test_equal_beginnings_have_equal_digests_within_one_salt() -> None:
     assert [one == two for one, two in zip(digests, prefix_digests(other, "a"), strict=True)] == [True, True, False, False]
     assert not set(digests) & set(prefix_digests(long, "b"))
     assert prefix_digests(long[: FIRST_DIGEST_TOKENS - 1], "a") == ()
-    assert prefix_digests(long[:64], "a") == digests[:2], "the first of 32 tokens, each of twice as many as the one before it"
+    for num, length in enumerate(digest_lens(len(digests)), start=1):
+        assert prefix_digests(long[:length], "a") == digests[:num] != prefix_digests(long[: length - 1], "a")
     assert len(prefix_digests([1] * (FIRST_DIGEST_TOKENS << MAX_PREFIX_DIGESTS), "a")) == MAX_PREFIX_DIGESTS
 
 
