@@ -206,7 +206,7 @@ def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
 
 
 def test_a_short_beginning_that_many_share_is_worth_what_it_is() -> None:
-    """64 tokens of 2,048, of which a verifier reads 312 us each: 20 ms, and not two sevenths of the whole for two digests of seven."""
+    """64 to 128 tokens of 2,048, of which a verifier reads 312 us each: 30 ms, and not two sevenths of the whole for two digests of seven."""
     lens = tuple(32 << at for at in range(7))
     asked = wish(prefix_len=2_048, prefix_digests=tuple(b"%d" % length for length in lens), prefix_digest_lens=lens)
     other = replace(asked, prefix_digests=(*asked.prefix_digests[:2], *TURNS, b"last"))
@@ -217,6 +217,12 @@ def test_a_short_beginning_that_many_share_is_worth_what_it_is() -> None:
             fleet.announce(verifier("v0", queue_us=queue_us), now_s)
             fleet.announce(verifier("v1"), now_s)
         assert placed_at(fleet, other, 1.0) == expected
+
+
+def test_what_is_warm_is_taken_to_end_half_way_to_the_first_beginning_that_is_not() -> None:
+    assert wish(prefix_len=200, prefix_digests=TURNS[:3], prefix_digest_lens=(32, 64, 128)).digest_shares == (0.24, 0.48, 0.82)
+    assert wish(prefix_len=128, prefix_digests=TURNS[:1], prefix_digest_lens=(128,)).digest_shares == (1.0,)
+    assert (SHARES, wish().digest_shares) == ((0.25, 0.5, 0.75, 1.0), ())
 
 
 def test_a_further_turn_has_the_drafter_that_read_it_and_others_have_others() -> None:

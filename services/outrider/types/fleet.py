@@ -77,9 +77,12 @@ class PlacementWish:
 
     @property
     def digest_shares(self) -> tuple[float, ...]:
-        """Of the prefix, what each digest stands for, in (0, 1]."""
-        if self.prefix_digest_lens:
-            return tuple(length / self.prefix_len for length in self.prefix_digest_lens)
+        """Of the prefix, what a replica need not read that has read this beginning and not the next one: half way between the two, in
+        (0, 1]. Nobody knows where a text that it has read went on otherwise, and a next turn's goes on with the last one's answer."""
+        lens = self.prefix_digest_lens
+        if lens:
+            between = zip(lens, (*lens[1:], self.prefix_len), strict=True)
+            return tuple((length + following) / (2 * self.prefix_len) for length, following in between)
         return tuple(at / len(self.prefix_digests) for at in range(1, len(self.prefix_digests) + 1))
 
 
