@@ -206,7 +206,7 @@ def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
 
 
 def test_a_short_beginning_that_many_share_is_worth_what_it_is() -> None:
-    """64 to 128 tokens of 2,048, of which a verifier reads 312 us each: 30 ms, and not two sevenths of the whole for two digests of seven."""
+    """64 to 128 tokens of 2,048, at 312 us each: 30 ms, and not two sevenths of the whole for two digests of seven."""
     lens = tuple(32 << at for at in range(7))
     asked = wish(prefix_len=2_048, prefix_digests=tuple(b"%d" % length for length in lens), prefix_digest_lens=lens)
     other = replace(asked, prefix_digests=(*asked.prefix_digests[:2], *TURNS, b"last"))
