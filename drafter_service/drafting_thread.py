@@ -24,12 +24,14 @@ INBOX_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True)
 class LoadedDrafter:
-    """What a loader makes, in the thread that will use it. token_us: microseconds of a drafted token, 0 = not measured."""
+    """What a loader makes, in the thread that will use it. token_us: microseconds of a drafted token, read_us: of a token
+    of a prompt that is read; 0 = not measured."""
 
     engine: Engine
     source: DraftSource
     bounds: DrafterBounds
     token_us: float = 0.0
+    read_us: float = 0.0
 
 
 class DraftingThread:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from drafter_service.draft_time import measure_token_us
+from drafter_service.draft_time import measure_read_us, measure_token_us
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.settings import DrafterSettings, ReplaySettings
 from outrider.drafting.registry import SourceOptions, source_factory
@@ -39,8 +39,9 @@ def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
         max_len=max_len,
         max_prefix_len=min(settings.max_prefix_len or max_len, max_len),
     )
-    token_us = measure_token_us(engine) if settings.membership.coordinators else 0.0
-    return LoadedDrafter(engine, source, bounds, token_us)
+    if not settings.membership.coordinators:
+        return LoadedDrafter(engine, source, bounds)
+    return LoadedDrafter(engine, source, bounds, measure_token_us(engine), measure_read_us(engine))
 
 
 def _replay_options(settings: ReplaySettings, vocab_size: int) -> ReplayOptions | None:

@@ -142,6 +142,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
             kv_blocks_total=limits.num_blocks,
             block_len=limits.block_len,
             draft_us=self._scheduler.token_us,
+            read_us=self._loaded.read_us,
         )
 
     def refresh_metrics(self) -> None:

@@ -65,6 +65,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     membership = membership_from(given)
     if membership.coordinators and not serves:
         raise InvalidRequest("--coordinator", "a drafter in the verifier's process is announced by the verifier; leave it out")
+    membership.check_listening(given.listen)
     metrics = metrics_address_from(given)
     if metrics.port is not None and not serves:
         raise InvalidRequest("--metrics-port", "a drafter in the verifier's process has the verifier's metrics; leave it out")

@@ -93,6 +93,7 @@ class VerifierSettings:
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
         self.engine.check()
+        self.membership.check_listening((self.listen,))
         self.draft.check()
         self.sharing.check(lookup=self.draft.lookup)
         if self.max_sessions < 1:

@@ -153,7 +153,6 @@ def result(found: TwoMachines, facts: Mapping[str, str]) -> dict[str, object]:
         **found.goal_result(),
         "two_machine_min_vs_best_fixed": round(min(each.vs_best_fixed for each in judged), 3),
         "two_machine_min_vs_plain": round(min(each.vs_plain for each in judged), 3),
-        "two_machine_min_bound_fraction": round(min(each.bound_share for each in judged), 3),
         **reconcile_share(found.rows),
         **predictions.as_result(found.predictions),
         "identical": found.num_flips == 0,

@@ -112,6 +112,14 @@ async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_dra
         assert not one.first.starts[0].draft.off
 
 
+async def test_a_wish_names_beginnings_of_the_prefix_and_how_long_they_are() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0)
+        await fleet.answer(replace(REQUEST, token_ids=(5,) * 70))
+        (wish,) = fleet.fleet.wishes
+        assert (wish.prefix_len, len(wish.prefix_digests), wish.prefix_digest_lens) == (70, 2, (32, 64))
+
+
 async def test_an_alternative_takes_what_the_placed_verifier_refuses() -> None:
     async with coordinated(FakeFleet()) as fleet:
         placed_at(fleet, 0)

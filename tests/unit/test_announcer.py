@@ -9,17 +9,20 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from drafter_service.settings import parse_settings as drafter_settings
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest
 from outrider.rpc.announcer import Announcer, AnnouncerLimits
 from outrider.rpc.membership import Membership, add_membership_options, membership_from
 from outrider.types.fleet import Replica
+from verifier_service.settings import parse_settings as verifier_settings
 
 QUICK = AnnouncerLimits(timeout_s=1.0, min_pause_s=0.01, min_backoff_s=0.01, max_backoff_s=0.04)
 
@@ -69,14 +72,25 @@ async def test_heartbeats_go_to_every_coordinator_with_a_fresh_snapshot_each() -
     assert process.num_snapshots >= 6
 
 
-async def test_a_coordinator_that_comes_late_is_found_and_one_that_comes_back_too(socket: str) -> None:
+async def test_a_coordinator_that_comes_late_is_found_and_one_that_comes_back_too(socket: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     process, fleet = Process(), FakeFleet()
     async with process.announced(socket):
         for _ in range(2):
             num_before = len(fleet.announced)
             async with coordinator_over(fleet, socket):
                 await fleet.until(lambda: len(fleet.announced) >= num_before + 2)  # noqa: B023
+            async with asyncio.timeout(WAIT_S):
+                while not (told := lines_of(caplog)) or "does not take" not in told[-1]:
+                    await asyncio.sleep(0.01)
     assert not process.ended.is_set()
+    assert [line for line in lines_of(caplog) if "does not take" not in line] == [f"coordinator {socket} knows this replica"] * 2, (
+        "each time once, not each beat"
+    )
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "outrider.rpc.announcer"]
 
 
 async def test_pauses_after_failures_double_up_to_the_bound(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,3 +218,14 @@ def test_the_command_line_of_a_member() -> None:
         assert caught.value.field == field
     with pytest.raises(InvalidRequest, match="every host"):
         Membership(("a:1",), "v").endpoint("0.0.0.0:7071")
+
+
+@pytest.mark.parametrize("parse", [drafter_settings, verifier_settings])
+def test_an_address_that_means_every_host_is_refused_before_a_model_is_loaded(parse: Callable[[list[str]], object]) -> None:
+    line = ["--model", "nowhere", "--listen", "0.0.0.0:7072"]
+    fleet = ["--coordinator", "h:1", "--replica-id", "r"]
+    parse(line)
+    parse([*line, *fleet, "--advertise", "10.0.0.2:0"])
+    with pytest.raises(InvalidRequest, match="every host") as caught:
+        parse([*line, *fleet])
+    assert caught.value.field == "--advertise"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from outrider_bench.fleet.real_places import LIVE
 from outrider_bench.fleet.simulated_drafter import SimulatedDrafter
 from outrider_bench.fleet.simulated_verifier import Session, SimulatedVerifier
 from outrider_bench.fleet.strategies import STRATEGIES, Coordinator, LeastLoaded, Replicas, RoundRobin
-from outrider_bench.fleet.workload import Users
+from outrider_bench.fleet.workload import Turn, Users
 from outrider_bench.fleet.world import MAX_SESSIONS, NUM_BLOCKS, make_world
 from outrider_bench.simulation.curves import CURVE_SHAPES
 from outrider_bench.simulation.event_loop import simulate
@@ -154,6 +155,43 @@ def test_a_prefix_that_was_read_is_warm() -> None:
     warm_s = verifier.admit(asked, cold_s) - cold_s
     assert asked.was_warm
     assert warm_s / further.prefix_len < 0.7 * cold_s / before.prefix_len
+
+
+def conversation(at_least: int) -> tuple[Turn, Turn]:
+    """A turn, and one after it whose prefix has so many tokens."""
+    users = Users(1, 4)
+    turns = [users.next_turn(0) for _ in range(12)]
+    at = next(at for at, turn in enumerate(turns) if turn.is_further and turn.prefix_len > at_least)
+    return turns[at - 1], turns[at]
+
+
+def test_a_drafter_reads_what_it_has_not_read_before_and_guesses_only_then() -> None:
+    world = make_world(1, 2, 1)
+    warm, cold = (SimulatedDrafter(spec) for spec in world.drafters)
+    first, further = conversation(1_200)
+    warm.num_sessions = 1
+    warm.finish(first)
+    assert warm.num_sessions == 0
+    assert cold.reading_s(further) == pytest.approx(further.prefix_len * cold.spec.read_us / 1e6)
+    assert warm.reading_s(further) / warm.spec.read_us < 0.6 * cold.reading_s(further) / cold.spec.read_us
+    verifier = SimulatedVerifier(world.verifiers[0])
+    waiting = replace(session(cold), drafts_from_s=3.0)
+    verifier.begin(waiting, 2.0)
+    plain_us = waiting.token_us
+    verifier.advance(3.0)
+    verifier.reprice()
+    assert waiting.token_us < 0.9 * plain_us
+
+
+def test_a_drafter_that_reads_for_long_is_heard_in_the_midst_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended_s() -> float:
+        return EventLoop(Run(make_world(1, 1, 1), 1, 1), RoundRobin).outcome().answers[0].ended_s
+
+    at_once_s = ended_s()
+    monkeypatch.setattr("outrider_bench.fleet.world.DRAFT_READ_SHARE", 1e9)
+    never_s = ended_s()
+    monkeypatch.setattr("outrider_bench.fleet.world.DRAFT_READ_SHARE", 0.3)
+    assert at_once_s < ended_s() < 0.98 * never_s
 
 
 def test_what_a_user_asks_does_not_depend_on_the_others() -> None:

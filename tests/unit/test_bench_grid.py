@@ -24,15 +24,15 @@ from outrider_bench.grid.driver import PAIRS, Amount, Burst, Predicted, row_of
 from outrider_bench.grid.micro import GridSamples, Lengths, Rounds, costs_of, crowding, read_too, rounds_between, session_counts
 from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
-from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
+from outrider_bench.grid.simulated_grid import STREAM_INTERVAL_US, GridWorld, SimulatedGrid
 from outrider_bench.link import DrafterLine
 from outrider_bench.simulation.text import NEVER, traced_text
 
 STEP_US, OVERHEAD_US = 10_000.0, 500
 COSTS = Costs(
     verify=CostCurve(((1, STEP_US), (64, STEP_US))), draft=CostCurve(((1, 400.0), (4, 500.0))), draft_start_us=300.0, read_us=5.0,
-    step_overhead_us=OVERHEAD_US, session_us=0, guess_us=100, message_us=150.0, request_cpu_us=0.0, request_wait_us=0.0, delta_us=0.0,
-    verify_slowdown=1.0, draft_slowdown=1.0, max_rows=512,
+    step_overhead_us=OVERHEAD_US, session_us=0, guess_us=100, message_us=150.0, link_wait_us=0.0,
+    request_cpu_us=0.0, request_wait_us=0.0, delta_us=0.0, verify_slowdown=1.0, draft_slowdown=1.0, max_rows=512,
 )  # fmt: skip
 LEN = 60
 ALL_RIGHT = Trace(20, (True,) * LEN, (False,) * LEN, (NEVER,) * LEN)
@@ -124,6 +124,36 @@ def test_gateway_and_client_take_their_share_of_the_cores() -> None:
     assert speed(Pair(1, 1), "plain", ALL_RIGHT, num_cores=2, costs=busy) > 0.9 * free
 
 
+def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_themselves() -> None:
+    """One core, and messages as dear as a quick step: of 60 tokens in some 35 ms a client gets the first, one message every 5 ms, and the
+    last, of four tokens the first and the last; steps that take longer than that have a message each."""
+    long = replace(ALL_RIGHT, prompt_len=1)
+    short = Trace(1, long.right[:4], long.unsure[:4], long.stray_lens[:4])
+    for trace, step_us, num_messages in ((long, 500.0, 1 + 35_000 // STREAM_INTERVAL_US), (short, 500.0, 2), (long, STEP_US, LEN)):
+        free = replace(COSTS, verify=CostCurve(((1, step_us), (64, step_us))), step_overhead_us=0)
+        told = replace(free, delta_us=500.0)
+        num_tokens = len(trace.right)
+        alone_us, told_us = (1e6 * num_tokens / speed(Pair(1, 1), "plain", trace, num_cores=1, costs=costs) for costs in (free, told))
+        assert (told_us - alone_us) / 500.0 == pytest.approx(num_messages, rel=0.1), (num_tokens, step_us)
+    quick = replace(COSTS, verify=CostCurve(((1, 500.0), (64, 500.0))), step_overhead_us=0)
+    alone_us, told_us = (4e6 / speed(Pair(1, 1), "plain", short, costs=costs) for costs in (quick, replace(quick, delta_us=400.0)))
+    assert told_us - alone_us == pytest.approx(400.0, rel=0.1), "with cores enough, the last message alone is waited for"
+
+
+def test_what_a_message_waits_for_delays_guesses_once_for_all_sessions_and_keeps_no_core() -> None:
+    """In turns: four sessions of a step wait for their guesses together; as work of the verifier it was four times as much."""
+    unread = replace(ALL_RIGHT, prompt_len=1)
+    near = {number: speed(Pair(1, 1), "serial", unread, number, num_cores=1) for number in (1, 4)}
+    waits, works = replace(COSTS, link_wait_us=1_000.0), replace(COSTS, guess_us=COSTS.guess_us + 2_000)
+    for num_clients, is_shared in ((1, False), (4, True)):
+        slower = {
+            name: near[num_clients] / speed(Pair(1, 1), "serial", unread, num_clients, num_cores=1, costs=costs)
+            for name, costs in (("waits", waits), ("works", works))
+        }
+        assert slower["works"] > 1.05
+        assert (slower["waits"] - 1.0 < 0.5 * (slower["works"] - 1.0)) == is_shared, slower
+
+
 def test_what_a_request_waits_for_keeps_no_core() -> None:
     """Two clients wait at the same time, but the gateway serves one after the other."""
     waiting, serving = replace(COSTS, request_wait_us=1e6), replace(COSTS, request_cpu_us=1e6)
@@ -153,23 +183,26 @@ def test_a_chain_that_went_wrong_ends_where_its_trace_says() -> None:
 
 
 def answer(
-    total_s: float, num_rounds: int, verify_us: int, num_drafted: int = 0, draft_us: int = 0, num_deltas: int = 1
+    total_s: float, num_rounds: int, verify_us: int, num_drafted: int = 0, draft_us: int = 0, num_deltas: int = 1, wait_us: int = 0
 ) -> CollectedAnswer:
-    statistics = generation_pb2.DraftStatistics(num_rounds=num_rounds, verify_us=verify_us, num_drafted=num_drafted, draft_us=draft_us)
+    statistics = generation_pb2.DraftStatistics(
+        num_rounds=num_rounds, verify_us=verify_us, num_drafted=num_drafted, draft_us=draft_us, draft_wait_us=wait_us
+    )
     sample = CollectedSample(arrivals=[(0.0, 1)] * num_deltas, finished=generation_pb2.Finished(statistics=statistics))
     return CollectedAnswer(samples={0: sample}, total_s=total_s)
 
 
 def test_rounds_are_what_a_long_answer_has_more_than_a_short_one() -> None:
-    found = rounds_between(answer(0.1, 8, 47_000, 14, 5_000, 4), answer(0.6, 58, 297_000, 114, 57_000, 29), 6_000.0, 16_000.0)
+    found = rounds_between(answer(0.1, 8, 47_000, 14, 5_000, 4, 9_000), answer(0.6, 58, 297_000, 114, 57_000, 29, 59_000), 6e3, 16e3)
     assert (found.round_us, found.step_us, found.num_guesses, found.draft_us) == pytest.approx((10_000.0, 5_000.0, 2.0, 500.0))
+    assert found.wait_us == 1_000.0
     assert (found.delta_us, found.reading_us, found.short_us) == pytest.approx((400.0, 12_000.0, 100_000.0))
 
 
 def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     curve = CostCurve(((1, 5_000.0), (4, 6_000.0)))
-    plain = Rounds(6_000.0, 0.0, 5_000.0, 0.0, 600.0, 8_000.0, 60_000.0, 8, 5_000.0, 5)
-    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=500.0)
+    plain = Rounds(6_000.0, 0.0, 0.0, 5_000.0, 0.0, 600.0, 8_000.0, 60_000.0, 8, 5_000.0, 5)
+    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=500.0, wait_us=2_900.0)
     samples = GridSamples(
         plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
         drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
@@ -180,7 +213,11 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     assert costs.verify.points == ((1, 5_000.0), (4, 6_000.0), (40, 8_000.0))
     assert costs.draft.points == ((1, 200.0), (4, 260.0))
     assert (costs.draft_start_us, costs.read_us, costs.message_us) == (800.0, 40.0, 400.0)
-    assert (costs.step_overhead_us, costs.session_us, costs.guess_us) == (1_000, 500, 700)  # 10,000 - 6,000 - 3 * 500 - 1,000 - 800
+    assert (costs.step_overhead_us, costs.session_us) == (1_000, 500)
+    assert costs.guess_us + 2 * costs.link_wait_us == 700  # 10,000 - 6,000 - 3 * 500 - 1,000 - 800
+    assert costs.link_wait_us == 300, "2,900 - 3 * 500 - 800 is waited there and back, while others may have the core"
+    unheard = costs_of(replace(samples, drafted=[replace(drafted, wait_us=9_000.0)]), curve, Lengths(40, 50, 256, 4), num_cores=2)
+    assert (unheard.guess_us, unheard.link_wait_us) == (0, 350.0), "no more than there is"
     assert (costs.request_cpu_us, costs.request_wait_us) == (2_000.0, 7_000.0)  # 60,000 - 8,000 - 1,000 - 7 * 6,000 = 9,000 in all
     shared = crowding(0.1, 2)
     assert (costs.verify_slowdown, costs.draft_slowdown) == pytest.approx((1.2 / shared, 1.5 / shared))
@@ -189,7 +226,7 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
 
 @pytest.mark.parametrize("pace", [0.8, 1.2])
 def test_a_machine_that_became_faster_or_slower_did_so_for_every_step(pace: float) -> None:
-    plain = Rounds(5_500.0 * pace, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
+    plain = Rounds(5_500.0 * pace, 0.0, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
     samples = GridSamples([plain], [], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0])
     costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8, 1), 2)
     assert [us for _, us in costs.verify.points] == pytest.approx([5_000.0 * pace, 10_000.0 * pace])

@@ -22,6 +22,7 @@ from outrider_bench.measurement import Summary
 from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.network_report import TwoMachines, judge, markdown, result
 from outrider_bench.predictions import Circumstances, Prediction
+from outrider_bench.report import as_json
 from outrider_bench.results import ADAPTIVE, PLAIN, Row
 
 MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 4000.0))), 150, 900.0, 520.0, 10_160.0, 512)
@@ -49,7 +50,10 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     found = TwoMachines(rows, [judged], 0, [Prediction(rows[0], AT, 80.0), Prediction(rows[2], AT, 137.5)], {})
     told = result(found, {})
     assert told["two_machine_5ms_a07_vs_best_fixed"] == pytest.approx(1.2)
-    assert told["two_machine_min_bound_fraction"] == told["two_machine_bound_fraction"] == 0.8
+    assert told["two_machine_bound_fraction"] == 0.8
+    cells = [as_json(each) for each in rows]
+    assert told["cells"] == cells
+    assert cells[-1]["bound_share"] == 0.8, "and so of every world"
     assert told["two_machine_bound_fraction_at"] == "outrider adaptive, 5 ms, acceptance 0.7"
     assert (told["reconcile_share"], told["reconcile_share_at"]) == (0.012, "outrider plain, 5 ms, acceptance 0.7, T = 0")
     assert described_keys("outrider bench network") == told.keys() | {"pair"}

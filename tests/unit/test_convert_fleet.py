@@ -28,8 +28,8 @@ VERIFIER = Replica(
     queue_us=12.5,
     pairs={"10.0.0.2:71": PairMeasurement(150, 0.75, True, 0.125), "10.0.0.3:71": PairMeasurement()},
 )
-DRAFTER = Replica("d1", 9, Role.DRAFTER, "unix:/d", table_identity(50), max_sessions=256, draft_us=66.0)
-WISH = PlacementWish("r", "t", 10, 64, 2, "f", frozenset({"a:1", "b:2"}), False, (b"x" * 16, b"y" * 16))
+DRAFTER = Replica("d1", 9, Role.DRAFTER, "unix:/d", table_identity(50), max_sessions=256, draft_us=66.0, read_us=7.5)
+WISH = PlacementWish("r", "t", 10, 64, 2, "f", frozenset({"a:1", "b:2"}), False, (b"x" * 16, b"y" * 16), (4, 8))
 
 
 @pytest.mark.parametrize("replica", [VERIFIER, DRAFTER], ids=lambda replica: replica.replica_id)
@@ -63,6 +63,8 @@ def _changed(change: Callable[[pb.Replica], object]) -> pb.Replica:
             lambda message: (message.cost_us.extend([1.0] * MAX_COST_POINTS), message.cost_rows.extend([9] * MAX_COST_POINTS)),
         ),
         ("replica.queue_us", lambda message: setattr(message, "queue_us", -1.0)),
+        ("replica.draft_us", lambda message: setattr(message, "draft_us", float("inf"))),
+        ("replica.read_us", lambda message: setattr(message, "read_us", -1.0)),
         ("replica.pairs.late_share", lambda message: setattr(message.pairs[0], "late_share", 1.5)),
         ("replica.pairs.acceptance_rate", lambda message: setattr(message.pairs[0], "acceptance_rate", 2.0)),
     ],
@@ -81,6 +83,10 @@ def test_what_no_replica_says_is_refused_by_its_field(field: str, change: Callab
         ("exclude", pb.PlaceRequest(prefix_len=1, max_tokens=1, exclude=["a"] * (MAX_EXCLUDED + 1))),
         ("prefix_digests", pb.PlaceRequest(prefix_len=1, max_tokens=1, prefix_digests=[b"a"] * (MAX_PREFIX_DIGESTS + 1))),
         ("prefix_digests", pb.PlaceRequest(prefix_len=1, max_tokens=1, prefix_digests=[b"a" * 65])),
+        *(
+            ("prefix_digest_lens", pb.PlaceRequest(prefix_len=9, max_tokens=1, prefix_digests=[b"a", b"b"], prefix_digest_lens=lens))
+            for lens in ([4], [0, 4], [4, 4], [4, 10])
+        ),
     ],
 )
 def test_what_no_request_wishes_is_refused_by_its_field(field: str, message: pb.PlaceRequest) -> None:

@@ -1,4 +1,5 @@
-"""The samples in deploy/: command lines that the services take, and what their supervisors make of exit codes and a drain.
+"""The samples in deploy/ and the fleet started by hand in README.md: command lines that the services take, and what their supervisors make
+of exit codes and a drain.
 
 pytest tests/unit/test_deploy_samples.py
 """
@@ -10,11 +11,14 @@ import shlex
 from pathlib import Path
 
 from drafter_service.settings import parse_settings as drafter_settings
+from outrider.cli.__main__ import build_parser
+from outrider.gateway.__main__ import parse_config as gateway_config
 from outrider.launch.deployment import DRAIN_DEADLINE_S
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 from verifier_service.settings import parse_settings as verifier_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+README = (DEPLOY.parent / "README.md").read_text(encoding="utf-8")
 UNIT = (DEPLOY / "systemd/outrider-verifier@.service").read_text(encoding="utf-8")
 MANIFEST = (DEPLOY / "kubernetes/drafter.yaml").read_text(encoding="utf-8")
 
@@ -39,6 +43,22 @@ def test_the_units_command_is_one_that_a_verifier_takes() -> None:
     settings = verifier_settings(arguments)
     assert (module, settings.listen, settings.membership.replica_id) == ("verifier_service", "10.0.0.3:7071", "host-verifier-0")
     assert settings.membership.coordinators == ("10.0.0.1:7069",)
+
+
+def test_the_fleet_that_is_started_by_hand_is_one_that_its_services_take() -> None:
+    (block,) = re.findall(r"^```\n(python -m outrider\.coordinator .+?)^```", README, re.MULTILINE | re.DOTALL)
+    lines = {words[2]: words[3:] for words in map(shlex.split, block.splitlines())}
+    parse = {"drafter_service": drafter_settings, "verifier_service": verifier_settings}
+    assert list(lines) == ["outrider.coordinator", "drafter_service", "verifier_service", "outrider.gateway"]
+    (coordinator,) = lines["outrider.coordinator"][1:]
+    for service, parse_settings in parse.items():
+        membership = parse_settings(lines[service]).membership  # type: ignore[operator]
+        assert (membership.coordinators, membership.replica_id) == ((coordinator,), f"{service.removesuffix('_service')}-0")
+    config, _ = gateway_config(lines["outrider.gateway"])
+    assert (config.coordinators, config.verifiers) == ((coordinator,), ())
+    command = told(README, r"`outrider (fleet --coordinator \S+ )\[--drain verifier-0\]`")
+    asked = build_parser().parse_args([*command.split(), "--drain", "verifier-0"])
+    assert (asked.coordinator, asked.drain) == (coordinator, "verifier-0")
 
 
 def test_the_unit_lets_a_drain_end_and_starts_again_only_what_crashed() -> None:

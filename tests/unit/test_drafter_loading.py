@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drafter_service.draft_time import READ_ROWS, measure_read_us
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.loading import load_drafter
 from drafter_service.settings import parse_settings
+from fakes import TableEngine, TruthTable
 from fakes_models import VOCAB, make_model
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.errors import InvalidRequest
@@ -90,6 +92,14 @@ def test_an_unknown_source_is_refused_before_a_model_is_loaded(tmp_path: Path) -
 
 def test_a_member_of_a_fleet_knows_from_the_start_what_a_token_costs(model: Path) -> None:
     member = loaded(model, "--coordinator", "h:1", "--replica-id", "d")
-    assert member.token_us > 0.0
+    assert 0.0 < member.read_us < 3 * member.token_us, "a token of many in a step is no dearer than one by itself"
     assert member.engine.num_free_blocks == member.engine.limits.num_blocks, "nothing is held"
-    assert loaded(model).token_us == 0.0, "nobody asks"
+    assert (loaded(model).token_us, loaded(model).read_us) == (0.0, 0.0), "nobody asks"
+
+
+@pytest.mark.parametrize(("max_rows", "num_rows"), [(256, READ_ROWS), (40, 40)])
+def test_reading_is_measured_in_a_step_of_many_rows(max_rows: int, num_rows: int) -> None:
+    engine = TableEngine(TruthTable(), max_rows=max_rows, step_us=2_560)
+    assert measure_read_us(engine) == 2_560 / num_rows
+    assert engine.num_free_blocks == engine.limits.num_blocks
+    assert measure_read_us(TableEngine(TruthTable(), num_blocks=2)) == 0.0, "no room to measure in is no reason not to start"

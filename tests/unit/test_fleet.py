@@ -193,6 +193,7 @@ def test_a_row_that_changed_hands_forgets() -> None:
 # --- warm prefixes --------------------------------------------------------------------------------------------------------
 
 TURNS = tuple(f"turn {at}".encode() for at in range(4))
+SHARES = wish(prefix_digests=TURNS).digest_shares
 
 
 def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
@@ -204,11 +205,49 @@ def test_a_further_turn_goes_where_its_prefix_is_warm() -> None:
     assert placed_at(fleet, wish(prefix_len=2_500, prefix_digests=(b"x", b"y"))) != first or len(others) < 7
 
 
+def test_a_short_beginning_that_many_share_is_worth_what_it_is() -> None:
+    """64 to 128 tokens of 2,048, at 312 us each: 30 ms, and not two sevenths of the whole for two digests of seven."""
+    lens = tuple(32 << at for at in range(7))
+    asked = wish(prefix_len=2_048, prefix_digests=tuple(b"%d" % length for length in lens), prefix_digest_lens=lens)
+    other = replace(asked, prefix_digests=(*asked.prefix_digests[:2], *TURNS, b"last"))
+    for queue_us, expected in ((60_000.0, "v1:1"), (10_000.0, "v0:1")):
+        fleet = fleet_of(verifier("v0"))
+        assert placed_at(fleet, asked) == "v0:1"
+        for now_s in (0.5, 1.0):
+            fleet.announce(verifier("v0", queue_us=queue_us), now_s)
+            fleet.announce(verifier("v1"), now_s)
+        assert placed_at(fleet, other, 1.0) == expected
+
+
+def test_what_is_warm_is_taken_to_end_half_way_to_the_first_beginning_that_is_not() -> None:
+    assert wish(prefix_len=200, prefix_digests=TURNS[:3], prefix_digest_lens=(32, 64, 128)).digest_shares == (0.24, 0.48, 0.82)
+    assert wish(prefix_len=128, prefix_digests=TURNS[:1], prefix_digest_lens=(128,)).digest_shares == (1.0,)
+    assert (SHARES, wish().digest_shares) == ((0.25, 0.5, 0.75, 1.0), ())
+
+
+def test_a_further_turn_has_the_drafter_that_read_it_and_others_have_others() -> None:
+    """Of drafters that are all alike the one with fewest sessions is taken, but for who would have to read everything again."""
+    drafters = [drafter(f"d{at}", read_us=400.0, max_sessions=64) for at in range(6)]
+    fleet = fleet_of(verifier("v0", cost=FLAT, max_sessions=64), *drafters)
+    asked = wish(prefix_len=2_000, prefix_digests=TURNS[:2])
+    first = fleet.place(asked, 0.0)[1].drafters
+    other = fleet.place(wish(prefix_len=2_000), 0.0)[1].drafters
+    assert first
+    assert not set(first) & set(other)
+    further = replace(asked, prefix_digests=TURNS[:3])
+    assert set(fleet.place(further, 0.0)[1].drafters) <= set(first)
+    assert not set(fleet.place(replace(further, prefix_digests=(b"x", b"y")), 0.0)[1].drafters) & set(first)
+    for one in drafters:
+        if one.endpoint in first:  # started again, it has read nothing
+            fleet.announce(replace(one, incarnation=2, num_sessions=30), 0.1)
+    assert not set(fleet.place(further, 0.1)[1].drafters) & set(first)
+
+
 def test_a_prefix_is_cold_after_a_while_and_after_a_restart() -> None:
     affinity = PrefixAffinity(8, 10.0)
     affinity.remember(TURNS[:2], 1, 0.0)
-    assert affinity.warm(TURNS, 5.0) == {1: 0.5}
-    assert affinity.warm(TURNS, 11.0) == {}
+    assert affinity.warm(TURNS, SHARES, 5.0) == {1: 0.5}
+    assert affinity.warm(TURNS, SHARES, 11.0) == {}
     fleet = fleet_of(verifier("v0"), verifier("v1", num_sessions=1))
     assert placed_at(fleet, wish(prefix_len=5_000, prefix_digests=TURNS)) == "v0:1"
     for now_s in (0.5, 1.0):  # it has read the prefix
@@ -224,8 +263,8 @@ def test_the_map_of_prefixes_is_bounded() -> None:
         affinity.remember([b"%d" % at], at, 0.0)
         affinity.remember([b"shared"], at, 0.0)
     assert len(affinity) == 3
-    assert set(affinity.warm([b"shared"], 0.0)) == set(range(10 - MAX_HOLDERS, 10))
-    assert affinity.warm([b"0"], 0.0) == {}
+    assert set(affinity.warm([b"shared"], [1.0], 0.0)) == set(range(10 - MAX_HOLDERS, 10))
+    assert affinity.warm([b"0"], [1.0], 0.0) == {}
 
 
 # --- tenants --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from drafter_service.settings import parse_settings
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest, Overloaded, Unavailable
 from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
-from outrider.gateway.placing import FIRST_DIGEST_TOKENS, prefix_digests
+from outrider.gateway.placing import FIRST_DIGEST_TOKENS, digest_lens, prefix_digests
 from outrider.gateway.topology import Topology, merged
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, Placement, PlacementWish
 
@@ -94,13 +94,18 @@ async def test_a_start_waits_for_a_verifier_and_says_who_was_asked_when_there_is
     async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
         coordinators = Coordinators([address], PATIENT)
         stack.push_async_callback(coordinators.close)
-        with pytest.raises(Unavailable, match=address):
-            await coordinators.wait_topology(0.05)
+        with pytest.raises(Unavailable, match=rf"no verifier announced itself to a coordinator \({address}\)"):
+            await coordinators.wait_topology(0.5)
         waiting = asyncio.ensure_future(coordinators.wait_topology(WAIT_S))
         num_before = fleet.num_topologies
         await fleet.until(lambda: fleet.num_topologies > num_before)
         fleet.announce(fake_replica(), 0.0)
         assert (await waiting).verifiers == (fake_replica(),)
+    async with contextlib.AsyncExitStack() as stack:  # nobody listens there any more: another sentence, for another remedy
+        coordinators = Coordinators([address], PATIENT)
+        stack.push_async_callback(coordinators.close)
+        with pytest.raises(Unavailable, match=rf"no coordinator answered \({address}\)"):
+            await coordinators.wait_topology(0.5)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -121,6 +126,8 @@ def test_equal_beginnings_have_equal_digests_within_one_salt() -> None:
     assert [one == two for one, two in zip(digests, prefix_digests(other, "a"), strict=True)] == [True, True, False, False]
     assert not set(digests) & set(prefix_digests(long, "b"))
     assert prefix_digests(long[: FIRST_DIGEST_TOKENS - 1], "a") == ()
+    for num, length in enumerate(digest_lens(len(digests)), start=1):
+        assert prefix_digests(long[:length], "a") == digests[:num] != prefix_digests(long[: length - 1], "a")
     assert len(prefix_digests([1] * (FIRST_DIGEST_TOKENS << MAX_PREFIX_DIGESTS), "a")) == MAX_PREFIX_DIGESTS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes_fleet import KNEE, STEP_US, drafter, identity, table_of, verifier, wish
+from outrider.coordinator.drafter_choice import NOT_WARM
 from outrider.coordinator.fleet_table import FleetTable
 from outrider.coordinator.placement import MAX_ALTERNATIVES, MAX_DRAFTERS, MAX_LOOKED_AT, PAYS_BELOW, TRIAL_EVERY, _Search, place, room_for
 from outrider.coordinator.round_times import DRAFT_LENS, ROUND_OVERHEAD_US, drafted_us, plain_us, rows_of_steps
@@ -66,8 +68,15 @@ DRAFTERS = st.fixed_dictionaries(
         "draining": st.booleans(),
         "num_sessions": st.integers(0, 17),
         "draft_us": st.sampled_from((0.0, 300.0, 1_000.0, 9_000.0)),
+        "read_us": st.sampled_from((0.0, 20.0, 300.0, 5_000.0)),
     }
 )
+WARM = st.dictionaries(st.integers(0, 5), st.sampled_from((0.5, 1.0)), max_size=3)
+
+
+def warm_among(table: FleetTable, drawn: Mapping[int, float]) -> dict[int, float]:
+    """Of these drafters, those that there are."""
+    return {row: share for row, share in drawn.items() if row < table.drafters.num_rows}
 
 
 def fleet_of(verifiers: list[dict[str, Any]], drafters: list[dict[str, Any]]) -> list[Replica]:
@@ -102,12 +111,15 @@ def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
 
 
 @settings(max_examples=200)
-@given(FLEETS, WISHES)
-def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(fleet: list[Replica], asked: PlacementWish) -> None:
+@given(FLEETS, WISHES, WARM)
+def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(
+    fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float]
+) -> None:
+    table = table_of(fleet)
     by_endpoint = {replica.endpoint: replica for replica in fleet}
     able = {one.endpoint for one in fleet if one.role is Role.VERIFIER and takes_all_of(one, asked)}
     try:
-        placed = place(table_of(fleet), asked)
+        placed = place(table, asked, {}, warm_among(table, drawn))
     except (Unavailable, Overloaded):
         assert not able
         return
@@ -158,9 +170,23 @@ def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
 
 
 @settings(max_examples=200)
-@given(FLEETS, WISHES)
-def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish) -> None:
-    check_bounds(table_of(fleet), asked)
+@given(FLEETS, WISHES, WARM)
+def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float]) -> None:
+    check_bounds(table_of(fleet), asked, drawn)
+
+
+@settings(max_examples=200)
+@given(FLEETS, WISHES, WARM, st.dictionaries(st.integers(0, 5), st.floats(0.0, 1.0), max_size=3))
+def test_a_warm_drafter_never_makes_it_slower(
+    fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float], warm: dict[int, float]
+) -> None:
+    table = table_of(fleet)
+    warm = {row: share for row, share in warm.items() if row < table.verifiers.num_rows}
+    try:
+        cold_us = place(table, asked, warm).token_us
+    except (Unavailable, Overloaded):
+        return
+    assert place(table, asked, warm, warm_among(table, drawn)).token_us <= cold_us
 
 
 @pytest.mark.parametrize("acceptance", [None, 0.2, 0.95])
@@ -170,8 +196,8 @@ def test_the_bound_of_a_measured_pair_holds(acceptance: float | None, round_trip
     check_bounds(table_of([verifier("v0", pairs=pairs), drafter("d0"), drafter("d1")]), wish())
 
 
-def check_bounds(table: FleetTable, asked: PlacementWish) -> None:
-    search = _Search(table, asked, np.flatnonzero(room_for(table, asked).roomy), {})
+def check_bounds(table: FleetTable, asked: PlacementWish, drawn: Mapping[int, float] = NOT_WARM) -> None:
+    search = _Search(table, asked, np.flatnonzero(room_for(table, asked).roomy), {}, warm_among(table, drawn))
     if len(search._rows):
         looked = search._look()
         assert (looked.token_us >= search._bounds).all()
@@ -320,17 +346,6 @@ def test_a_saturated_verifier_decodes_plainly() -> None:
     crowded = verifier("v0", num_sessions=60, max_sessions=64)
     assert place(table_of([crowded, drafter("d0", draft_us=3_000.0)]), wish()).drafters == ()
     assert place(table_of([replace(crowded, num_sessions=0), drafter("d0", draft_us=3_000.0)]), wish()).drafters
-
-
-def test_a_warm_prefix_draws_a_request_but_not_at_any_price() -> None:
-    fleet = [verifier("v0", num_sessions=2), verifier("v1")]
-    long = wish(prefix_len=4_000)
-    cold, warm_row = place(table_of(fleet), long), 0
-    assert cold.verifier == "v1:1"
-    warm = place(table_of(fleet), long, {warm_row: 0.9})
-    assert warm.verifier == "v0:1"
-    assert warm.token_us < cold.token_us
-    assert place(table_of([replace(fleet[0], queue_us=1e7), fleet[1]]), long, {warm_row: 0.9}).verifier == "v1:1"
 
 
 def test_an_unmeasured_verifier_and_drafter_can_be_chosen() -> None:

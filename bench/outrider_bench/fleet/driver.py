@@ -26,8 +26,10 @@ from outrider_bench.markdown_table import markdown_table
 MAX_VERIFIERS, MAX_DRAFTERS, MAX_SESSIONS = 4_096, 8_192, 1_000_000
 MAX_LIVE = 100_000  # of --actor
 MAX_PLACES = 3_000  # at a real coordinator, where --sessions does not say
-_HEADINGS = ("placement", "tokens/s", "ms/token p50", "p99", "first token ms p50", "p99", "warm further turns", "refused")
-_KEYS = ("tokens_per_s", "token_ms_p50", "token_ms_p99", "first_token_ms_p50", "first_token_ms_p99", "warm_share", "refused")
+_TIMES = ("token_ms_p50", "token_ms_p99", "first_token_ms_p50", "first_token_ms_p99")
+_KEYS = ("tokens_per_s", *_TIMES, "warm_share", "warm_drafter_share", "refused")
+_TIME_HEADINGS = ("ms/token p50", "p99", "first token ms p50", "p99")
+_HEADINGS = ("placement", "tokens/s", *_TIME_HEADINGS, "warm further turns", "their drafters", "refused")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,12 +68,16 @@ class EventLoop:
         slot %= num_slots
         verifiers = range(slot, len(self._verifiers), num_slots)
         for at in verifiers:
-            verifier = self._verifiers[at]
-            verifier.advance(now_s)
-            verifier.reprice()  # drafters' loads have changed meanwhile
-            self._await_end(at)
+            self._look_again(at, now_s)
         self.strategy.hear(list(verifiers), list(range(slot, len(self._drafters), num_slots)), now_s)
         self._at(now_s + BEAT_S, lambda later_s: self._beat(slot + 1, later_s))
+
+    def _look_again(self, at: int, now_s: float) -> None:
+        """Drafters' loads have changed meanwhile, or what they have read."""
+        verifier = self._verifiers[at]
+        verifier.advance(now_s)
+        verifier.reprice()
+        self._await_end(at)
 
     def _turn(self, user: int, now_s: float) -> None:
         if self._asked < self._run.num_turns:
@@ -93,6 +97,9 @@ class EventLoop:
             acceptance = min(MAX_ACCEPTANCE, max(MIN_ACCEPTANCE, drafters[0].spec.suits + turn.text_luck))
             trip_us = float(self._run.world.round_trip_us(chosen.verifier, chosen.drafters[0]))
         session = Session(turn, asked_s, drafters[0] if drafters else None, drafters, trip_us, acceptance, chosen.placement_id)
+        if drafters:
+            session.drafts_from_s = now_s + drafters[0].reading_s(turn)
+            session.had_warm_drafter = drafters[0].num_warm(turn) > 0
         for drafter in drafters:
             drafter.num_sessions += 1
         read_s = self._verifiers[chosen.verifier].admit(session, now_s)
@@ -101,6 +108,8 @@ class EventLoop:
     def _begin(self, at: int, session: Session, now_s: float) -> None:
         self._verifiers[at].begin(session, now_s)
         self._await_end(at)
+        if session.drafts_from_s > now_s:
+            self._at(session.drafts_from_s, lambda later_s: self._look_again(at, later_s))
 
     def _await_end(self, at: int) -> None:
         end_s, version = self._verifiers[at].next_end_s(), self._verifiers[at].version
@@ -113,8 +122,9 @@ class EventLoop:
             return  # somebody came or went since, and another event tells when the next one ends
         for session in verifier.finished(now_s):
             for drafter in session.drafters:
-                drafter.num_sessions -= 1
-            answer = Answer(session.turn.answer_len, session.asked_s, session.first_s, now_s, session.turn.is_further, session.was_warm)
+                drafter.finish(session.turn)
+            times_s = session.asked_s, session.first_s, now_s
+            answer = Answer(session.turn.answer_len, *times_s, session.turn.is_further, session.was_warm, session.had_warm_drafter)
             self._outcome.answers.append(answer)
             self.strategy.finished(session.placement_id, answer.num_tokens, answer.token_us, now_s)
             user = session.turn.user

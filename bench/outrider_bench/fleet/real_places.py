@@ -30,7 +30,7 @@ from outrider_bench.facts import measurement_facts
 from outrider_bench.fleet.announced_world import CALL_TIMEOUT_S, Heartbeats, replicas_of
 from outrider_bench.fleet.announcing_process import announcing
 from outrider_bench.fleet.coordinator_process import START_S, RealCoordinator, coordinator_actor, coordinator_process
-from outrider_bench.fleet.workload import MAX_ANSWER_LEN, Users
+from outrider_bench.fleet.workload import MAX_ANSWER_LEN, Turn, Users
 from outrider_bench.fleet.world import World
 from outrider_bench.markdown_table import markdown_table
 
@@ -139,14 +139,12 @@ def wishes(num: int, num_users: int, seed: int) -> list[pb.PlaceRequest]:
     """What the users of the simulated fleet ask, a turn of each in turn."""
     users = Users(min(num, num_users), seed)
     turns = (users.next_turn(at % len(users)) for at in range(num))
-    return [
-        wish_to_proto(
-            PlacementWish(
-                f"bench/{at}", turn.tenant, turn.prefix_len, max_tokens=MAX_ANSWER_LEN, prefix_digests=turn.digests(turn.prefix_len)
-            )
-        )
-        for at, turn in enumerate(turns)
-    ]
+    return [wish_to_proto(_wish(f"bench/{at}", turn)) for at, turn in enumerate(turns)]
+
+
+def _wish(request_id: str, turn: Turn) -> PlacementWish:
+    digests = turn.digests(turn.prefix_len), turn.digest_lens
+    return PlacementWish(request_id, turn.tenant, turn.prefix_len, MAX_ANSWER_LEN, 1, "", frozenset(), True, *digests)
 
 
 def _rows(found: Mapping[str, Mapping[str, Phase]]) -> list[list[str]]:

@@ -29,7 +29,8 @@ LEARNING = 0.3  # of a pair's acceptance, from each session that ends
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A turn at its verifier. Times in virtual seconds, microseconds a token as of the newest change there."""
+    """A turn at its verifier. Times in virtual seconds, microseconds a token as of the newest change there. drafts_from_s: when its drafter
+    has read the prefix; what comes before is decoded plainly. had_warm_drafter: it need not read all of it."""
 
     turn: Turn
     asked_s: float
@@ -38,6 +39,8 @@ class Session:
     round_trip_us: float
     acceptance: float
     placement_id: int
+    drafts_from_s: float = 0.0
+    had_warm_drafter: bool = False
     was_warm: bool = False
     left: float = 0.0  # tokens
     token_us: float = 0.0
@@ -115,7 +118,7 @@ class SimulatedVerifier:
         num_sessions = np.array([len(self.decoding)])
         steps = step_us(self._samples, rows_of_steps(num_sessions))
         plain = float(plain_us(steps)[0])
-        drafted = [session for session in self.decoding if session.drafter is not None]
+        drafted = [one for one in self.decoding if one.drafter is not None and one.drafts_from_s <= self.advanced_s]
         for session in self.decoding:
             session.token_us = plain
         if drafted:

@@ -136,6 +136,7 @@ class Coordinator:
             turn.prefix_len,
             max_tokens=MAX_ANSWER_LEN,
             prefix_digests=turn.digests(turn.prefix_len),
+            prefix_digest_lens=turn.digest_lens,
         )
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
         try:

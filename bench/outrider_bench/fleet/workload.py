@@ -34,6 +34,11 @@ class Turn:
         """Of the beginnings of the first `length` tokens of the conversation, shortest first."""
         return tuple(f"{self.user} {self.conversation} {at}".encode() for at in range(length // DIGEST_LEN))
 
+    @property
+    def digest_lens(self) -> tuple[int, ...]:
+        """Tokens of each of the prefix's."""
+        return tuple(range(DIGEST_LEN, self.prefix_len + 1, DIGEST_LEN))
+
 
 class Users:
     """num_users, each with a luck of its own: what it asks does not depend on when it is answered."""

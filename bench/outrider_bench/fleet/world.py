@@ -17,6 +17,7 @@ KNEE_ROWS = 128
 MAX_SESSIONS = 24  # of a replica
 NUM_BLOCKS, BLOCK_LEN = 6_000, 16
 DRAFT_US = (400.0, 2_500.0)
+DRAFT_READ_SHARE = 1 / 64  # of a drafted token, for a prompt's: 128 of them in a step that takes twice as long as a guess
 SUITS = (0.45, 0.65, 0.8)  # three draft models: chance of a guess on an ordinary text
 IDENTITY = ModelIdentity(
     "simulated", "", "weights", "vocabulary", 32_000, "bfloat16", Numerics.INVARIANT, "fingerprint", max_context=32_768, eos_token_ids=(2,)
@@ -40,6 +41,11 @@ class DrafterSpec:
     zone: int
     draft_us: float
     suits: float
+
+    @property
+    def read_us(self) -> float:
+        """A prompt's token that it has not read before."""
+        return DRAFT_READ_SHARE * self.draft_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ class Costs:
     verify: a step by rows. draft: a token that follows another, for so many sessions at once. draft_start_us: of the first token after
     news, beside that. read_us: a prompt's token at the drafter. step_overhead_us: of a round of plain decoding beside its step;
     session_us: for each further session in the step; guess_us: for each with guesses. message_us: one way between verifier and drafter,
-    both ends included; it takes a core. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway and
-    client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
+    both ends included; it takes a core. link_wait_us: what a message of a session waits besides, without a core, until threads and event
+    loops that have other things to do hand it on. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway
+    and client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
     verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core.
     """
 
@@ -31,6 +32,7 @@ class Costs:
     session_us: int
     guess_us: int
     message_us: float
+    link_wait_us: float
     request_cpu_us: float
     request_wait_us: float
     delta_us: float
@@ -49,6 +51,7 @@ class Costs:
             ("a further session in it, us", str(self.session_us)),
             ("guesses in a round, beside that, us", str(self.guess_us)),
             ("a message between verifier and drafter, us", f"{self.message_us:.0f}"),
+            ("what it waits besides, us", f"{self.link_wait_us:.0f}"),
             ("a request beside its rounds, us of a core", f"{self.request_cpu_us:.0f}"),
             ("a request beside its rounds, us without one", f"{self.request_wait_us:.0f}"),
             ("gateway and client for a delta, us of a core", f"{self.delta_us:.0f}"),

@@ -174,7 +174,7 @@ class Predicted:
 
 def predict(pair: Pair, costs: Costs, traces: Sequence[Trace], amount: Amount) -> Predicted:
     """The same requests on virtual time. Raises StuckError when the policy makes no progress."""
-    world = GridWorld(pair, costs, tuple(traces), amount.at_a_time, len(usable_cores()), amount.policy)
+    world = GridWorld(pair, costs, tuple(traces), amount.at_a_time, len(usable_cores()), amount.policy, amount.max_tokens)
     grid = SimulatedGrid(world)
     grid.burst()  # let everybody learn
     bursts = [grid.burst() for _ in range(NUM_COUNTED)]

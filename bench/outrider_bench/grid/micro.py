@@ -33,13 +33,14 @@ SHORT, LONG = 8, 96  # tokens
 class Rounds:
     """The rounds that a long answer has more than a short one, of the same request; and the short one as a whole.
 
-    num_guesses: in a round. step_us: of a step, as the verifier timed it; reading_us: of the short answer's first one, which reads the
-    prompt. draft_us: a drafted token. delta_us: processor time of gateway and client for a message to the client; short_cpu_us: for all of
-    the short answer, of short_deltas.
+    num_guesses: in a round. wait_us: in a round, ready and waiting for guesses. step_us: of a step, as the verifier timed it; reading_us:
+    of the short answer's first one, which reads the prompt. draft_us: a drafted token. delta_us: processor time of gateway and client for a
+    message to the client; short_cpu_us: for all of the short answer, of short_deltas.
     """
 
     round_us: float
     num_guesses: float
+    wait_us: float
     step_us: float
     draft_us: float
     delta_us: float
@@ -137,6 +138,7 @@ def rounds_between(short: CollectedAnswer, long: CollectedAnswer, short_cpu_us: 
     return Rounds(
         round_us=max(0.0, 1e6 * (long.total_s - short.total_s)) / num_rounds,
         num_guesses=max(0, theirs.num_drafted - ours.num_drafted) / num_rounds,
+        wait_us=max(0, theirs.draft_wait_us - ours.draft_wait_us) / num_rounds,
         step_us=step_us,
         draft_us=theirs.draft_us / max(1, theirs.num_drafted),
         delta_us=max(0.0, long_cpu_us - short_cpu_us) / num_deltas,
@@ -170,7 +172,11 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     first_us = verify.verify_us(lengths.prompt_len) + overhead_us
     request_us = statistics.median(one.short_us - first_us - (one.short_rounds - 1) * round_us for one in samples.plain)
     trip_us = statistics.median(samples.trips_us)
-    guess_us = statistics.median(_beyond_us(one, verify) for one in samples.drafted) - overhead_us - trip_us
+    # Beyond its step and drafting a round in turns takes a trip, and time that belongs to nobody: what of that the verifier waits for
+    # leaves its core to others, and is waited for once by all sessions of a step.
+    beyond_us = statistics.median(_beyond_us(one, verify) for one in samples.drafted) - overhead_us - trip_us
+    waited_us = statistics.median(one.wait_us - one.num_guesses * one.draft_us for one in samples.drafted) - trip_us
+    link_us = max(0.0, min(beyond_us, waited_us))
     drafts = {num: statistics.median(times.token_us for times in found) for num, found in samples.drafts.items()}
     start_us = statistics.median(times.first_us for times in samples.short_drafts)
     delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
@@ -184,8 +190,9 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
         read_us=max(0.0, statistics.median(times.first_us for times in samples.drafts[1]) - start_us) / max(1, lengths.read_len),
         step_overhead_us=round(overhead_us),
         session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
-        guess_us=max(0, round(guess_us)),
+        guess_us=max(0, round(beyond_us - link_us)),
         message_us=trip_us / 2,
+        link_wait_us=link_us / 2,
         request_cpu_us=max(0.0, request_cpu_us),
         request_wait_us=max(0.0, request_us - request_cpu_us),
         delta_us=delta_us,

@@ -28,10 +28,11 @@ class VerifierNews:
 
 @dataclass(frozen=True, slots=True)
 class DrafterNews:
-    """Of one drafter's heartbeat. token_us: of a drafted token, of late."""
+    """Of one drafter's heartbeat. token_us: of a drafted token, of late. read_us: of a prompt's."""
 
     num_sessions: int
     token_us: float
+    read_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Placer:
     def hear(self, verifiers: list[VerifierNews], drafters: list[DrafterNews], now_s: float) -> None:
         """Everybody's heartbeat."""
         for name, drafter in zip(self.drafters, drafters, strict=True):
-            self._announce(name, Role.DRAFTER, now_s, num_sessions=drafter.num_sessions, draft_us=drafter.token_us)
+            told = {"num_sessions": drafter.num_sessions, "draft_us": drafter.token_us, "read_us": drafter.read_us}
+            self._announce(name, Role.DRAFTER, now_s, **told)
         for name, verifier in zip(self._verifiers, verifiers, strict=True):
             pairs = {each: PairMeasurement(self._round_trip_us, verifier.acceptance.get(each), connected=True) for each in self.drafters}
             self._announce(
@@ -70,11 +72,11 @@ class Placer:
                 cost=verifier.cost, queue_us=verifier.queue_us, pairs=pairs,
             )  # fmt: skip
 
-    def place(self, prompt_len: int, output_len: int, now_s: float) -> Placed:
+    def place(self, prompt_len: int, max_tokens: int, now_s: float) -> Placed:
         """A place for a request."""
         self._num_placed += 1
         request_id = f"simulated/{self._num_placed}"
-        placement_id, placement = self._fleet.place(PlacementWish(request_id, prefix_len=prompt_len, max_tokens=output_len), now_s)
+        placement_id, placement = self._fleet.place(PlacementWish(request_id, prefix_len=prompt_len, max_tokens=max_tokens), now_s)
         return Placed(placement_id, self._verifiers[placement.verifier], placement.drafters)
 
     def finished(self, placement_id: int, now_s: float) -> None:

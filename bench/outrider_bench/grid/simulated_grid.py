@@ -28,16 +28,19 @@ from outrider_bench.simulation.verifier_process import VerifierProcess
 from outrider_bench.simulation.world import World
 from verifier_service.drafter_record import DrafterRecord
 from verifier_service.queue_time import QueueTime
-from verifier_service.settings import DraftDefaults
+from verifier_service.settings import DEFAULT_STREAM_INTERVAL_MS, DraftDefaults
 
 DRAFT_TIME_RATE = 1 / 16  # as in drafter_service.scheduler
+# Tokens that come to a client sooner than this after the last ones wait for it and go together; first and last ones do not wait.
+STREAM_INTERVAL_US = round(1_000 * DEFAULT_STREAM_INTERVAL_MS)
 MAX_CALL_LEN = 1 + MAX_FOLLOWED
 _CLERK = Piece(Kind.CLERK, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GridWorld:
-    """pair: how many of each. num_clients: requests at a time, each client asking the next of the burst when it was answered."""
+    """pair: how many of each. num_clients: requests at a time, each client asking the next of the burst when it was answered. max_tokens:
+    what a request says that it may have, which is all that its placement knows; 0: what its answer has."""
 
     pair: Pair
     costs: Costs
@@ -45,6 +48,7 @@ class GridWorld:
     num_clients: int
     num_cores: int
     policy: str
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,9 @@ class SimulatedGrid:
         self._messages: dict[int, Callable[[], None]] = {}
         self._numbers = itertools.count()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._untold: set[int] = set()
+        self._untold: set[int] = set()  # with a message that gateway and client have still to do
+        self._held: set[int] = set()  # with tokens that wait for the interval's end
+        self._tell_at_us: dict[int, int] = {}  # when a request's next message may leave
         self._clerk: deque[tuple[float, Callable[[], None]]] = deque()
         self._now_us = START_US
         self._beat_us = START_US
@@ -150,26 +156,44 @@ class SimulatedGrid:
         """The client's next request, if any is left."""
         if self._waiting:
             number = self._waiting.popleft()
-            self._write(self._world.costs.request_cpu_us, lambda: self._wait(lambda: self._open(client, number)))
+            costs = self._world.costs
+            self._write(costs.request_cpu_us, lambda: self._wait(round(costs.request_wait_us), lambda: self._open(client, number)))
 
     def _write(self, work_us: float, then: Callable[[], None]) -> None:
         """Something for gateway and client to do, one thing after another."""
         self._clerk.append((max(0.0, work_us), then))
 
-    def _wait(self, then: Callable[[], None]) -> None:
-        """What a request waits without a core."""
-        due_us = self._now_us + round(self._world.costs.request_wait_us)
-        heapq.heappush(self._timers, (due_us, next(self._numbers), then))
+    def _wait(self, wait_us: int, then: Callable[[], None]) -> None:
+        """Something that takes time and no core."""
+        heapq.heappush(self._timers, (self._now_us + wait_us, next(self._numbers), then))
 
-    def _tell(self, handle: int) -> None:
-        """A delta; tokens that wait already for the same client go with these."""
-        if handle not in self._untold:
-            self._untold.add(handle)
-            self._write(self._world.costs.delta_us, lambda: self._untold.discard(handle))
+    def _tell(self, handle: int, *, is_last: bool) -> None:
+        """A delta; tokens that wait already for the same client go with these. Not before STREAM_INTERVAL_US after the one before it,
+        unless it is the last one."""
+        if handle in self._untold:
+            return
+        due_us = self._now_us if is_last else self._tell_at_us.get(handle, self._now_us)
+        if due_us <= self._now_us:
+            self._write_delta(handle)
+        elif handle not in self._held:
+            self._held.add(handle)
+            heapq.heappush(self._timers, (due_us, next(self._numbers), lambda: self._tell_held(handle)))
+
+    def _tell_held(self, handle: int) -> None:
+        """The interval is over; nothing if the last tokens have taken those that were held with them."""
+        if handle in self._held:
+            self._write_delta(handle)
+
+    def _write_delta(self, handle: int) -> None:
+        self._held.discard(handle)
+        self._untold.add(handle)
+        self._tell_at_us[handle] = self._now_us + STREAM_INTERVAL_US
+        self._write(self._world.costs.delta_us, lambda: self._untold.discard(handle))
 
     def _open(self, client: int, number: int) -> None:
         text, now_s = self._texts[number], self._now_us / 1e6
-        placed = self._placer.place(text.prompt_len, len(text.truth) - text.prompt_len, now_s)
+        max_tokens = self._world.max_tokens or len(text.truth) - text.prompt_len
+        placed = self._placer.place(text.prompt_len, max_tokens, now_s)
         handle = next(self._handles)
         self._asked[handle] = _Asked(text, placed)
         self._live.add(handle)
@@ -200,8 +224,10 @@ class SimulatedGrid:
 
     def _verified(self, verifier: _Verifier) -> None:
         process = verifier.process
-        for handle in process.finish(self._now_us - verifier.began_us, self._now_us):
-            self._tell(handle)
+        served = process.finish(self._now_us - verifier.began_us, self._now_us)
+        ended = {request.handle for request in process.finished}
+        for handle in dict.fromkeys((*served, *(request.handle for request in process.finished))):
+            self._tell(handle, is_last=handle in ended)
         for request in process.finished:
             live = self._asked[request.handle]
             self._live.discard(request.handle)
@@ -222,8 +248,9 @@ class SimulatedGrid:
     # --- messages ---------------------------------------------------------------------------------------------------------
 
     def _send(self, arrive: Callable[[], None]) -> None:
-        number = next(self._numbers)
-        self._messages[number] = arrive
+        """Its way through sockets takes a core; then it waits for whoever takes it."""
+        number, wait_us = next(self._numbers), round(self._world.costs.link_wait_us)
+        self._messages[number] = (lambda: self._wait(wait_us, arrive)) if wait_us else arrive
         self._cores.start(Piece(Kind.MESSAGE, number), self._world.costs.message_us, self._now_us)
 
     def _send_to_drafters(self, verifier: _Verifier) -> None:
@@ -303,7 +330,7 @@ class SimulatedGrid:
             cost = each.process.cost
             waits_us = queue.wait_us(each.process.num_unread, 0, cost)
             verifiers.append(VerifierNews(each.process.num_sessions, cost.points, waits_us, each.record.rates()))
-        drafters = [DrafterNews(self._num_sessions_at(each.name), each.token_us) for each in self._drafters]
+        drafters = [DrafterNews(self._num_sessions_at(each.name), each.token_us, self._world.costs.read_us) for each in self._drafters]
         self._placer.hear(verifiers, drafters, self._now_us / 1e6)
         self._beat_us += round(1e6 * self._placer.announce_every_s)
 

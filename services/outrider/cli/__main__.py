@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from outrider.cli import bench, doctor, generate, run, scale, up
+from outrider.cli import bench, doctor, fleet, generate, run, scale, up
 from outrider.errors import InvalidRequest, OutriderError
 
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"outrider {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, scale, run, generate, bench, doctor):
+    for command in (up, scale, fleet, run, generate, bench, doctor):
         command.add_parser(subparsers)
     return parser
 

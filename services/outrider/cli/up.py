@@ -17,7 +17,7 @@ from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.restarts import Restarts
 from outrider.cli.starting import endpoint_table, start
 from outrider.cli.up_ray import add_ray_options, run_ray
-from outrider.launch.deployment import DRAIN_DEADLINE_S, Deployment
+from outrider.launch.deployment import UNREADY_DRAIN_S, Deployment
 from outrider.launch.process import StartFailed
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -84,18 +84,22 @@ def watch(deployment: Deployment, stopping: threading.Event, progress: Console, 
             progress.print(f"{_meanwhile(deployment, name)}; starting the {name} again ({numbers})", markup=False)
             if stopping.wait(pause_s):
                 return False
-            _start_again(deployment, name, progress)
+            _start_again(deployment, name, progress, stopping)
+            if stopping.is_set():
+                return False
             restarts.started(name)
     return False
 
 
-def _start_again(deployment: Deployment, name: str, progress: Console) -> None:
-    """Where it was; one that does not come up has ended too, and is looked at with the others."""
+def _start_again(deployment: Deployment, name: str, progress: Console, stopping: threading.Event) -> None:
+    """Where it was; one that does not come up has ended too, and is looked at with the others. Whoever stops does not wait for it."""
     try:
-        deployment.restart(name)
+        deployment.restart(name, given_up=stopping)
     except StartFailed as error:
+        if stopping.is_set():
+            return  # the deployment's end is its end
         progress.print(str(error), markup=False)
-        deployment.processes[name].stop(DRAIN_DEADLINE_S)
+        deployment.processes[name].stop(UNREADY_DRAIN_S)
 
 
 def _meanwhile(deployment: Deployment, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
+from outrider.coordinator.drafter_choice import NOT_WARM
 from outrider.coordinator.fleet_table import FleetTable, Seat
 from outrider.coordinator.leases import Leases
 from outrider.coordinator.live_placements import LivePlacement, LivePlacements
@@ -27,6 +28,7 @@ class FleetLimits:
     asked for them less often. lease_s: silence after which a replica is taken out, longer by as much as it was asked less often.
     placement_lease_s: after which a
     placement that was never finished is forgotten. affinity_s: for which a prefix is believed to be warm. max_replicas: in lease.
+    max_affinity_entries: of each role.
     max_incarnations: replicas that are gone and of which is still known which incarnation was the newest, and whether it was to drain."""
 
     announce_every_s: float = 0.5
@@ -67,7 +69,9 @@ class Fleet:
         self._by_number: dict[int, _Member] = {}
         self._placements = LivePlacements(self.limits.max_placements, self.limits.placement_lease_s)
         self._tenants = TenantShares()
-        self._affinity = PrefixAffinity(self.limits.max_affinity_entries, self.limits.affinity_s)
+        self._affinity, self._drafter_affinity = (
+            PrefixAffinity(self.limits.max_affinity_entries, self.limits.affinity_s) for _ in range(2)
+        )
 
     @property
     def announce_every_s(self) -> float:
@@ -101,8 +105,9 @@ class Fleet:
         self._forget_silent(now_s)
         self._placements.check_room()
         self._tenants.check(wish.tenant, room_for(self._table, wish).used_share)
-        warm = self._warm_rows(wish, now_s)
-        placement = place(self._table, wish, warm)
+        warm = self._warm_rows(self._affinity, wish, now_s)
+        warm_drafters = self._warm_rows(self._drafter_affinity, wish, now_s) if wish.wants_drafts else NOT_WARM
+        placement = place(self._table, wish, warm, warm_drafters)
         return self._count(wish, placement, warm, now_s), placement
 
     def finish(self, placement_id: int, num_tokens: int, token_us: float, failure: str, now_s: float) -> None:
@@ -180,8 +185,8 @@ class Fleet:
         for placement in self._placements.expired(now_s):
             self._release(placement)
 
-    def _warm_rows(self, wish: PlacementWish, now_s: float) -> dict[int, float]:
-        warm = self._affinity.warm(wish.prefix_digests, now_s)
+    def _warm_rows(self, affinity: PrefixAffinity, wish: PlacementWish, now_s: float) -> dict[int, float]:
+        warm = affinity.warm(wish.prefix_digests, wish.digest_shares, now_s)
         return {self._by_number[number].seat.row: share for number, share in warm.items() if number in self._by_number}
 
     def _count(self, wish: PlacementWish, placement: Placement, warm: dict[int, float], now_s: float) -> int:
@@ -193,6 +198,9 @@ class Fleet:
         rows = self._table.rows_of(Role.DRAFTER, placement.drafters)
         drafting = tuple(drafters.load.add(drafter_row, (wish.num_samples,)) for drafter_row in rows)
         self._affinity.remember(wish.prefix_digests, member.number, now_s)
+        for endpoint in placement.drafters:
+            number = self._members[self._at_endpoint[Role.DRAFTER, endpoint]].number
+            self._drafter_affinity.remember(wish.prefix_digests, number, now_s)
         self._tenants.add(wish.tenant, wish.num_samples)
         live = LivePlacement(wish.request_id, wish.tenant, wish.num_samples, held, drafting, now_s, placement.decode_us)
         return self._placements.add(live)

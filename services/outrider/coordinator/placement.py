@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from outrider.coordinator.drafter_choice import Candidates, DrafterChoice
+from outrider.coordinator.drafter_choice import NOT_WARM, Candidates, DrafterChoice, Openings
 from outrider.coordinator.endpoint_order import order_of
 from outrider.coordinator.fleet_table import FleetTable
 from outrider.coordinator.interned import NOBODY
@@ -37,11 +36,13 @@ MAX_LOOKED_AT = 64
 # everybody else at that verifier too. `outrider bench fleet --quick`, answers of 180 tokens on average: 64 / 128 / 256 gave 54 / 60 / 116
 # ms a token at p99, 104 / 133 / 227 ms to the median first token, 40,400 / 40,000 / 39,000 tokens/s.
 SPREAD_TOKENS = 64
+# The time that a drafter reads longer than its verifier is spread over more: it holds up nobody, and a request that is given no drafter
+# because its first tokens would be over before one has read has none for all the others either.
+DRAFTED_TOKENS = 256
 PAYS_BELOW = 0.97  # of plain decoding's time: a gain smaller than the model's error is none
 TRIAL_EVERY = 32  # requests: what they all pay together for a pair that is no good is lost in the noise
 SPARE_SHARE = 0.5  # a drafter fuller than this is left to requests that have none
 _DIGITS = 3  # of a microsecond; verifiers that differ by less are equally quick
-_NOT_WARM: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,10 @@ def room_for(table: FleetTable, wish: PlacementWish) -> Room:
     return Room(fitting, roomy, max(shares))
 
 
-def place(table: FleetTable, wish: PlacementWish, warm: Mapping[int, float] = _NOT_WARM) -> Placement:
-    """The best verifier and its drafters. warm: the share of the prefix that is warm, by row of the verifier.
+def place(
+    table: FleetTable, wish: PlacementWish, warm: Mapping[int, float] = NOT_WARM, warm_drafters: Mapping[int, float] = NOT_WARM
+) -> Placement:
+    """The best verifier and its drafters. warm, warm_drafters: the share of the prefix that is warm, by row of the verifier or drafter.
 
     Raises Unavailable when nobody fits, Overloaded when all who do are full.
     """
@@ -87,7 +90,7 @@ def place(table: FleetTable, wish: PlacementWish, warm: Mapping[int, float] = _N
         raise Unavailable(_nobody(table, wish))
     if not room.roomy.any():
         raise Overloaded(f"all {int(room.fitting.sum())} verifiers that fit are full: no {wish.num_samples} sessions or no KV blocks free")
-    return _Search(table, wish, np.flatnonzero(room.roomy), warm).placement()
+    return _Search(table, wish, np.flatnonzero(room.roomy), warm, warm_drafters).placement()
 
 
 def amounts_of(table: FleetTable, wish: PlacementWish, warm: Mapping[int, float], row: int) -> tuple[float, float, float]:
@@ -99,10 +102,17 @@ def amounts_of(table: FleetTable, wish: PlacementWish, warm: Mapping[int, float]
 class _Search:
     """One placement's search among verifiers with room, [S]."""
 
-    def __init__(self, table: FleetTable, wish: PlacementWish, rows: IntColumns, warm: Mapping[int, float]) -> None:
+    def __init__(
+        self,
+        table: FleetTable,
+        wish: PlacementWish,
+        rows: IntColumns,
+        warm: Mapping[int, float],
+        warm_drafters: Mapping[int, float] = NOT_WARM,
+    ) -> None:
         self._table, self._wish = table, wish
         verifiers = table.verifiers
-        self._drafters = DrafterChoice(table, wish) if wish.wants_drafts else None
+        self._drafters = DrafterChoice(table, wish, warm_drafters) if wish.wants_drafts else None
         num_sessions = np.maximum(1, np.rint(verifiers.load.load[SESSIONS, rows] + wish.num_samples)).astype(np.int64)
         steps_us = step_us(verifiers.steps_us[rows], rows_of_steps(num_sessions))
         plain = plain_us(steps_us)
@@ -114,6 +124,7 @@ class _Search:
         at = self._most_promising(MAX_LOOKED_AT)
         self._rows, self._bounds, self._num_sessions, self._steps_us = rows[at], bounds[at], num_sessions[at], steps_us[at]
         self._plain, self._opening, self._pace = plain[at], opening[at], pace[at]
+        self._openings = Openings(opening_us[at], self._plain, self._pace, min(wish.max_tokens, DRAFTED_TOKENS))
 
     def placement(self) -> Placement:
         """The best of those looked at."""
@@ -164,7 +175,7 @@ class _Search:
         """At those with the best bounds."""
         best, candidates = self._plain, None
         if self._drafters is not None:
-            candidates = self._drafters.candidates(self._rows, self._steps_us, self._num_sessions)
+            candidates = self._drafters.candidates(self._rows, self._steps_us, self._num_sessions, self._openings)
             drafted = candidates.token_us.min(axis=1)
             best = np.where(drafted < PAYS_BELOW * best, drafted, best)
         token_us = np.round(self._opening + self._pace * best, _DIGITS)

@@ -75,6 +75,7 @@ class Coordinators:
 
     async def wait_topology(self, timeout_s: float) -> Topology:
         """The first topology with a verifier in it. Raises Unavailable when there is none within timeout_s."""
+        topology: Topology | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -84,7 +85,8 @@ class Coordinators:
                     await asyncio.sleep(self._limits.retry_s)
         except TimeoutError:
             names = ", ".join(one.address for one in self._all)
-            raise Unavailable(f"no verifier is known to a coordinator ({names}) within {timeout_s:g} s") from None
+            missing = "no coordinator answered" if topology is None else "no verifier announced itself to a coordinator"
+            raise Unavailable(f"{missing} ({names}) within {timeout_s:g} s") from None
 
     def watch(self, on_topology: Callable[[Topology], Awaitable[None]]) -> None:
         """From now on, ask again every refresh_s and hand on what is answered."""

@@ -184,6 +184,7 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
     """What a placement may look at."""
     checked = request.checked
     prefix = request.prompt_ids + checked.resume_ids
+    digests = prefix_digests(prefix, checked.cache_salt)
     return PlacementWish(
         request_id=request.request_id,
         tenant=checked.cache_salt,
@@ -192,7 +193,8 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
         num_samples=checked.num_samples,
         fingerprint=fingerprint,
         wants_drafts=wants_drafts(request),
-        prefix_digests=prefix_digests(prefix, checked.cache_salt),
+        prefix_digests=digests,
+        prefix_digest_lens=digest_lens(len(digests)),
     )
 
 
@@ -213,6 +215,11 @@ def wants_drafts(request: ResolvedRequest) -> bool:
     """Whether a drafter could be of use: the client has neither turned drafts off nor chosen a pacing without any."""
     draft = request.checked.draft
     return not draft.off and draft.pacing not in _NEEDS_NO_DRAFTER
+
+
+def digest_lens(num: int) -> tuple[int, ...]:
+    """Tokens of the beginnings of the first so many digests of `prefix_digests`."""
+    return tuple(FIRST_DIGEST_TOKENS << at for at in range(num))
 
 
 def prefix_digests(prefix: Sequence[int], salt: str) -> tuple[bytes, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from outrider.launch.threads import ThreadPlan
 
 START_DEADLINE_S = 300.0  # a bound against hanging, wide enough for a machine that is busy with other things
 DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
+UNREADY_DRAIN_S = 1.0  # of a service that serves nobody yet
 GATEWAY_THREADS = 1
 METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metrics_port on
 
@@ -67,7 +69,7 @@ class Deployment:
             for name, process in self.processes.items():
                 self.ready[name] = process.wait_ready(started + deadline_s)
         except BaseException as error:
-            self.stop(drain_s=1.0, keep_logs=not isinstance(error, KeyboardInterrupt))
+            self.stop(drain_s=UNREADY_DRAIN_S, keep_logs=not isinstance(error, KeyboardInterrupt))
             raise
         self.start_s = time.monotonic() - started
 
@@ -126,17 +128,23 @@ class Deployment:
         codes = {name: process.exit_code for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
-    def restart(self, name: str, extra: tuple[str, ...] = (), deadline_s: float = START_DEADLINE_S) -> None:
-        """Start a service again at its old address (ending it if it still runs), with further command-line arguments."""
+    def restart(
+        self, name: str, extra: tuple[str, ...] = (), deadline_s: float = START_DEADLINE_S, given_up: threading.Event | None = None
+    ) -> None:
+        """Start a service again at its old address (ending it if it still runs), with further command-line arguments. Raises StartFailed,
+        also once given_up is set; the new process is left to `stop` then."""
         self.processes[name].stop(drain_s=DRAIN_DEADLINE_S)
         command = next(command for command in self.commands() if command.name == name)
         command = replace(command, arguments=(*command.arguments, *extra))
         self.processes[name] = self.launch(command)
-        self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s)
+        self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s, given_up)
 
     def stop(self, drain_s: float = DRAIN_DEADLINE_S, keep_logs: bool = False) -> dict[str, int]:
-        """Drain and end every service, the gateway first; returns their exit codes. Safe to call again."""
-        codes = {name: self.processes[name].stop(drain_s) for name in reversed(self.processes)}
+        """Drain and end every service, the gateway first, with no patience for one that was not ready; returns their exit codes. Safe to
+        call again."""
+        codes: dict[str, int] = {}
+        for name, process in reversed(self.processes.items()):
+            codes[name] = process.stop(drain_s if process.is_ready else min(drain_s, UNREADY_DRAIN_S))
         if not keep_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
         return codes

@@ -24,6 +24,7 @@ from outrider.launch.threads import thread_environment
 _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
 # Whoever else holds a service's stdout when it has ended (a child of its own) is not waited for.
 READER_DEADLINE_S = 2.0
+GIVEN_UP_POLL_S = 0.1  # how soon a start that nobody wants any more is left
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 16_384
 
@@ -69,9 +70,17 @@ class ServiceProcess:
         """None while it runs; negative for a signal."""
         return self._process.poll()
 
-    def wait_ready(self, deadline_s: float) -> dict[str, object]:
-        """The ready line, at the latest at time.monotonic() == deadline_s. Raises StartFailed with the log's tail."""
-        self._decided.wait(max(0.0, deadline_s - time.monotonic()))
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said so; one that has not has nothing to drain."""
+        return self._ready is not None
+
+    def wait_ready(self, deadline_s: float, given_up: threading.Event | None = None) -> dict[str, object]:
+        """The ready line, at the latest at time.monotonic() == deadline_s. Raises StartFailed with the log's tail, also as soon as
+        given_up is set: nobody wants it any more."""
+        while not self._decided.wait(self._pause_s(deadline_s, given_up)) and time.monotonic() < deadline_s:
+            if given_up is not None and given_up.is_set():
+                raise StartFailed(self._explain("was stopped before it was ready"))
         if self._ready is not None:
             return self._ready
         if not self._decided.is_set():
@@ -134,6 +143,12 @@ class ServiceProcess:
                 with self.log_path.open("ab") as log:
                     log.write(line)
         self._decided.set()
+
+    @staticmethod
+    def _pause_s(deadline_s: float, given_up: threading.Event | None) -> float:
+        """Two events cannot be waited for together, so where there are two, one is looked at again and again."""
+        left_s = max(0.0, deadline_s - time.monotonic())
+        return left_s if given_up is None else min(left_s, GIVEN_UP_POLL_S)
 
     def _explain(self, problem: str) -> str:
         tail = self.log_tail().strip() or "(the log is empty)"

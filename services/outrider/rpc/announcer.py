@@ -105,12 +105,15 @@ class Announcer:
     async def _keep_announcing(self, address: str) -> None:
         async with open_channel(address) as channel:
             stub = FleetServiceStub(channel)  # type: ignore[no-untyped-call]
-            backoff_s, problem = self._limits.min_backoff_s, ""
+            backoff_s = self._limits.min_backoff_s
+            problem: str | None = ""  # None: it takes heartbeats, and that was said
             while not self.is_superseded:
                 news, is_last = self._news, self._is_leaving
                 try:
                     pause_s = await self._announce(stub, address)
-                    backoff_s, problem = self._limits.min_backoff_s, ""
+                    if problem is not None:
+                        _LOG.info("coordinator %s knows this replica", address)
+                    backoff_s, problem = self._limits.min_backoff_s, None
                 except Superseded as error:
                     self._end(address, error)
                     return
@@ -156,7 +159,7 @@ def end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGINT)  # of another kind: two alike may arrive as one
 
 
-def _logged(address: str, error: OutriderError, known: str) -> str:
+def _logged(address: str, error: OutriderError, known: str | None) -> str:
     """The problem as a sentence, logged when it is not the known one: an absent coordinator says nothing new with every pause."""
     if str(error) != known:
         level = logging.ERROR if isinstance(error, InvalidRequest) else logging.WARNING

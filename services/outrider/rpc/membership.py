@@ -6,6 +6,7 @@ Knows the three command-line options and their rules. Must not import grpc: a wr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
@@ -38,6 +39,12 @@ class Membership:
             check_address("--advertise", self.advertise)
         if not self.coordinators and (self.replica_id or self.advertise):
             raise InvalidRequest("--coordinator", "is missing: --replica-id and --advertise say nothing without one")
+
+    def check_listening(self, addresses: Sequence[str]) -> None:
+        """Raise InvalidRequest where no peer could be told to connect to the first of these: before a model is loaded, not after."""
+        for address in addresses[:1] if self.coordinators else ():
+            check_address("--listen", address)
+            self.endpoint(address)
 
     def endpoint(self, bound: str) -> str:
         """Where peers connect to a service that is bound at this address. Raises InvalidRequest when that is every host."""

@@ -37,7 +37,8 @@ class Replica:
     """One process of the fleet, as of its newest heartbeat (fleet.proto, Replica).
 
     replica_id: the same after a restart. incarnation: grows with every start. cost: (rows, microseconds) of a step, ascending; verifiers.
-    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, 0 = unknown; drafters. queue_us: until a new session's first step.
+    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, read_us: of a prompt's token that it has not read before; drafters,
+    0 = unknown. queue_us: until a new session's first step.
     """
 
     replica_id: str
@@ -54,12 +55,14 @@ class Replica:
     cost: tuple[tuple[int, float], ...] = ()
     queue_us: float = 0.0
     draft_us: float = 0.0
+    read_us: float = 0.0
     pairs: Mapping[str, PairMeasurement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementWish:
-    """A request that needs a verifier (fleet.proto, PlaceRequest). fingerprint: empty = any. prefix_digests: shortest beginning first."""
+    """A request that needs a verifier (fleet.proto, PlaceRequest). fingerprint: empty = any. prefix_digests: shortest beginning first;
+    prefix_digest_lens: tokens of each, empty = evenly apart."""
 
     request_id: str
     tenant: str = ""
@@ -70,6 +73,17 @@ class PlacementWish:
     exclude: frozenset[str] = frozenset()
     wants_drafts: bool = True
     prefix_digests: tuple[bytes, ...] = ()
+    prefix_digest_lens: tuple[int, ...] = ()
+
+    @property
+    def digest_shares(self) -> tuple[float, ...]:
+        """Of the prefix, what a replica need not read that has read this beginning and not the next one: half way between the two, in
+        (0, 1]. Nobody knows where a text that it has read went on otherwise, and a next turn's goes on with the last one's answer."""
+        lens = self.prefix_digest_lens
+        if lens:
+            between = zip(lens, (*lens[1:], self.prefix_len), strict=True)
+            return tuple((length + following) / (2 * self.prefix_len) for length, following in between)
+        return tuple(at / len(self.prefix_digests) for at in range(1, len(self.prefix_digests) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class PairMeasurement(_message.Message):
     def __init__(self, drafter: _Optional[str] = ..., round_trip_us: _Optional[int] = ..., acceptance_rate: _Optional[float] = ..., connected: _Optional[bool] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs")
+    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs", "read_us")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Replica(_message.Message):
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    READ_US_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: int
     role: ReplicaRole
@@ -61,7 +62,8 @@ class Replica(_message.Message):
     queue_us: float
     draft_us: float
     pairs: _containers.RepeatedCompositeFieldContainer[PairMeasurement]
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ...) -> None: ...
+    read_us: float
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ..., read_us: _Optional[float] = ...) -> None: ...
 
 class AnnounceRequest(_message.Message):
     __slots__ = ("replica",)
@@ -80,7 +82,7 @@ class AnnounceResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., announce_every_ms: _Optional[int] = ..., drain: _Optional[bool] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "tenant", "prefix_len", "max_tokens", "num_samples", "fingerprint", "exclude", "wants_drafts", "prefix_digests")
+    __slots__ = ("request_id", "tenant", "prefix_len", "max_tokens", "num_samples", "fingerprint", "exclude", "wants_drafts", "prefix_digests", "prefix_digest_lens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PREFIX_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +92,7 @@ class PlaceRequest(_message.Message):
     EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     WANTS_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_DIGEST_LENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     prefix_len: int
@@ -99,7 +102,8 @@ class PlaceRequest(_message.Message):
     exclude: _containers.RepeatedScalarFieldContainer[str]
     wants_drafts: bool
     prefix_digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prefix_len: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., exclude: _Optional[_Iterable[str]] = ..., wants_drafts: _Optional[bool] = ..., prefix_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    prefix_digest_lens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., prefix_len: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., exclude: _Optional[_Iterable[str]] = ..., wants_drafts: _Optional[bool] = ..., prefix_digests: _Optional[_Iterable[bytes]] = ..., prefix_digest_lens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PlaceResponse(_message.Message):
     __slots__ = ("placement_id", "verifier", "drafters", "drafts_off", "token_us", "alternatives", "epoch")

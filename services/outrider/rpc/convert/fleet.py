@@ -41,6 +41,7 @@ def replica_to_proto(replica: Replica) -> pb.Replica:
         cost_us=[us for _, us in replica.cost],
         queue_us=replica.queue_us,
         draft_us=replica.draft_us,
+        read_us=replica.read_us,
         pairs=[_pair_to_proto(drafter, pair) for drafter, pair in replica.pairs.items()],
     )
 
@@ -69,6 +70,7 @@ def replica_from_proto(message: pb.Replica, field: str = "replica") -> Replica:
         cost=_cost(field, message),
         queue_us=finite(f"{field}.queue_us", message.queue_us, 0.0, MAX_US),
         draft_us=finite(f"{field}.draft_us", message.draft_us, 0.0, MAX_US),
+        read_us=finite(f"{field}.read_us", message.read_us, 0.0, MAX_US),
         pairs={name(f"{field}.pairs.drafter", pair.drafter): _pair(f"{field}.pairs", pair) for pair in message.pairs},
     )
 
@@ -85,6 +87,7 @@ def wish_to_proto(wish: PlacementWish) -> pb.PlaceRequest:
         exclude=sorted(wish.exclude),
         wants_drafts=wish.wants_drafts,
         prefix_digests=wish.prefix_digests,
+        prefix_digest_lens=wish.prefix_digest_lens,
     )
 
 
@@ -96,6 +99,11 @@ def wish_from_proto(message: pb.PlaceRequest) -> PlacementWish:
         raise InvalidRequest("prefix_digests", f"has {len(message.prefix_digests)} entries, at most {MAX_PREFIX_DIGESTS}")
     if any(len(digest) > MAX_DIGEST_LEN for digest in message.prefix_digests):
         raise InvalidRequest("prefix_digests", f"a digest has at most {MAX_DIGEST_LEN} bytes")
+    lens = tuple(message.prefix_digest_lens)
+    if lens and len(lens) != len(message.prefix_digests):
+        raise InvalidRequest("prefix_digest_lens", f"has {len(lens)} entries for {len(message.prefix_digests)} of prefix_digests")
+    if any(left >= right for left, right in itertools.pairwise((0, *lens))) or (lens and lens[-1] > message.prefix_len):
+        raise InvalidRequest("prefix_digest_lens", f"must ascend from 1 to at most prefix_len, {message.prefix_len}")
     return PlacementWish(
         request_id=name("request_id", message.request_id),
         tenant=name("tenant", message.tenant),
@@ -106,6 +114,7 @@ def wish_from_proto(message: pb.PlaceRequest) -> PlacementWish:
         exclude=frozenset(name("exclude", endpoint) for endpoint in message.exclude),
         wants_drafts=message.wants_drafts,
         prefix_digests=tuple(message.prefix_digests),
+        prefix_digest_lens=lens,
     )
 
 
