@@ -24,6 +24,8 @@ MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 NUM_REPEATS = 3
 NUM_PROMPT = 16
 REFINE_RATE = 1 / 16
+MEASURED_TRUST = 16  # steps that a curve counts for which was measured as it is
+COPIED_TRUST = 4  # and one that is taken over from other circumstances
 MAX_SURPRISE = 2.0
 OWN_STEPS = 4  # after so many steps of its own a point believes half of what others say of the machine
 MEASURING_SEQUENCE = 0
@@ -34,8 +36,9 @@ _NOTHING: IntArray = np.empty(0, np.int32)
 class CostModel:
     """Points (rows, us) that follow what is observed."""
 
-    def __init__(self, points: dict[int, float]) -> None:
+    def __init__(self, points: dict[int, float], num_trusted: int = MEASURED_TRUST) -> None:
         assert points
+        self._num_trusted = num_trusted
         self._points = dict(sorted(points.items()))
         self._rows = list(self._points)
         self._num_seen = dict.fromkeys(self._rows, 0)
@@ -53,10 +56,12 @@ class CostModel:
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
         target = self._curve.verify_us(nearest) * surprise
+        rate = max(REFINE_RATE, 1.0 / self._num_trusted)
+        self._num_trusted += 1
         for rows, num_seen in self._num_seen.items():
             if rows != nearest:
-                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * REFINE_RATE * (surprise - 1.0)
-        self._points[nearest] += REFINE_RATE * (target - self._points[nearest])
+                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * rate * (surprise - 1.0)
+        self._points[nearest] += rate * (target - self._points[nearest])
         self._num_seen[nearest] += 1
         self._curve = self._flattened()
 
@@ -65,8 +70,8 @@ class CostModel:
         return self._curve
 
     def twin(self) -> CostModel:
-        """The same curve, to follow other observations from now on."""
-        return CostModel(dict(self._curve.points))
+        """The same curve, to follow other observations from now on: quickly at first, for nothing was measured in their circumstances."""
+        return CostModel(dict(self._curve.points), COPIED_TRUST)
 
     def _flattened(self) -> CostCurve:
         return rising(self._rows, self._points.values())

@@ -164,11 +164,13 @@ class Driver:
     def __init__(self) -> None:
         self.policy = AdaptivePacing()
         self.contention = 1.0  # of a step beside a drafter at work, to one alone
-        self.session = replace(READY, draft_us_per_token=3_000.0, acceptance=0.7, num_tested=0, remaining=10_000)
+        self.session = replace(READY, draft_us_per_token=3_000.0, draft_alone_us=3_000.0, acceptance=0.7, num_tested=0, remaining=10_000)
         self.now_us = NOW_US
 
     def round(self, **changes: Any) -> SessionView:
-        """The session commits two tokens and is planned again with these estimates."""
+        """The session commits two tokens and is planned again with these estimates. Drafts are undisturbed but where it runs ahead."""
+        if self.policy._sessions.of(self.session).course.pace is not Pace.AHEAD:
+            changes = {"draft_alone_us": changes.get("draft_us_per_token", self.session.draft_us_per_token), **changes}
         self.now_us += int(TARGET_US)
         tested = int(self.session.num_tested) + 2
         own = {"committed_len": self.session.committed_len + 2, "num_tested": tested, "waiting_since_us": self.now_us}

@@ -41,7 +41,7 @@ class Talk:
     def __init__(self, **changes: Any) -> None:
         self.policy = AdaptivePacing()
         self.contention = 1.0
-        self.session = replace(READY, draft_us_per_token=3_000.0, acceptance=0.7, remaining=10_000, **changes)
+        self.session = replace(READY, draft_us_per_token=3_000.0, draft_alone_us=3_000.0, acceptance=0.7, remaining=10_000, **changes)
         self.now_us = NOW_US
 
     @property
@@ -50,7 +50,9 @@ class Talk:
         return StepView((self.session,), COST, 64, self.now_us, beside)
 
     def rounds(self, number: int, **changes: Any) -> PacingPlan:
-        """Of the newest of them."""
+        """Of the newest of them. Nothing disturbs the drafts."""
+        if "draft_us_per_token" in changes:
+            changes["draft_alone_us"] = changes["draft_us_per_token"]
         plan = PacingPlan((), None, "")
         for _ in range(number):
             self.now_us += int(TARGET_US)

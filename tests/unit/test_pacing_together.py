@@ -167,3 +167,14 @@ def test_every_wait_ends_at_the_first_deadline_at_the_latest(
         assert plan.wake_us is not None
         assert NOW_US < plan.wake_us <= first
     assert sum(part.max_feed + part.max_nodes for part in plan.take) <= max_rows
+
+
+def test_a_step_beside_a_drafter_that_would_soon_rest_is_priced_as_one_that_it_slows() -> None:
+    """Guesses that come in a third of a step are not worth waiting for where the step takes as long either way; on shared cores, where it
+    takes twice as long beside the drafter, they are. A drafter that runs ahead is at work during any step."""
+    hopes = outlook(2, 0.35 * STEP_US, 0.0, right=0.4)
+    for slowed_us, goes_on, waits in ((STEP_US, False, False), (2 * STEP_US, False, True), (2 * STEP_US, True, False)):
+        view = StepView((waiting(1), waiting(2)), FLAT, 64, NOW_US, CostCurve(((1, slowed_us),)))
+        each = {1: replace(hopes, goes_on=goes_on), 2: outlook(0, 0.0, 0.0)}
+        planned = plan_together(view, lambda session, each=each: each[session.session], FLAT, 2.0 / STEP_US)  # type: ignore[misc]
+        assert bool(planned.take) is not waits, (slowed_us, goes_on)

@@ -22,8 +22,8 @@ OPTIONS = ("--quick", "--wide", "--acceptances", "0", "0.6", "0.9", "--cost-rati
 YARDSTICK = ("plain", "serial:4", "serial:8", "pearl", "pearl:4")
 # What it had when this was written, less a hundredth: this guards it, and says nothing of other worlds. `outrider bench simulate --quick
 # --wide` has worse ones: a far drafter, or one hardly faster than the target, on shared cores.
-FLOOR = 0.90
-MEAN_FLOOR = 1.0
+FLOOR = 0.925
+MEAN_FLOOR = 1.03
 SHARE = "0.25"
 
 
@@ -56,7 +56,25 @@ def test_an_adaptive_that_never_drafts_or_always_does_would_be_noticed(
     monkeypatch.setattr(adaptive, "START_GAIN", margin)
     monkeypatch.setattr(adaptive, "KEEP_GAIN", margin)
     plan = planned(*OPTIONS, "--acceptances", acceptance, "--share", SHARE, "--fixed", "plain", "pearl")
-    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio < FLOOR - 0.1
+    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio < FLOOR - 0.05
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "cost_ratio", "delay", "num_sessions", "curve", "fixed", "floor"),
+    [
+        ("0.9", 2, 0, 8, "knee", "serial:1", 0.95),  # 0.78 by drafting times of a drafter beside the reading of prompts
+        ("0.95>0.1", 2, 0, 8, "measured", "plain", 0.93),  # 0.81
+        ("0.6", 10, 0, 8, "measured", "serial:1", 0.93),  # 0.83 while each session had its own round in turns
+        ("0.9", 10, 1, 8, "knee", "serial:6", 0.90),  # 0.81 while a few that ran ahead slowed all the others
+    ],
+)
+def test_on_shared_cores_sessions_choose_together(
+    acceptance: str, cost_ratio: float, delay: float, num_sessions: int, curve: str, fixed: str, floor: float
+) -> None:
+    axes = ("--acceptances", acceptance, "--cost-ratios", str(cost_ratio), "--delays", str(delay), "--sessions", str(num_sessions))
+    plan = planned("--quick", *axes, "--curves", curve, "--shared", "2", "--fixed", fixed)
+    (cell,) = plan.cells
+    assert run_cell(cell, plan).ratio("adaptive") >= floor
 
 
 def test_the_yardstick_has_the_lengths_that_the_network_bench_has() -> None:

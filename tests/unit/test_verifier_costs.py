@@ -8,7 +8,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
-from verifier_service.cost_model import OWN_STEPS, REFINE_RATE, CostModel, StepCosts, measure_cost
+from verifier_service.cost_model import COPIED_TRUST, MAX_SURPRISE, OWN_STEPS, REFINE_RATE, CostModel, StepCosts, measure_cost
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -81,6 +81,24 @@ def test_steps_beside_a_drafter_at_work_do_not_make_the_others_look_dear() -> No
         costs.observe(8, 2_400, drafting=True)
     assert costs.alone.curve().verify_us(8) == 1_200.0
     assert costs.drafting.curve().verify_us(8) == pytest.approx(2_400, rel=0.02)
+
+
+def test_what_steps_take_beside_a_drafter_is_learned_in_a_few_of_them() -> None:
+    """A curve that was measured while drafters rested says nothing of shared cores; one stalled step still does not decide."""
+    costs = StepCosts(CostModel({1: 1_000.0}))
+    costs.observe(1, 50_000, drafting=True)
+    assert costs.drafting.curve().verify_us(1) <= 1_000.0 * (1.0 + (MAX_SURPRISE - 1.0) / COPIED_TRUST)
+    for _ in range(8):
+        costs.observe(1, 2_000, drafting=True)
+        costs.observe(1, 2_000, drafting=False)
+    assert costs.drafting.curve().verify_us(1) > 1_650.0
+    assert costs.alone.curve().verify_us(1) < 1_450.0, "what was measured as it is holds out longer"
+    model = costs.drafting
+    for _ in range(40):
+        model.observe(1, 2_000)
+    settled = model.curve().verify_us(1)
+    model.observe(1, 4_000)
+    assert model.curve().verify_us(1) == pytest.approx(settled + REFINE_RATE * settled, rel=0.05), "in the end slowly"
 
 
 def view(session: int, **changes: object) -> SessionView:

@@ -29,6 +29,7 @@ PRIOR_HEDGES = 4  # mismatches that the prior counts for
 DRAFT_TIME_RATE = 1 / 8
 MIN_LEVEL_SHARE = 0.25  # of what a draft took that no longer one tells the start of: its levels cost at least this
 OVERHEAD_RATE = 1 / 8
+ALONE_SHARE = 0.1  # of a tail's drafting beside a step of its session, up to which it counts as undisturbed: two clocks never agree exactly
 MAX_RECENT_INTERVALS = 16
 MAX_PENDING_TAILS = 64
 MAX_TAIL_DRAFT_US = 60_000_000
@@ -72,6 +73,7 @@ class SessionStatistics:
     """Counters of one session; units in the names. `*_by_depth[d]` counts rounds in which depth d was guessed / accepted.
 
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
+    draft_alone_us: the same of tails that were drafted while no step of this session ran, 0 = there were none.
     holds_reading: all that is known of the former is a first tail of one level, in which the prompt was read.
     num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
     confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
@@ -107,6 +109,7 @@ class SessionStatistics:
     acceptance: float = DraftPriors.acceptance
     draft_us_per_token: float = 0.0
     draft_start_us: float = 0.0
+    draft_alone_us: float = 0.0
     holds_reading: bool = False
     overhead_us: float = 0.0
     num_tested: int = 0
@@ -173,20 +176,26 @@ class SessionStatistics:
         went into side branches: it costs, but says nothing of how fast guesses come. first_us: to the first level; 0: not known.
         """
         self.draft_us += interval.draft_us
-        if num_levels and (interval.draft_us > hedge_us or not hedge_us):
-            self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us)
+        beside_us = 0.0
         for begin, end in reversed(self._verify_intervals):  # one after another, so that what ended before is followed by no other
             if end <= interval.begin_us:
                 break
-            self._overlapped_us += interval.share_within(begin, end)
+            beside_us += interval.share_within(begin, end)
+        self._overlapped_us += beside_us
         if verifying:
             self._pending_tails.append(interval)
+        if num_levels and (interval.draft_us > hedge_us or not hedge_us):
+            share = -1.0 if verifying else beside_us / max(1, interval.draft_us)
+            self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us, share)
 
-    def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int) -> None:
-        """What the first level takes beyond one of the others is the start of a draft."""
+    def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int, beside_share: float) -> None:
+        """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only.
+        beside_share: of the work, beside a step of this session; negative: not known yet."""
+        is_alone = 0.0 <= beside_share <= ALONE_SHARE
+        is_even = is_alone or beside_share >= 1.0 - ALONE_SHARE
         if num_levels > 1 and first_us:
             measured = (draft_us - first_us) / (num_levels - 1)
-            if self._num_draft_times:
+            if self._num_draft_times and is_even:
                 self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
         else:
             measured = max(draft_us - self.draft_start_us, MIN_LEVEL_SHARE * draft_us) / num_levels
@@ -195,6 +204,8 @@ class SessionStatistics:
         known = 0.0 if self.holds_reading else self.draft_us_per_token
         self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
         self.holds_reading = not self._num_draft_times and not (num_levels > 1 and first_us)
+        if is_alone and not self.holds_reading:
+            self.draft_alone_us = _followed(self.draft_alone_us, measured, DRAFT_TIME_RATE)
         self._num_draft_times += 1
 
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:

@@ -179,6 +179,7 @@ class VerifierSession:
             expected_left=spec.answer_ends.expected_left(committed_len - spec.num_prompt, spec.max_len - committed_len),
             draft_us_per_token=stats.draft_us_per_token,
             draft_start_us=stats.draft_start_us,
+            draft_alone_us=stats.draft_alone_us,
             heard_us=stats.heard_us,
             acceptance=stats.acceptance,
             overhead_us=stats.overhead_us,

@@ -11,13 +11,13 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
-from operator import attrgetter
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left, same_course
+from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.first_asking import LATER, FirstAsking
@@ -25,6 +25,7 @@ from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.next_tail import TailTimes, next_tail
+from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import MAX_SLOWNESS, PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -317,33 +318,39 @@ class AdaptivePacing(ExplainsAdaptive):
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
         rates = self._seen_rates = self._rates_of(view)
-        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
-        gains = dict.fromkeys(drafting_paces(view), 0.0)
-        looks: list[tuple[SessionView, dict[Pace, list[Course]]]] = []
-        self._looks = looks
-        for session in view.sessions:
-            self._look_at_hedges(session, rates[Pace.AHEAD])
-            hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
-            if key not in found:
-                found[key] = courses_of(rates, gains, self._longest, *(share * ACCEPTANCE_STEP for share in key))
-            looks.append((session, found[key]))
-            for pace in gains:
-                best = max(found[key][pace], key=_speed)
-                gains[pace] += max(self._worth(best), self._worth(found[key][Pace.PLAIN][0]))
-        drafting = self._drafting_pace(gains)
-        for session, courses in looks:
+        paces = drafting_paces(view)
+        looks = self._looks = self._weighed(view, rates, paces)
+        margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
+        offers = Offers(rates, margins, self._longest, self._sessions.known, self._worth, self._worth_to_end)
+        offered = {pace: offers.of(pace, looks) for pace in paces}
+        drafting = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
+        for (session, _), course in zip(looks, offered[drafting][0], strict=True):
             if session.committed_len >= self._sessions.known(session.session).asked_from:
-                self._choose(session, courses, drafting)
+                self._choose(session, course)
         courses_now = [self._sessions.known(session.session).course for session in view.sessions]
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
 
+    def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
+        """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
+        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
+        own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
+        looks: list[Look] = []
+        for session in view.sessions:
+            self._look_at_hedges(session, rates[Pace.AHEAD])
+            hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
+            if key not in found:
+                found[key] = courses_of(rates, own_paces, self._longest, *(share * ACCEPTANCE_STEP for share in key))
+            looks.append((session, found[key]))
+        return looks
+
     def _rates_of(self, view: StepView) -> dict[Pace, RoundRates]:
         """What is measured by now, and the leave that drafters have."""
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
-        return {pace: replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in Pace}
+        alone, beside = (replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in (Pace.SERIAL, Pace.AHEAD))
+        return {Pace.PLAIN: alone, Pace.SERIAL: alone, Pace.AHEAD: beside}
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
@@ -367,14 +374,17 @@ class AdaptivePacing(ExplainsAdaptive):
         own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _is_surprised(self, view: StepView) -> bool:
-        """A session is new, its first guesses were judged, or they turn out otherwise than its course was chosen for."""
+        """A session is new, its first guesses were judged, or they turn out otherwise than its course was chosen for; or it is now known
+        what undisturbed drafting takes."""
         if not self._taught or len(view.sessions) > MAX_SURPRISED_SESSIONS:
             return False
         return any(self._surprises(session) for session in view.sessions if session.has_drafter)
 
     def _surprises(self, session: SessionView) -> bool:
         own = self._sessions.of(session)
-        return abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0)
+        if abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0):
+            return True
+        return session.draft_alone_us > 0.0 and not self._rates.is_sure
 
     def _has_seen_enough(self, view: StepView) -> bool:
         """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
@@ -387,15 +397,18 @@ class AdaptivePacing(ExplainsAdaptive):
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
         fresh: dict[Pace, list[SessionView]] = {}
+        alone: list[float] = []
         for session in view.sessions:
             own = self._sessions.of(session)
             if self._rates.is_known and session.holds_reading:
                 continue
-            measured = session.draft_us_per_token, session.link_us
+            measured = session.draft_us_per_token, session.draft_alone_us, session.link_us
             if session.draft_us_per_token and measured != own.measured:
+                if session.draft_alone_us != own.measured[1]:
+                    alone.append(session.draft_alone_us)
                 own.measured = measured
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
-        self._rates.observe(fresh)
+        self._rates.observe(fresh, alone)
 
     def _worth(self, course: Course) -> float:
         worth = course.tokens_per_us * self._memory.factor(course.pace)
@@ -411,11 +424,8 @@ class AdaptivePacing(ExplainsAdaptive):
         present = self._pace if self._pace in gains else best
         return best if gains[best] > (1.0 + SWITCH_GAIN) * gains[present] else present
 
-    def _choose(self, session: SessionView, courses: dict[Pace, list[Course]], drafting: Pace) -> None:
+    def _choose(self, session: SessionView, best: Course) -> None:
         own = self._sessions.known(session.session)
-        drafted, plain = self._best_drafted(own, courses[drafting], drafting), courses[Pace.PLAIN][0]
-        least_gain = START_GAIN if own.course.pace is Pace.PLAIN else KEEP_GAIN
-        best = drafted if self._worth_to_end(session, drafted) > (1.0 + least_gain) * self._worth(plain) else plain
         if session.num_tested and (own.looked_untested or best.pace is not Pace.PLAIN):
             self._first_asking.judged(drafts=best.pace is not Pace.PLAIN)
         if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
@@ -433,11 +443,3 @@ class AdaptivePacing(ExplainsAdaptive):
         if not course.waits_for_none or at_work or session.depth or self._seen_rates is None or not worth:
             return worth
         return speed_to_end(self._seen_rates[Pace.AHEAD], worth, num_left(session))
-
-    def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
-        best = max(courses, key=_speed)
-        present = same_course(own.course, courses) if own.course.pace is drafting else None
-        return best if present is None or self._worth(best) > (1.0 + SWITCH_GAIN) * self._worth(present) else present
-
-
-_speed = attrgetter("tokens_per_us")  # among courses of one pace as good as their worth

@@ -62,6 +62,7 @@ class SessionView:
     earlier answers suggest, 0 when unknown.
     draft_us_per_token: measured per token of depth (siblings come in one pass), 0 when unknown. draft_start_us: measured, what a draft that
     begins anew takes beside its tokens, 0 when unknown or nothing.
+    draft_alone_us: as draft_us_per_token, of tails that were drafted while no step of the session ran; 0 = there were none.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
     num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
@@ -106,6 +107,7 @@ class SessionView:
     heard_us: int = 0
     takes_turns: bool = False
     holds_reading: bool = False
+    draft_alone_us: float = 0.0
 
 
 class PrefillRoom(Protocol):

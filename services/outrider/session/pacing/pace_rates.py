@@ -7,6 +7,7 @@ not know courses or who chose a pace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.round_model import Pace, RoundRates, measured_rates
@@ -15,6 +16,8 @@ from outrider.session.pacing.round_model import Pace, RoundRates, measured_rates
 # another that wants the same core). So a shorter one is believed at once, a longer one slowly; what always disturbs shows in the time of
 # rounds.
 DOWN_RATE, UP_RATE = 1.0, 1 / 8
+HOPED_RATIO = 2.0  # of drafting beside the target to drafting alone, while only the former was seen: else nobody would find out
+MAX_HOPES = 2  # measurements for which that is believed: clocks that disagree may never show an undisturbed one
 
 
 class PaceRates:
@@ -28,6 +31,9 @@ class PaceRates:
     def __init__(self) -> None:
         self.link_us = self.overhead_us = self.start_us = 0.0
         self._alone_us = 0.0  # of a token, while the target rests
+        self.is_sure = False  # drafting was measured while no step ran beside it
+        self._beside_us = 0.0  # of a token, while that was not sure
+        self._num_unsure = 0  # times that it was measured so
         self._ahead_ratio = 1.0  # of a token while the target may be at work, to that
 
     @property
@@ -39,26 +45,51 @@ class PaceRates:
         """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
         return self._alone_us * self._ahead_ratio if pace is Pace.AHEAD else self._alone_us
 
-    def observe(self, fresh: Mapping[Pace, Sequence[SessionView]]) -> None:
-        """Sessions that drafted lately, by the pace they did it at."""
+    def observe(self, fresh: Mapping[Pace, Sequence[SessionView]], alone: Sequence[float] = ()) -> None:
+        """Sessions that drafted lately, by the pace they did it at. alone: what a token took those of them of which a draft was lately
+        undisturbed."""
+        if alone:
+            self._follow_alone(alone)
         for pace, sessions in fresh.items():
-            measured = [session.draft_us_per_token for session in sessions]
-            if pace is not Pace.AHEAD or not self._alone_us:
-                self._alone_us = _followed(self._alone_us, measured)
-                continue
-            self._ahead_ratio = _followed(self._ahead_ratio, [token_us / self._alone_us for token_us in measured])
-            if self._ahead_ratio < 1.0:  # never quicker than undisturbed: it is that estimate which has grown old
-                self._alone_us, self._ahead_ratio = self._alone_us * self._ahead_ratio, 1.0
+            if not self.is_sure and (pace is not Pace.AHEAD or not self._alone_us):
+                self._hope([session.draft_us_per_token for session in sessions])
+            elif pace is Pace.AHEAD:
+                self._follow_ahead([session.draft_us_per_token for session in sessions])
         known = [session for sessions in fresh.values() for session in sessions]
         if known:
             self.link_us = _followed(self.link_us, [session.link_us for session in known if session.link_us])
             self.overhead_us = _followed(self.overhead_us, [session.step_overhead_us for session in known])
             self.start_us = _followed(self.start_us, [session.draft_start_us for session in known if session.draft_start_us])
 
+    def _follow_alone(self, alone: Sequence[float]) -> None:
+        if self.is_sure:
+            self._alone_us = _followed(self._alone_us, alone)
+            return
+        beside_us = self._alone_us * self._ahead_ratio
+        self._alone_us, self.is_sure = _followed(0.0, alone), True
+        self._ahead_ratio = max(1.0, beside_us / self._alone_us)
+
+    def _hope(self, measured: Sequence[float]) -> None:
+        """Drafts in turns begin while the target rests, but a session's first ones go on beside the reading of its prompt: only those were
+        seen as yet."""
+        self._beside_us = _followed(self._beside_us, measured)
+        self._num_unsure += 1
+        self._ahead_ratio = HOPED_RATIO if self._num_unsure <= MAX_HOPES else 1.0
+        self._alone_us = self._beside_us / self._ahead_ratio
+
+    def _follow_ahead(self, measured: Sequence[float]) -> None:
+        self._ahead_ratio = _followed(self._ahead_ratio, [token_us / self._alone_us for token_us in measured])
+        if self._ahead_ratio < 1.0:  # never quicker than undisturbed: it is that estimate which has grown old
+            self._alone_us, self._ahead_ratio = self._alone_us * self._ahead_ratio, 1.0
+
     def of_rounds(self, view: StepView, pace: Pace) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
         cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
-        return measured_rates(cost, len(view.sessions), self.draft_us(pace), self.link_us, self.overhead_us, self.start_us)
+        rates = measured_rates(cost, len(view.sessions), self.draft_us(pace), self.link_us, self.overhead_us, self.start_us)
+        if pace is not Pace.AHEAD:
+            return rates
+        alone_us = view.cost.verify_us(len(view.sessions))
+        return replace(rates, toll_us=rates.draft_us * max(0.0, 1.0 - alone_us / float(rates.step_us[1])))
 
 
 def _followed(estimate: float, measured: Sequence[float]) -> float:

@@ -31,7 +31,7 @@ class RememberedSession:
     chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
     looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
-    measured: tuple[float, float] = (0.0, 0.0)  # drafting time of a token and way when last looked at: the same if nothing came since
+    measured: tuple[float, float, float] = (0.0, 0.0, 0.0)  # drafting times and way when last looked at: the same if nothing came since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
     looked_at: float = -1.0

@@ -67,7 +67,7 @@ class RoundRates:
 
     num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
     round on the verifier's side. start_us: of a draft that begins anew, beside its tokens. leave_len: tokens beyond a commit that a
-    drafter may guess.
+    drafter may guess. toll_us: what a guess that is drafted beside a step adds to it, on cores that both want.
     """
 
     num_sessions: int
@@ -77,6 +77,7 @@ class RoundRates:
     overhead_us: float
     start_us: float = 0.0
     leave_len: int = MAX_LEAVE_LEN
+    toll_us: float = 0.0
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
@@ -99,8 +100,8 @@ def plain_course(rates: RoundRates) -> Course:
 
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN."""
-    emitted, sent = _chains(acceptance, continue_prob, MAX_SERIAL_LEN)
-    drafts_us = rates.start_us + _longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
+    emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN)
+    drafts_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
     round_us = drafts_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
     each = zip((emitted / round_us).tolist(), round_us.tolist(), strict=True)
     return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us) for at, (speed, took_us) in enumerate(each)][1:]
@@ -153,12 +154,12 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     """The best pair of lengths. shares: acceptance, continue_prob, hedge_share, and the same of branches verified in the step.
     num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what each waits on average."""
     acceptance, continue_prob, hedge_share, side_share = shares
-    emitted, sent = _chains(acceptance, continue_prob, MAX_WAIT_LEN)
+    emitted, sent = chains(acceptance, continue_prob, MAX_WAIT_LEN)
     lengths = np.arange(MAX_WAIT_LEN + 1)
     right = min(_ALMOST_ONE, acceptance * continue_prob)
     goes_on = right ** (lengths + 1.0)  # chance that what the drafter guessed beyond a round's guesses still stands after it
     step_us = rates.round_us(1.0 + sent)
-    longest = _longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
+    longest = longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
     # A drafter that is told of a mismatch has a token under way, which it ends first.
     miss_wait_us = 2.0 * rates.link_us + rates.start_us + (0.5 + longest) * rates.draft_us
@@ -186,9 +187,18 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     speeds[:, useful_len + 1 :] = 0.0
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
+    if rates.toll_us:
+        useful_len = min(useful_len, _worth_len(rates.toll_us * float(speeds[miss_len, hit_len]), right))
     ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
     miss_us, hit_us = float(miss_wait_us[miss_len] + step_us[miss_len]), float(hit_wait_us[hit_len] + step_us[hit_len])
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), miss_us, hit_us)
+
+
+def _worth_len(toll: float, right: float) -> int:
+    """Guesses beyond a commit of which each is more often reached by the truth than it costs tokens. toll: of a guess, in tokens that the
+    time would bring which it takes from the target."""
+    least = max(HARDLY_EVER, min(_ALMOST_ONE, toll))
+    return math.ceil(math.log(least) / math.log(max(HARDLY_EVER, right)))
 
 
 def _side_tokens(rates: RoundRates, right: float, sent: _FloatArray, side_share: float) -> _FloatArray:
@@ -223,13 +233,13 @@ def _mean_longest_wait(miss_us: _FloatArray, hit_us: _FloatArray, hit_share: _Fl
     return np.asarray(shorter + (1.0 - (1.0 - longer_share) ** num_sessions) * np.abs(hit_us - miss_us), np.float64)
 
 
-def _longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _FloatArray:
+def longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _FloatArray:
     """For each length 0..longest: the expected length of the longest of num_sessions chains that may pause before it."""
     reached = 1.0 - (1.0 - continue_prob ** np.arange(longest + 1, dtype=np.float64)) ** num_sessions
     return np.cumsum(reached) - 1.0
 
 
-def _chains(acceptance: float, continue_prob: float, longest: int) -> tuple[_FloatArray, _FloatArray]:
+def chains(acceptance: float, continue_prob: float, longest: int) -> tuple[_FloatArray, _FloatArray]:
     """For each length 0..longest: expected tokens of the round, and expected guesses sent."""
     powers = np.arange(longest + 1, dtype=np.float64)
     emitted = np.cumsum(min(_ALMOST_ONE, acceptance * continue_prob) ** powers)

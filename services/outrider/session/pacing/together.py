@@ -88,6 +88,10 @@ class _Prospect:
         """Whether waiting brings anything that a step which ends then would not."""
         return not self.outlook.goes_on or self.outlook.next_us < end_us
 
+    def is_drafted_for(self, at_us: float) -> bool:
+        """Whether the drafter, which rests once all that is wanted is there, is still at work then."""
+        return self.outlook.num_come(at_us) < self._lacking
+
     def num_new(self, at_us: float) -> int:
         """Guesses that will have come."""
         return min(self._lacking, self.outlook.num_come(at_us)) if self._lacking else 0
@@ -134,7 +138,7 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
         if waiting and all(outlook.in_turns_until_us is not None for outlook in outlooks):
             begin_us = max(outlook.in_turns_until_us or 0.0 for outlook in waiting)
         else:
-            begin_us = _best_time(prospects, cost, tokens_per_us, view.now_us)
+            begin_us = _best_time(prospects, (cost, view.overlapped_cost), tokens_per_us, view.now_us)
         if begin_us > view.now_us:
             return PacingPlan((), min(int(begin_us) + 1, *(session.draft_deadline_us for session in view.sessions)), "draft")
     wanted = [
@@ -166,10 +170,14 @@ def _nodes_within(session: SessionView, length: int) -> int:
     return session.num_nodes * length // session.depth
 
 
-def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: float, now_us: int) -> float:
-    """Of now and some of the times at which a session has what it wants: where the tokens of the step are worth most."""
+def _best_time(prospects: Sequence[_Prospect], costs: tuple[CostCurve, CostCurve], tokens_per_us: float, now_us: int) -> float:
+    """Of now and some of the times at which a session has what it wants: where the tokens of the step are worth most. costs: of the step,
+    and of one that begins while drafters are at work which would rest a little later: on shared cores that is no saving."""
+
+    resting = [one for one in prospects if one.is_waiting and not one.outlook.goes_on] if costs[0] is not costs[1] else []
 
     def worth(at_us: float) -> float:
+        cost = costs[any(one.is_drafted_for(at_us) for one in resting)]
         end_us = at_us + cost.verify_us(sum(prospect.rows(at_us) for prospect in prospects))
         tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us, own_per_us) for prospect in prospects)
         not_lost_us = sum(prospect.not_lost(at_us - now_us) for prospect in prospects) / len(prospects)
@@ -177,7 +185,7 @@ def _best_time(prospects: Sequence[_Prospect], cost: CostCurve, tokens_per_us: f
 
     own_per_us = tokens_per_us / len(prospects)  # who waits for guesses waits with all the others, mostly for theirs too
     # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.
-    over_us = now_us + cost.verify_us(sum(prospect.rows(now_us) for prospect in prospects))
+    over_us = now_us + costs[0].verify_us(sum(prospect.rows(now_us) for prospect in prospects))
     waiting = [prospect for prospect in prospects if prospect.is_waiting and prospect.comes_by(over_us)]
     etas = sorted({eta_us for prospect in waiting for eta_us in prospect.etas_us if eta_us > now_us})
     every = -(-len(etas) // MAX_TIMES) or 1

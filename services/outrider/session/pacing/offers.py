@@ -1,0 +1,107 @@
+"""What each drafting pace offers all sessions of a step together: a course for each of them, and what all of them get.
+
+Sessions share the step, the drafter and, maybe, its cores, so none chooses for itself. In turns they have one round, as long as the longest
+draft (company.py). Beside a drafter that runs ahead those who go without are slowed as well as those who guess. Knows courses, what they
+are worth and what is remembered of sessions. Must not know how a worth comes about, nor change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from outrider.session.pacing.company import company_courses
+from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.course_choice import hoped_acceptance, same_course
+from outrider.session.pacing.remembered import RememberedSession
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course
+
+Look = tuple[SessionView, dict[Pace, list[Course]]]  # what a session may choose among
+Offer = tuple[list[Course], float]  # a course for each session; tokens per microsecond of all
+speed_of = attrgetter("tokens_per_us")  # among courses of one pace as good as their worth
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Shares by which a course must promise more: than plain decoding, to begin with guesses (start) or to keep to them (keep); than the
+    present one, to replace it (switch)."""
+
+    start: float
+    keep: float
+    switch: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Of one look. worth: of a course, corrected by what was achieved; worth_to_end: in what is left of a session's answer. own: what is
+    remembered of a session. longest: guesses of a session at most."""
+
+    rates: Mapping[Pace, RoundRates]
+    margins: Margins
+    longest: int
+    own: Callable[[int], RememberedSession]
+    worth: Callable[[Course], float]
+    worth_to_end: Callable[[SessionView, Course], float]
+
+    def of(self, pace: Pace, looks: list[Look]) -> Offer:
+        """Of drafts in turns, or of running ahead. The courses in turns of several sessions are added to the looks."""
+        if pace is Pace.AHEAD:
+            return self._ahead(looks)
+        return self._alone_in_turns(*looks[0]) if len(looks) == 1 else self._in_turns(looks)
+
+    def _alone_in_turns(self, session: SessionView, courses: dict[Pace, list[Course]]) -> Offer:
+        own, plain = self.own(session.session), courses[Pace.PLAIN][0]
+        drafted = self._best_drafted(own, courses[Pace.SERIAL], Pace.SERIAL)
+        chosen = drafted if self.worth(drafted) > self._least(own) * self.worth(plain) else plain
+        return [chosen], max(self.worth(max(courses[Pace.SERIAL], key=speed_of)), self.worth(plain))
+
+    def _in_turns(self, looks: list[Look]) -> Offer:
+        """All of them as much as pays for all, or none anything."""
+        plain = [courses[Pace.PLAIN][0] for _, courses in looks]
+        shares = [(hoped_acceptance(session), session.continue_prob) if self._may_draft(session) else None for session, _ in looks]
+        if not any(shares):
+            return plain, self._total(plain)
+        present = [self.own(session.session).course for session, _ in looks]
+        present_len = max(course.hit_len if course.pace is Pace.SERIAL else 0 for course in present)
+        together = company_courses(self.rates[Pace.SERIAL], shares, self.longest, present_len)
+        for at, ((session, courses), course) in enumerate(zip(looks, together, strict=True)):
+            if course.pace is Pace.SERIAL:
+                looks[at] = session, {**courses, Pace.SERIAL: [course]}
+        gain = self.margins.keep if any(course.pace is not Pace.PLAIN for course in present) else self.margins.start
+        chosen = together if self._total(together) > (1.0 + gain) * self._total(plain) else plain
+        return chosen, self._total(chosen)
+
+    def _ahead(self, looks: list[Look]) -> Offer:
+        """What those who go without lose where cores are shared is held against what the others win."""
+        slowed = plain_course(self.rates[Pace.AHEAD])
+        chosen: list[Course] = []
+        won = total = 0.0
+        for session, courses in looks:
+            own, plain = self.own(session.session), courses[Pace.PLAIN][0]
+            beside = min(plain, slowed, key=speed_of)
+            drafted = self._best_drafted(own, courses[Pace.AHEAD], Pace.AHEAD)
+            worth, least = self.worth_to_end(session, drafted), self._least(own)
+            pays = worth > least * self.worth(beside) and self._may_draft(session)
+            chosen.append(drafted if pays else beside)
+            won += worth - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
+            total += worth if pays else self.worth(beside)
+        if won > 0.0:
+            return chosen, total
+        all_plain = [courses[Pace.PLAIN][0] for _, courses in looks]
+        return all_plain, self._total(all_plain)
+
+    def _may_draft(self, session: SessionView) -> bool:
+        return session.max_draft_len > 0 and session.committed_len >= self.own(session.session).asked_from
+
+    def _total(self, courses: list[Course]) -> float:
+        return sum(self.worth(course) for course in courses)
+
+    def _least(self, own: RememberedSession) -> float:
+        """How many times plain decoding guesses must promise."""
+        return 1.0 + (self.margins.start if own.course.pace is Pace.PLAIN else self.margins.keep)
+
+    def _best_drafted(self, own: RememberedSession, courses: list[Course], drafting: Pace) -> Course:
+        best = max(courses, key=speed_of)
+        present = same_course(own.course, courses) if own.course.pace is drafting else None
+        return best if present is None or self.worth(best) > (1.0 + self.margins.switch) * self.worth(present) else present

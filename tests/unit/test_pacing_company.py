@@ -1,0 +1,81 @@
+"""Drafts in turns of several sessions: one round for all of them, with lengths that pay for all.
+
+Run: pytest tests/unit/test_pacing_company.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outrider.session.pacing.company import KEEP_WITHIN, company_courses
+from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, serial_courses
+
+STEP_US = 10_000.0
+FREE_ROWS = CostCurve(((1, STEP_US), (256, STEP_US)))
+DEAR_ROWS = CostCurve(((1, STEP_US), (256, 12 * STEP_US)))
+GOOD, POOR = (0.9, 1.0), (0.2, 1.0)
+
+
+def rates(num_sessions: int, cost: CostCurve = FREE_ROWS, draft_us: float = 1_000.0) -> RoundRates:
+    return measured_rates(cost, num_sessions, draft_us, link_us=100.0, overhead_us=200.0, start_us=50.0)
+
+
+def total(courses: list[Course]) -> float:
+    return sum(course.tokens_per_us for course in courses)
+
+
+@pytest.mark.parametrize("cost", [FREE_ROWS, DEAR_ROWS])
+@pytest.mark.parametrize("share", [GOOD, POOR, (0.7, 0.8)])
+def test_in_company_of_its_like_a_session_does_what_it_would_alone(share: tuple[float, float], cost: CostCurve) -> None:
+    of_four = rates(4, cost)
+    best = max(serial_courses(of_four, *share), key=lambda course: course.tokens_per_us)
+    for course in company_courses(of_four, [share] * 4, 32, 0):
+        assert course.hit_len == best.hit_len
+        assert course.tokens_per_us == pytest.approx(best.tokens_per_us)
+        assert course.hit_us == pytest.approx(best.hit_us)
+
+
+def test_all_have_the_same_round_as_long_as_the_longest_draft() -> None:
+    courses = company_courses(rates(3, DEAR_ROWS), [GOOD, POOR, GOOD], 32, 0)
+    assert len({course.hit_us for course in courses}) == 1
+    lengths = [course.hit_len for course in courses]
+    assert min(lengths) < max(lengths)
+    drafts_us = 50.0 + 2 * 100.0 + max(lengths) * 1_000.0
+    assert courses[0].hit_us == pytest.approx(drafts_us + DEAR_ROWS.verify_us(3 + sum(lengths)) + 200.0)
+
+
+def test_where_rows_cost_something_poor_guesses_are_fewer_and_where_they_do_not_as_many() -> None:
+    good, poor = company_courses(rates(2, DEAR_ROWS), [GOOD, POOR], 32, 0)
+    assert 1 <= poor.hit_len < good.hit_len
+    good, poor = company_courses(rates(2), [GOOD, POOR], 32, 0)
+    assert poor.hit_len == good.hit_len
+
+
+def test_a_session_without_guesses_gets_a_token_in_the_round_of_the_others() -> None:
+    good, bare = company_courses(rates(2), [GOOD, None], 32, 0)
+    assert (bare.pace, bare.hit_len, bare.ahead_len) == (Pace.PLAIN, 0, 0)
+    assert bare.tokens_per_us == pytest.approx(1.0 / good.hit_us)
+    assert good.pace is Pace.SERIAL
+
+
+def test_one_that_may_draft_waits_less_for_guesses_the_more_wait_with_it() -> None:
+    alone, crowd = (company_courses(rates(1 + num), [GOOD, *[None] * num], 32, 0)[0] for num in (0, 7))
+    assert crowd.hit_len < alone.hit_len
+
+
+def test_a_length_is_kept_until_another_is_clearly_better_for_all() -> None:
+    best = company_courses(rates(2), [GOOD, GOOD], 32, 0)
+    length = best[0].hit_len
+    near = company_courses(rates(2), [GOOD, GOOD], 32, length - 1)
+    assert near[0].hit_len == length - 1
+    assert total(near) * (1.0 + KEEP_WITHIN) >= total(best)
+    assert company_courses(rates(2), [GOOD, GOOD], 32, 1)[0].hit_len == length
+    assert company_courses(rates(2), [GOOD, GOOD], 3, 0)[0].hit_len == 3, "as long as is asked for at most"
+
+
+def test_the_rates_in_use_decide() -> None:
+    slow = replace(rates(2), draft_us=9_000.0)
+    assert company_courses(slow, [GOOD, GOOD], 32, 0)[0].hit_len < company_courses(rates(2), [GOOD, GOOD], 32, 0)[0].hit_len

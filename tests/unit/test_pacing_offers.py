@@ -1,0 +1,112 @@
+"""What each pace offers sessions that share steps, a drafter and maybe its cores.
+
+Run: pytest tests/unit/test_pacing_offers.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes_pacing import session_view
+from outrider.session.pacing.contract import CostCurve
+from outrider.session.pacing.course_choice import courses_of
+from outrider.session.pacing.offers import Look, Margins, Offers
+from outrider.session.pacing.probing import Probe
+from outrider.session.pacing.remembered import RememberedSession
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, plain_course
+
+STEP_US = 10_000.0
+NUM = 8
+LONGEST = 32
+
+
+def rates_of(contention: float, draft_us: float) -> dict[Pace, RoundRates]:
+    """contention: how much longer steps and drafts take beside each other."""
+    alone = measured_rates(CostCurve(((1, STEP_US),)), NUM, draft_us, 100.0, 200.0)
+    beside = measured_rates(CostCurve(((1, contention * STEP_US),)), NUM, contention * draft_us, 100.0, 200.0)
+    return {Pace.PLAIN: alone, Pace.SERIAL: alone, Pace.AHEAD: beside}
+
+
+def looks_of(rates: dict[Pace, RoundRates], acceptances: list[float]) -> list[Look]:
+    paces = (Pace.SERIAL, Pace.AHEAD) if len(acceptances) == 1 else (Pace.AHEAD,)
+    return [
+        (session_view(at, acceptance=one, num_tested=99), courses_of(rates, paces, LONGEST, one, 1.0, 0.0))
+        for at, one in enumerate(acceptances)
+    ]
+
+
+def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, asked_from: int = 0) -> Offers:
+    """courses: that the sessions have now; plain decoding if not said."""
+
+    def own(session: int) -> RememberedSession:
+        course = plain_course(rates[Pace.PLAIN]) if courses is None else courses[session]
+        return RememberedSession(course, Probe(0), begin=0, committed_len=0, asked_from=asked_from)
+
+    margins = Margins(start=0.05, keep=-0.02, switch=0.04)
+    return Offers(rates, margins, LONGEST, own, lambda course: course.tokens_per_us, lambda _, course: course.tokens_per_us)
+
+
+def paces(courses: list[Course]) -> list[Pace]:
+    return [course.pace for course in courses]
+
+
+def test_on_cores_of_its_own_a_drafter_runs_ahead_for_whom_it_pays() -> None:
+    rates = rates_of(1.0, 1_000.0)
+    chosen, total = offers(rates).of(Pace.AHEAD, looks_of(rates, [0.9] + [0.0] * (NUM - 1)))
+    assert paces(chosen) == [Pace.AHEAD] + [Pace.PLAIN] * (NUM - 1)
+    assert total == pytest.approx(sum(course.tokens_per_us for course in chosen))
+
+
+def test_on_shared_cores_one_whose_guesses_pay_does_not_slow_all_the_others() -> None:
+    """Alone it would run ahead; in company its gain is a token or two a step, and each of the others loses half of its own."""
+    rates = rates_of(1.8, 1_000.0)
+    chosen, total = offers(rates).of(Pace.AHEAD, looks_of(rates, [0.9] + [0.0] * (NUM - 1)))
+    assert paces(chosen) == [Pace.PLAIN] * NUM
+    assert total == pytest.approx(NUM * plain_course(rates[Pace.PLAIN]).tokens_per_us)
+    assert paces(offers(rates).of(Pace.AHEAD, looks_of(rates, [0.9]))[0]) == [Pace.AHEAD]
+
+
+def test_on_shared_cores_all_run_ahead_where_it_pays_for_all_together() -> None:
+    rates = rates_of(1.8, 1_000.0)
+    chosen, total = offers(rates).of(Pace.AHEAD, looks_of(rates, [0.9] * (NUM - 1) + [0.0]))
+    assert paces(chosen) == [Pace.AHEAD] * (NUM - 1) + [Pace.PLAIN]
+    assert chosen[-1].tokens_per_us == plain_course(rates[Pace.AHEAD]).tokens_per_us, "in the time of their steps"
+    assert total == pytest.approx(sum(course.tokens_per_us for course in chosen))
+
+
+def test_in_turns_all_of_them_draft_or_nobody() -> None:
+    rates = rates_of(1.0, 1_000.0)
+    good = looks_of(rates, [0.9] * (NUM - 1) + [0.1])
+    chosen, _ = offers(rates).of(Pace.SERIAL, good)
+    assert paces(chosen) == [Pace.SERIAL] * NUM
+    assert [courses[Pace.SERIAL] for _, courses in good] == [[course] for course in chosen], "and they are told as weighed"
+    chosen, total = offers(rates).of(Pace.SERIAL, looks_of(rates, [0.6] + [0.0] * (NUM - 1)))
+    assert paces(chosen) == [Pace.PLAIN] * NUM
+    assert total == pytest.approx(NUM * plain_course(rates[Pace.PLAIN]).tokens_per_us)
+
+
+def test_who_is_asked_later_or_may_not_guess_has_no_guesses() -> None:
+    rates = rates_of(1.0, 1_000.0)
+    for pace in (Pace.SERIAL, Pace.AHEAD):
+        looks = looks_of(rates, [0.9] * NUM)
+        assert paces(offers(rates, asked_from=1_000).of(pace, looks)[0]) == [Pace.PLAIN] * NUM
+        looks[0] = replace(looks[0][0], max_draft_len=0), looks[0][1]
+        assert paces(offers(rates).of(pace, looks)[0]) == [Pace.PLAIN] + [pace] * (NUM - 1)
+
+
+def test_guesses_are_kept_to_for_less_than_they_are_begun_for() -> None:
+    """Their gain lies between the two margins."""
+    for pace in (Pace.SERIAL, Pace.AHEAD):
+        for draft_us in range(1_000, 12_000, 50):
+            rates = rates_of(1.0, float(draft_us))
+            looks = looks_of(rates, [0.6] * NUM)
+            begun = offers(rates).of(pace, looks)[0]
+            present = [plain_course(rates[Pace.PLAIN])._replace(pace=pace)] * NUM
+            kept = offers(rates, present).of(pace, looks)[0]
+            assert not (paces(begun)[0] is pace and paces(kept)[0] is Pace.PLAIN)
+            if paces(begun)[0] is not paces(kept)[0]:
+                break
+        else:
+            raise AssertionError(f"{pace}: no gain lies between the margins")

@@ -1,0 +1,123 @@
+"""What drafting takes undisturbed and beside the target: whose measurement counts for which, and what is hoped until it is known.
+
+Run: pytest tests/unit/test_pacing_rates.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.contract import CostCurve, StepView
+from outrider.session.pacing.pace_rates import HOPED_RATIO, MAX_HOPES, UP_RATE, PaceRates
+from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates
+from outrider.session.statistics import DraftInterval, SessionStatistics
+
+STEP_US = 10_000.0
+CURVE = CostCurve(((1, STEP_US),))
+
+
+def drafted(us: float) -> dict[Pace, list]:  # type: ignore[type-arg]
+    return {Pace.SERIAL: [session_view(1, draft_us_per_token=us)]}
+
+
+def ahead(us: float) -> dict[Pace, list]:  # type: ignore[type-arg]
+    return {Pace.AHEAD: [session_view(1, draft_us_per_token=us)]}
+
+
+# --- what a session measures ------------------------------------------------------------------------------------------------------
+
+
+def test_only_drafts_beside_no_step_say_what_drafting_takes_undisturbed() -> None:
+    stats = SessionStatistics()
+    stats.count_verifying(0, 10_000)
+    stats.count_drafting(DraftInterval(1_000, 9_000, 8_000), 4, verifying=False, first_us=2_000)
+    assert (stats.draft_us_per_token, stats.draft_alone_us) == (2_000.0, 0.0), "the target was reading the prompt"
+    stats.count_drafting(DraftInterval(20_000, 24_000, 4_000), 4, verifying=True, first_us=1_000)
+    assert stats.draft_alone_us == 0.0, "a round is in flight: nobody knows yet"
+    stats.count_drafting(DraftInterval(30_000, 34_000, 4_000), 4, verifying=False, first_us=1_000)
+    assert stats.draft_alone_us == 1_000.0
+    assert stats.draft_us_per_token > 1_500.0, "the mean of all still holds what was disturbed"
+
+
+def test_two_clocks_may_disagree_a_little() -> None:
+    stats = SessionStatistics()
+    stats.count_verifying(0, 10_000)
+    stats.count_drafting(DraftInterval(9_700, 13_700, 4_000), 4, verifying=False, first_us=1_000)
+    assert stats.draft_alone_us == 1_000.0
+
+
+def test_a_first_tail_that_holds_the_reading_of_the_prompt_is_no_undisturbed_drafting() -> None:
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 50_000, 50_000), 1, verifying=False, first_us=50_000)
+    assert (stats.holds_reading, stats.draft_alone_us) == (True, 0.0)
+
+
+def test_a_tail_that_a_step_slowed_at_its_beginning_only_says_nothing_of_the_start_of_drafts() -> None:
+    """Its first level took twice as long as the others, and passed for a start of a level's time."""
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 4_000, 4_000), 4, verifying=False, first_us=1_000)
+    stats.count_verifying(10_000, 20_000)
+    stats.count_drafting(DraftInterval(18_000, 23_000, 5_000), 4, verifying=False, first_us=2_000)
+    assert stats.draft_start_us == 0.0
+    stats.count_drafting(DraftInterval(30_000, 34_400, 4_400), 4, verifying=False, first_us=1_400)
+    assert stats.draft_start_us == pytest.approx(400.0)
+
+
+# --- what is made of it -----------------------------------------------------------------------------------------------------------
+
+
+def test_until_an_undisturbed_draft_was_seen_it_is_hoped_to_be_quicker_for_a_while() -> None:
+    rates = PaceRates()
+    assert MAX_HOPES < 5, "each costs rounds in turns"
+    for _ in range(MAX_HOPES):
+        rates.observe(drafted(2_000.0))
+        assert rates.draft_us(Pace.SERIAL) == 2_000.0 / HOPED_RATIO
+        assert rates.draft_us(Pace.AHEAD) == 2_000.0
+    rates.observe(drafted(2_000.0))
+    assert rates.draft_us(Pace.SERIAL) == rates.draft_us(Pace.AHEAD) == 2_000.0, "it may never be seen"
+
+
+def test_an_undisturbed_draft_replaces_what_stood_for_it_and_says_how_much_slower_others_are() -> None:
+    rates = PaceRates()
+    rates.observe(drafted(2_000.0))
+    rates.observe(drafted(1_900.0), [600.0])
+    assert rates.is_sure
+    assert rates.draft_us(Pace.SERIAL) == 600.0
+    assert rates.draft_us(Pace.AHEAD) == 2_000.0
+    rates.observe(drafted(5_000.0))
+    assert rates.draft_us(Pace.SERIAL) == 600.0, "a draft in turns that was disturbed is no news of undisturbed ones"
+    rates.observe({}, [700.0])
+    assert rates.draft_us(Pace.SERIAL) == pytest.approx(600.0 + UP_RATE * 100.0)
+
+
+def test_drafting_ahead_is_kept_as_a_multiple() -> None:
+    rates = PaceRates()
+    rates.observe({}, [1_000.0])
+    rates.observe(ahead(1_500.0))
+    assert rates.draft_us(Pace.AHEAD) == pytest.approx(1_000.0 * (1.0 + UP_RATE * 0.5))
+    rates.observe(ahead(800.0))
+    assert (rates.draft_us(Pace.SERIAL), rates.draft_us(Pace.AHEAD)) == (800.0, 800.0), "never quicker than undisturbed"
+
+
+# --- what a guess beside a step costs it ------------------------------------------------------------------------------------------
+
+
+def test_on_shared_cores_a_guess_has_a_toll_and_on_cores_of_its_own_none() -> None:
+    rates = PaceRates()
+    rates.observe({}, [1_000.0])
+    view = StepView((session_view(1),), CURVE, 64, NOW_US, CURVE)
+    assert rates.of_rounds(view, Pace.AHEAD).toll_us == 0.0
+    slowed = replace(view, cost_drafting=CostCurve(((1, 2 * STEP_US),)))
+    assert rates.of_rounds(slowed, Pace.AHEAD).toll_us == pytest.approx(500.0)
+    assert rates.of_rounds(slowed, Pace.SERIAL).toll_us == 0.0
+
+
+def test_a_drafter_has_leave_for_guesses_that_bring_more_than_they_cost_the_target() -> None:
+    free = measured_rates(CURVE, 1, 600.0, link_us=6_000.0, overhead_us=200.0)
+    lengths = [best_ahead_course(replace(free, toll_us=toll_us), 0.9, 1.0).ahead_len for toll_us in (0.0, 1.0, 600.0)]
+    assert lengths[0] == lengths[1] > lengths[2] >= best_ahead_course(free, 0.9, 1.0).hit_len
+    tight = best_ahead_course(replace(free, toll_us=600.0), 0.9, 1.0)
+    assert 0.9 ** (tight.ahead_len - 1) >= 600.0 * tight.tokens_per_us or tight.ahead_len == tight.hit_len
