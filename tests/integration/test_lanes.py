@@ -158,7 +158,7 @@ async def drafts_again(pair: Pair) -> None:
     num_accepted = num_rejected = 0
     async with asyncio.timeout(WITHIN_S):
         while not num_accepted or not num_rejected:
-            statistics = await decode(pair, start("again"))
+            statistics = await decode(pair, start("again", LONG))  # a short one is often over before a drafter has opened
             num_accepted += statistics.num_accepted
             num_rejected += statistics.num_drafted - statistics.num_accepted
 

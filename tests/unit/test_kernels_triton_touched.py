@@ -33,6 +33,7 @@ from outrider_kernels.thin_pick import LEFT
 
 NUM_IDS = 1027  # two tiles, the second with three tokens
 CUTS = [0, 1, 700, NUM_IDS]
+WHOLE = (0, NUM_IDS)
 BoolArray = npt.NDArray[np.bool_]
 PICK, FILTERED = "outrider_kernels.triton_pick", "outrider_kernels.triton_filtered_pick"
 
@@ -222,16 +223,22 @@ def filtered_there(
     return tokens, probs
 
 
+@cache
+def filtered_all(place: KernelPlace, cuts: tuple[int, ...]) -> tuple[list[int], FloatArray]:
+    """Of `all_rows`."""
+    return filtered(place, all_rows(), list(cuts))
+
+
 def filtered(place: KernelPlace, rows: tuple[Row, ...], cuts: list[int]) -> tuple[list[int], FloatArray]:
     masks = [pack_bits(allowed_of(rows)[:, begin:end]) for begin, end in pairwise(cuts)]
     tokens, probs = place.call(__file__, "filtered_there", logits_of(rows), columns(rows), masks, touched(rows), cuts)
     return tokens.tolist(), probs.numpy()
 
 
-@pytest.mark.parametrize("cuts", [[0, NUM_IDS], CUTS])
-def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlace, cuts: list[int]) -> None:
+@pytest.mark.parametrize("cuts", [WHOLE, tuple(CUTS)])
+def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlace, cuts: tuple[int, ...]) -> None:
     rows = all_rows()
-    tokens, probs = filtered(place, rows, cuts)
+    tokens, probs = filtered_all(place, cuts)
     decided = [(row, token, prob) for row, token, prob in zip(rows, tokens, probs, strict=True) if token != LEFT]
     assert len(decided) > len(rows) // 2
     assert [token for _, token, _ in decided] == [row.expected for row, _, _ in decided]
@@ -243,8 +250,7 @@ def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlac
 
 def test_shards_leave_the_rows_that_the_whole_leaves(place: KernelPlace) -> None:
     """Filters are wide of their edges here, so that sums in another order decide alike."""
-    rows = all_rows()
-    assert filtered(place, rows, CUTS)[0] == filtered(place, rows, [0, NUM_IDS])[0]
+    assert filtered_all(place, tuple(CUTS))[0] == filtered_all(place, WHOLE)[0]
 
 
 def test_a_row_that_allows_nothing_is_left(place: KernelPlace) -> None:
