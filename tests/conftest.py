@@ -1,8 +1,8 @@
 """What holds for every test: one compute thread, no network for models, quiet libraries.
 
 Set before anything imports torch, which reads these once. Tests that need another number of threads start a process of their own.
-How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it. A run judges the change, not the luck of
-its draws: the examples are those of the run before. `--hypothesis-profile=exploring` draws others each time.
+How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it. Nor is a run a matter of luck: its
+examples are those of the run before. `--hypothesis-profile=exploring` draws others each time.
 
 What collecting imports is a million objects that live as long as the process: they are neither searched for garbage while they come, nor
 later, each time that a test's own objects are.
