@@ -47,10 +47,10 @@ class Wire:
         return await asyncio.start_server(self._accept, sock=listener)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._whole.wait()
         try:
+            await self._whole.wait()
             far_reader, far_writer = await self._dial()
-        except OSError:  # nobody is there: the caller finds out as it would without us
+        except (OSError, asyncio.CancelledError):  # nobody is there: the caller finds out as it would without us; or the end of all wires
             writer.close()
             return
         both = [asyncio.create_task(self._carry(reader, far_writer)), asyncio.create_task(self._carry(far_reader, writer))]
@@ -62,9 +62,10 @@ class Wire:
             for task in both:
                 task.cancel()
                 self._carrying.discard(task)
-            await asyncio.gather(*both, return_exceptions=True)
-            for each in (writer, far_writer):
+            for each in (writer, far_writer):  # at once: the end of all wires may come while we wait for the two
                 each.transport.abort()  # a peer that was killed resets too
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*both, return_exceptions=True)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises OSError when nobody is there."""
