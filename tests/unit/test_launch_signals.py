@@ -45,10 +45,7 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 # Python ends at SIGTERM by itself; SIGINT is what each of them must see to.
-CASES = [
-    *((name, signal.SIGINT) for name in SERVICES),
-    *((name, signal.SIGTERM) for name in ("verifier", "drafter", "pair", "machine", "gateway")),
-]
+CASES = [(name, number) for number in (signal.SIGINT, signal.SIGTERM) for name in SERVICES]
 
 
 @pytest.mark.parametrize(("name", "number"), mostly_slow_rows(CASES, 6))
