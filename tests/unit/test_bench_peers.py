@@ -22,7 +22,6 @@ from outrider_bench import openvino_folder, peers
 from outrider_bench.contestants import Stack
 from outrider_bench.cost import Metered
 from outrider_bench.differences import Difference, explain
-from outrider_bench.gpu import card
 from outrider_bench.gpu.card import Card
 from outrider_bench.lineup import LOOKUP, OPENVINO, OPENVINO_DRAFT, OPENVINO_LOOKUP, OpenVinoWorkers, families, thread_counts
 from outrider_bench.measurement import Answer, Prompt, Summary
@@ -146,7 +145,7 @@ def test_a_card_is_asked_for_before_anything_runs_and_openvino_is_not(
         return subprocess.CompletedProcess(command, 0, json.dumps({"missing": "no CUDA card"}), "")
 
     monkeypatch.setattr(openvino_folder, "PACKAGES", ("openvino-that-is-nowhere",))
-    monkeypatch.setattr(card.subprocess, "run", missing)
+    monkeypatch.setattr("outrider_bench.gpu.card.subprocess.run", missing)
     assert main(["bench", "peers", "--device", "cuda", "--quick"]) == 1
     assert [command[-1] for command in asked] == ["cuda"]
     said = capsys.readouterr()

@@ -223,22 +223,23 @@ def filtered_there(
     return tokens, probs
 
 
-@cache
-def filtered_all(place: KernelPlace, cuts: tuple[int, ...]) -> tuple[list[int], FloatArray]:
-    """Of `all_rows`."""
-    return filtered(place, all_rows(), list(cuts))
-
-
 def filtered(place: KernelPlace, rows: tuple[Row, ...], cuts: list[int]) -> tuple[list[int], FloatArray]:
     masks = [pack_bits(allowed_of(rows)[:, begin:end]) for begin, end in pairwise(cuts)]
     tokens, probs = place.call(__file__, "filtered_there", logits_of(rows), columns(rows), masks, touched(rows), cuts)
     return tokens.tolist(), probs.numpy()
 
 
+@pytest.fixture(scope="module", params=PLACES)
+def over_cuts(request: pytest.FixtureRequest) -> dict[tuple[int, ...], tuple[list[int], FloatArray]]:
+    """The filtered picks of `all_rows`, over the whole vocabulary and over its shards."""
+    return {cuts: filtered(kernel_place(request.param), all_rows(), list(cuts)) for cuts in (WHOLE, tuple(CUTS))}
+
+
 @pytest.mark.parametrize("cuts", [WHOLE, tuple(CUTS)])
-def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlace, cuts: tuple[int, ...]) -> None:
-    rows = all_rows()
-    tokens, probs = filtered_all(place, cuts)
+def test_filtered_picks_are_the_reference_or_left_over_any_cut(
+    over_cuts: dict[tuple[int, ...], tuple[list[int], FloatArray]], cuts: tuple[int, ...]
+) -> None:
+    rows, (tokens, probs) = all_rows(), over_cuts[cuts]
     decided = [(row, token, prob) for row, token, prob in zip(rows, tokens, probs, strict=True) if token != LEFT]
     assert len(decided) > len(rows) // 2
     assert [token for _, token, _ in decided] == [row.expected for row, _, _ in decided]
@@ -248,9 +249,9 @@ def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlac
     assert all(math.isnan(prob) for token, prob in zip(tokens, probs, strict=True) if token == LEFT)
 
 
-def test_shards_leave_the_rows_that_the_whole_leaves(place: KernelPlace) -> None:
+def test_shards_leave_the_rows_that_the_whole_leaves(over_cuts: dict[tuple[int, ...], tuple[list[int], FloatArray]]) -> None:
     """Filters are wide of their edges here, so that sums in another order decide alike."""
-    assert filtered_all(place, tuple(CUTS))[0] == filtered_all(place, WHOLE)[0]
+    assert over_cuts[tuple(CUTS)][0] == over_cuts[WHOLE][0]
 
 
 def test_a_row_that_allows_nothing_is_left(place: KernelPlace) -> None:
