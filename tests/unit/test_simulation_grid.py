@@ -32,7 +32,7 @@ def planned(*options: str) -> Plan:
 
 
 def results_of(plan: Plan) -> list[CellResult]:
-    """Of the cells that tell policies apart: on two machines of such cores each, every policy is about as good as on accelerators."""
+    """Of all cells but those of two machines with a processor each, where `adaptive` was nowhere near its floor."""
     return [run_cell(cell, plan) for cell in plan.cells if (cell.curve, cell.shared) != ("measured", 1.0)]
 
 
