@@ -46,26 +46,32 @@ class Wire:
             listener = socket.create_server(_split(self.listen), backlog=MAX_WAITING_CONNECTIONS)
         return await asyncio.start_server(self._accept, sock=listener)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The caller's connection ends with its task, also with one that is cancelled before it has begun."""
+        call = asyncio.create_task(self._lead(reader, writer))
+        self._carrying.add(call)
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._carrying.discard(call)
+            writer.transport.abort()  # a peer that was killed resets too
+
+        call.add_done_callback(end)
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
         try:
-            await self._whole.wait()
             far_reader, far_writer = await self._dial()
-        except (OSError, asyncio.CancelledError):  # nobody is there: the caller finds out as it would without us; or the end of all wires
+        except OSError:  # nobody is there: the caller finds out as it would without us
             writer.close()
             return
         both = [asyncio.create_task(self._carry(reader, far_writer)), asyncio.create_task(self._carry(far_reader, writer))]
-        self._carrying.update(both)
         try:
-            with suppress(asyncio.CancelledError):  # the end of all wires; asyncio would print it as a fault of this connection
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in both:
                 task.cancel()
-                self._carrying.discard(task)
-            for each in (writer, far_writer):  # at once: the end of all wires may come while we wait for the two
-                each.transport.abort()  # a peer that was killed resets too
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(*both, return_exceptions=True)
+            far_writer.transport.abort()  # at once: the end of all wires may come while we wait for the two
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises OSError when nobody is there."""
