@@ -208,7 +208,7 @@ def test_the_end_of_all_wires_ends_a_call_that_waits_for_a_cut_link(wired: tuple
     wires, wire = wired
     wires.cut(wire)
     with _call(wire) as client:
-        _end_all(wires, 0)
+        _end(wires, wire, 0)
         assert client.recv(16) == b""
 
 
@@ -220,29 +220,29 @@ def test_the_end_of_all_wires_may_come_at_any_turn_of_the_end_of_a_call(num_turn
         probe.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{probe.getsockname()[1]}"
         probe.close()
-        with _call(wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")) as client:
+        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
+        with _call(wire) as client:
             called, _ = server.accept()
             with called:
                 called.settimeout(WAIT_S)
                 client.sendall(b"one")
                 assert called.recv(16) == b"one"
-                _end_all(wires, num_turns, client)
+                _end(wires, wire, num_turns, client)
                 with suppress(ConnectionResetError):
                     assert called.recv(16) == b""
 
 
-def _end_all(wires: Wires, num_turns: int, client: socket.socket | None = None) -> None:
-    """Cancel all that the wires do, so many turns of their loop after the client's end."""
+def _end(wires: Wires, wire: Wire, num_turns: int, client: socket.socket | None = None) -> None:
+    """End a wire that has a call, so many turns of its loop after the client's end."""
 
     async def end() -> None:
-        while len(asyncio.all_tasks()) == 1:  # the call has not arrived
+        while not wire._carrying:
             await asyncio.sleep(0)
         if client is not None:
             client.close()
         for _ in range(num_turns):
             await asyncio.sleep(0)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
+        wire.end()
 
     asyncio.run_coroutine_threadsafe(end(), wires._loop).result(WAIT_S)
 

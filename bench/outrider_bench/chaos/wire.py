@@ -40,6 +40,11 @@ class Wire:
         """On the wires' thread: what waits arrives."""
         self._whole.set()
 
+    def end(self) -> None:
+        """On the wires' thread: every connection ends."""
+        for call in self._carrying:
+            call.cancel()
+
     async def serve(self) -> asyncio.Server:
         """Listen; connections last until one side ends them."""
         with self._machine.inside():
@@ -121,6 +126,7 @@ class Wires:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
         self._servers: list[asyncio.Server] = []
+        self._wires: list[Wire] = []
 
     def add(self, machine: Machine, listen: str, to: str) -> Wire:
         """Lay a link from `listen` to `to`, both host:port of the machine. Raises OSError for an address that cannot be had."""
@@ -128,6 +134,7 @@ class Wires:
         async def lay() -> Wire:
             wire = Wire(machine, listen, to)
             self._servers.append(await wire.serve())
+            self._wires.append(wire)
             return wire
 
         return asyncio.run_coroutine_threadsafe(lay(), self._loop).result(START_TIMEOUT_S)
@@ -152,10 +159,10 @@ class Wires:
         async def close() -> None:
             for server in self._servers:
                 server.close()
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # asyncio's own, which accept, bring us the last of ours
+                for wire in self._wires:
+                    wire.end()
+                await asyncio.wait(others)
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result(START_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
