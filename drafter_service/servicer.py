@@ -43,7 +43,8 @@ SPARE_OUTBOX_FRAMES = 256
 @dataclass(eq=False, slots=True)
 class DraftStream:
     """One open stream. outbox: what the drafting thread has for it, sent by that thread itself where there is a lane. replies: what is
-    answered here. has_news: frames wait, or the end has come. lane_token: opens its lane, once; empty when there is none to open."""
+    answered here. has_news: frames wait, or the end has come. lane_token: opens its lane, once; empty when there is none to open.
+    finishing: it ends once what waits is written. over: it ends behind the message under way."""
 
     number: int
     outbox: Outbox
@@ -53,6 +54,7 @@ class DraftStream:
     lane_problem: str = ""
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     finishing: bool = False
+    over: bool = False
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
@@ -91,16 +93,20 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         most = self._limits.max_sessions_per_stream
         stream.replies.push(Welcome(self.identity, time.monotonic_ns(), most, stream.lane_token))
         stream.has_news.set()
-        tasks = (asyncio.ensure_future(self._read(stream, rest, request_iterator)), asyncio.ensure_future(self._write(stream, context)))
+        reading = asyncio.ensure_future(self._read(stream, rest, request_iterator))
+        writing = asyncio.ensure_future(self._write(stream, context))
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
+            reading.cancel()
             self._detach(stream)
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not cancelled: grpc takes no status while a message is under way, and a verifier that is never told waits for ever.
+            stream.over = True
+            stream.has_news.set()
+            ends = await asyncio.gather(reading, writing, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
     async def GetInfo(
         self, request: drafter_pb2.DrafterServiceGetInfoRequest, context: Context
@@ -250,13 +256,15 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
             self._room.clear()
 
     async def _write(self, stream: DraftStream, context: Context) -> None:
-        """Send what waits, as one message while it fits; returns when finishing and empty."""
+        """Send what waits, as one message while it fits; returns when finishing and empty, or over."""
         while True:
             await stream.has_news.wait()
             stream.has_news.clear()
             for outbox in (stream.replies, *(() if stream.has_lane else (stream.outbox,))):
-                while frames := outbox.take(MAX_FRAMES_PER_MESSAGE, MAX_NUMBERS_PER_MESSAGE):
+                while not stream.over and (frames := outbox.take(MAX_FRAMES_PER_MESSAGE, MAX_NUMBERS_PER_MESSAGE)):
                     await context.write(draft_response(frames))
+            if stream.over:
+                return
             if stream.lane_problem:
                 raise Unavailable(stream.lane_problem)
             if stream.outbox.overflowed or stream.replies.overflowed:

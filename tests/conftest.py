@@ -1,7 +1,8 @@
 """What holds for every test: one compute thread, no network for models, quiet libraries.
 
 Set before anything imports torch, which reads these once. Tests that need another number of threads start a process of their own.
-How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it.
+How long an example takes is the machine's load, not the code's fault: Hypothesis does not judge it. Nor is a run a matter of luck: its
+examples are those of the run before. `--hypothesis-profile=exploring` draws others each time.
 
 What collecting imports is a million objects that live as long as the process: they are neither searched for garbage while they come, nor
 later, each time that a test's own objects are.
@@ -25,7 +26,8 @@ SETTINGS = {
 
 os.environ.update(SETTINGS)
 
-settings.register_profile("outrider", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("outrider", settings.get_profile("exploring"), derandomize=True)
 settings.load_profile("outrider")
 
 gc.disable()

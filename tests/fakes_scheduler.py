@@ -5,6 +5,7 @@ Must not know grpc: what a test wants to happen it puts into the inbox.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -56,6 +57,7 @@ class Loop:
             metrics=metrics,
         )
         self.scheduler.start()
+        atexit.register(self.stop)  # where a test fails: a thread that outlived the interpreter would find its doorbell's files closed
         self.scheduler.engine_ready.result(WAIT_S)
 
     def take(self, outgoing: Outgoing) -> None:
@@ -90,6 +92,7 @@ class Loop:
         return answer
 
     def stop(self) -> None:
+        atexit.unregister(self.stop)
         self.scheduler.inbox.put(StopAsked())
         assert self.scheduler.join(WAIT_S)
 

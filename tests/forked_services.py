@@ -2,7 +2,7 @@
 
 A start is a fraction of a second instead of the seconds that importing torch and transformers takes; everything after the imports, the load
 and the end among it, is what `python -m SERVICE` does. Starts as an operator's stay guarded by those tests that use ServiceProcess itself
-(test_run_command.py, test_drafter_process.py, test_pair_service.py). Must not know any service.
+(test_run_command.py, test_drafter_process.py, test_launch_signals.py). Must not know any service.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ class Together:
 
 
 @contextmanager
-def deployed(spec: DeploymentSpec) -> Iterator[Together]:
-    """Up for the block's time, its pair connected."""
-    with Deployment(spec) as deployment:
+def deployed(spec: DeploymentSpec, kind: type[Deployment] = Deployment) -> Iterator[Together]:
+    """Up for the block's time, its pair connected. kind: who starts its processes, an operator's way or another."""
+    with kind(spec) as deployment:
         await_pair(deployment)
         with Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
             yield Together(deployment, gateway, verifier)

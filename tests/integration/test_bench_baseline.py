@@ -19,7 +19,7 @@ from outrider_bench.baseline import (
     TransformersBaseline,
     generate_candidates,
 )
-from outrider_bench.baseline_worker import Generator
+from outrider_bench.baseline_worker import Generator, missing_device
 
 PROMPT = (5, 6, 7, 8, 9, 10)
 NUM_TOKENS = 12
@@ -128,8 +128,10 @@ def test_a_device_that_is_not_there_is_refused_at_the_start(tmp_path: Path, monk
     target = save_model(tmp_path, 1)
     with pytest.raises(RuntimeError, match=r"transformers refused: no CUDA card: torch .* sees none"):
         TransformersBaseline(target, None, "float32", 1, "cuda")
-    with pytest.raises(RuntimeError, match="device 'abacus' is neither cpu nor cuda"):
-        TransformersBaseline(target, None, "float32", 1, "abacus")
+
+
+def test_a_device_that_is_none_is_refused() -> None:
+    assert missing_device("abacus") == "device 'abacus' is neither cpu nor cuda"
 
 
 def test_a_seed_repeats_a_sample(baseline: TransformersBaseline) -> None:

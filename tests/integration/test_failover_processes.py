@@ -33,7 +33,7 @@ from outrider_models.paths import model_dir
 
 WORDS = ["smooth summer", "hollow story", "brave flower", "black judge", "hollow meadow", "quiet river", "early train", "green coat"]
 NUM_REQUESTS = len(WORDS)
-NUM_TOKENS = 240
+NUM_TOKENS = 160
 HURT_AFTER = 16
 ALL_STOPPED_S = 3.0
 START_S = 120.0

@@ -24,13 +24,14 @@ from fakes_failover import (
     undisturbed,
 )
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, Hurt, gateway_over
+from mostly_slow import mostly_slow
 from outrider.gateway.limits import GatewayLimits
 from outrider.types.generation import AnswerEvent, Started
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import sampling_pb2
 
 
-@pytest.mark.parametrize("hurt_after", [0, 3, 9])
+@pytest.mark.parametrize("hurt_after", mostly_slow([0, 9, 3], 2))
 @pytest.mark.parametrize(("hurt", "cause"), [(Hurt.DIE, "gone"), (Hurt.FREEZE, "silent"), (Hurt.STUCK, "stuck")])
 async def test_every_way_of_being_lost_is_found_and_mended(hurt: Hurt, cause: str, hurt_after: int) -> None:
     first, second = FakeVerifier(SCRIPT, hurt=hurt, hurt_after=hurt_after), FakeVerifier(SCRIPT)

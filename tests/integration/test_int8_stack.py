@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fakes_models import worn
 from forked_services import ForkedDeployment
+from mostly_slow import mostly_slow
 from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import DeploymentSpec
@@ -47,7 +48,7 @@ def rounded(model: Path, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("target_weights", ["int8", "full"])
+@pytest.mark.parametrize("target_weights", mostly_slow(["int8", "full"], 1))
 def test_drafts_of_an_int8_drafter_change_no_token(target_weights: str, tmp_path: Path) -> None:
     models = str(TARGET), str(worn(model_dir("ref-small"), tmp_path / "worn", WEAR))
     spec = DeploymentSpec(*models, "serial", ThreadPlan(1, 1), numerics="invariant", target_weights=target_weights, draft_weights="int8")

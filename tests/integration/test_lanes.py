@@ -153,12 +153,12 @@ async def hurt_in_mid_answer(pair: Pair, hurt: Callable[[], None]) -> generation
                 return statistics
 
 
-async def drafts_again(pair: Pair) -> None:
+async def drafts_again(pair: Pair, max_tokens: int = 60) -> None:
     """Ask until some guesses were right and some wrong."""
     num_accepted = num_rejected = 0
     async with asyncio.timeout(WITHIN_S):
         while not num_accepted or not num_rejected:
-            statistics = await decode(pair, start("again"))
+            statistics = await decode(pair, start("again", max_tokens))
             num_accepted += statistics.num_accepted
             num_rejected += statistics.num_drafted - statistics.num_accepted
 
@@ -170,7 +170,7 @@ async def test_answers_are_plain_decodings_with_lanes_and_without(folder: Path, 
         info = await pair.info()
         assert (info.connected, info.has_lane, len(pair.lanes)) == (True, with_lanes, with_lanes)
         await asyncio.gather(*(decode(pair, start(f"s{at}", 100 + at)) for at in range(6)))
-        await drafts_again(pair)
+        await drafts_again(pair, LONG)  # without lanes, a short answer is often over before a drafter has opened
         plain = await decode(pair, start("plain", draft=generation_pb2.DraftOptions(off=True)))
         assert plain.num_drafted == 0
         await pair.until_idle()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from forked_services import ForkedDeployment
 from merged_deployments import NUM_TOKENS, PROMPT, Together, check_plain_tokens, deployed, exit_code_of, nothing_held, request
 from outrider.cli.starting import endpoint_table
 from outrider.launch.deployment import DeploymentSpec
@@ -31,7 +32,8 @@ def spec_of(*, together: bool, metrics_port: int | None = None) -> DeploymentSpe
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Together]:
-    with deployed(spec_of(together=True, metrics_port=int(free_address("127.0.0.1").rpartition(":")[2]))) as up:
+    port = int(free_address("127.0.0.1").rpartition(":")[2])
+    with deployed(spec_of(together=True, metrics_port=port), ForkedDeployment) as up:
         yield up
 
 
@@ -99,7 +101,7 @@ def test_it_drains_on_sigterm_and_answers_under_way_end_well(machine: Together) 
 
 
 def test_its_drafter_may_be_a_process_of_its_own() -> None:
-    with deployed(spec_of(together=False)) as up:
+    with deployed(spec_of(together=False), ForkedDeployment) as up:
         assert set(up.deployment.processes) == {"drafter", "verifier"}
         plain = up.gateway.ask(request("off", 0.8)).first
         drafted = up.gateway.ask(request("serial", 0.8)).first

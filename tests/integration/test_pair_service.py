@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from forked_services import ForkedDeployment
 from merged_deployments import NUM_TOKENS, Together, check_plain_tokens, deployed, exit_code_of, held, request
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
@@ -17,7 +18,7 @@ from verifier_service.resident import RESIDENT
 @pytest.fixture(scope="module")
 def together() -> Iterator[Together]:
     target, draft = str(model_dir("ref-large")), str(model_dir("ref-small"))
-    with deployed(DeploymentSpec(target, draft, "serial", ThreadPlan(1, 1), numerics="invariant", together=True)) as up:
+    with deployed(DeploymentSpec(target, draft, "serial", ThreadPlan(1, 1), numerics="invariant", together=True), ForkedDeployment) as up:
         yield up
 
 

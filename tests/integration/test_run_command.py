@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mostly_slow import mostly_slow
 from outrider.cli.__main__ import INTERRUPTED, main
 from outrider.session.pacing.default import DEFAULT_PACING
 
@@ -33,7 +34,7 @@ def outrider(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("pacing", [(), ("--pacing", "serial")], ids=["default", "serial"])
+@pytest.mark.parametrize("pacing", mostly_slow([("--pacing", "serial"), ()], 1), ids=["serial", "default"])
 def test_run_streams_compares_and_ends_with_a_result_line(pacing: tuple[str, ...]) -> None:
     process = outrider("run", "--max-tokens", "48", "--repeats", "2", "--numerics", "invariant", "--temperature", "0.8", *pacing)
     printed, complaints = process.communicate(timeout=TIMEOUT_S)

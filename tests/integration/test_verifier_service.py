@@ -22,6 +22,8 @@ from outrider.v1 import verifier_pb2 as pb
 from verifier_service import servicer
 from verifier_service.settings import DraftDefaults
 
+LONG = 800  # a short answer is often over before a drafter has opened
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -66,7 +68,7 @@ async def test_concurrent_requests_get_the_tokens_of_plain_decoding(folder: Path
         drafts = pacing != "plain"
         assert drafts or not any(answer.finished.statistics.num_drafted for answer in answers)
         if drafts:
-            await decode_until(verifier, start("again", draft=draft), lambda stats: 0 < stats.num_accepted < stats.num_drafted)
+            await decode_until(verifier, start("again", LONG, draft=draft), lambda stats: 0 < stats.num_accepted < stats.num_drafted)
         await verifier.until_idle()
 
 
@@ -122,13 +124,13 @@ async def test_stop_tokens_and_logprobs(folder: Path) -> None:
 async def test_a_frozen_drafter_costs_deadlines_and_no_token(folder: Path) -> None:
     service = FakeDrafterService(TABLE, 0.9)
     async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
-        await decode_until(verifier, start("warm"), lambda stats: stats.num_accepted > 0)
+        await decode_until(verifier, start("warm", LONG), lambda stats: stats.num_accepted > 0)
         service.freeze()
         answer = await decode(verifier, start("frozen", 200))
         assert answer.tokens == truth(200)
         assert answer.finished.statistics.num_drafted == 0
         service.thaw()
-        await decode_until(verifier, start("thawed"), lambda stats: stats.num_accepted > 0)
+        await decode_until(verifier, start("thawed", LONG), lambda stats: stats.num_accepted > 0)
         await verifier.until_idle()
 
 
@@ -144,7 +146,7 @@ async def test_a_lost_drafter_is_found_again(folder: Path) -> None:
                 service.break_stream()
         assert tokens == truth(2000)
         await verifier.until_connected(drafter)
-        await decode_until(verifier, start("after"), lambda stats: stats.num_accepted > 0)
+        await decode_until(verifier, start("after", LONG), lambda stats: stats.num_accepted > 0)
         assert service.num_streams >= 2
         await verifier.until_idle()
 
@@ -173,7 +175,7 @@ async def test_garbage_from_a_drafter_ends_its_own_sessions_only(folder: Path) -
         answers = await asyncio.gather(*(decode(verifier, start(f"s{at}", 100)) for at in range(4)))
         for answer in answers:
             assert answer.tokens == truth(100)
-        await decode_until(verifier, start("good"), lambda stats: stats.num_accepted > 0)
+        await decode_until(verifier, start("good", LONG), lambda stats: stats.num_accepted > 0)
         await verifier.until_idle()
         assert all(pair.connected for pair in (await verifier.info()).pairs)
 

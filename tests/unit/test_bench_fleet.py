@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mostly_slow import mostly_slow_rows
 from outrider.cli.bench import add_parser
 from outrider.coordinator.round_times import drafted_us, rows_of_steps
 from outrider.coordinator.step_times import sampled, step_us
@@ -128,9 +129,14 @@ def test_a_simulated_verifier_decodes_as_its_cost_says() -> None:
     assert alone in verifier.finished(end_s * 1.01)  # two sessions share steps that are hardly longer
 
 
-@pytest.mark.parametrize(("draft_us", "delay_us"), [(500, 150), (2_000, 150), (2_000, 2_000)])
-@pytest.mark.parametrize("acceptance", [0.5, 0.8])
-@pytest.mark.parametrize("num_sessions", [1, 6])
+# Each value beside others at least twice.
+WORLDS = [
+    *((500, 150, 0.5, 6), (500, 150, 0.8, 1), (2_000, 150, 0.5, 1), (2_000, 150, 0.8, 6), (2_000, 2_000, 0.5, 1), (2_000, 2_000, 0.8, 6)),
+    *((500, 150, 0.5, 1), (500, 150, 0.8, 6), (2_000, 150, 0.5, 6), (2_000, 150, 0.8, 1), (2_000, 2_000, 0.5, 6), (2_000, 2_000, 0.8, 1)),
+]
+
+
+@pytest.mark.parametrize(("draft_us", "delay_us", "acceptance", "num_sessions"), mostly_slow_rows(WORLDS, 6))
 def test_what_a_token_takes_is_about_what_the_real_pacing_takes(draft_us: int, delay_us: int, acceptance: float, num_sessions: int) -> None:
     """The services' own sessions and `adaptive`, step by step on virtual time, are the yardstick."""
     verify = CURVE_SHAPES["knee"].verify_curve(10_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -136,9 +137,17 @@ def test_on_a_card_openvino_is_left_out_and_transformers_may_compile() -> None:
 def test_a_card_is_asked_for_before_anything_runs_and_openvino_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The process that is asked is stood in for: test_bench_gpu.py asks a real one."""
+    asked: list[list[str]] = []
+
+    def missing(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, json.dumps({"missing": "no CUDA card"}), "")
+
     monkeypatch.setattr(openvino_folder, "PACKAGES", ("openvino-that-is-nowhere",))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("outrider_bench.gpu.card.subprocess.run", missing)
     assert main(["bench", "peers", "--device", "cuda", "--quick"]) == 1
+    assert [command[-1] for command in asked] == ["cuda"]
     said = capsys.readouterr()
     assert not said.out
     assert len(said.err.splitlines()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import struct
@@ -201,6 +202,49 @@ def test_the_end_of_one_side_is_the_end_of_the_other(wired: tuple[Wires, Wire]) 
         client.settimeout(WAIT_S)
         with suppress(ConnectionResetError):  # an abrupt end is one, too
             assert client.recv(16) == b""
+
+
+def test_the_end_of_all_wires_ends_a_call_that_waits_for_a_cut_link(wired: tuple[Wires, Wire]) -> None:
+    wires, wire = wired
+    wires.cut(wire)
+    with _call(wire) as client:
+        _end(wires, wire, 0)
+        assert client.recv(16) == b""
+
+
+@pytest.mark.parametrize("num_turns", range(12))
+def test_the_end_of_all_wires_may_come_at_any_turn_of_the_end_of_a_call(num_turns: int) -> None:
+    """Whom it called hears of it, whatever the wires were about."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as probe, Wires() as wires:
+        server.settimeout(WAIT_S)
+        probe.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{probe.getsockname()[1]}"
+        probe.close()
+        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
+        with _call(wire) as client:
+            called, _ = server.accept()
+            with called:
+                called.settimeout(WAIT_S)
+                client.sendall(b"one")
+                assert called.recv(16) == b"one"
+                _end(wires, wire, num_turns, client)
+                with suppress(ConnectionResetError):
+                    assert called.recv(16) == b""
+
+
+def _end(wires: Wires, wire: Wire, num_turns: int, client: socket.socket | None = None) -> None:
+    """End a wire that has a call, so many turns of its loop after the client's end."""
+
+    async def end() -> None:
+        while not wire._carrying:
+            await asyncio.sleep(0)
+        if client is not None:
+            client.close()
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        wire.end()
+
+    asyncio.run_coroutine_threadsafe(end(), wires._loop).result(WAIT_S)
 
 
 def test_a_caller_that_resets_ends_the_connection_to_whom_it_called() -> None:

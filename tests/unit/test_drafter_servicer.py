@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import grpc
 import numpy as np
@@ -20,7 +21,9 @@ from drafter_service.servicer import DrafterServicer
 from fakes_drafting import VOCAB_SIZE, TableEngine, fake_identity, table_ranking
 from outrider.drafting.contract import DraftSource, Proposal, ProposeRequest
 from outrider.drafting.model_source import ModelSource
+from outrider.errors import ProtocolViolation
 from outrider.rpc.channel import open_channel
+from outrider.rpc.context import Context
 from outrider.rpc.convert.drafter_frames import drafter_frames
 from outrider.rpc.convert.link import FromDrafter, Hello, Ping, Pong, ToDrafter, Welcome
 from outrider.rpc.convert.verifier_frames import draft_request
@@ -207,6 +210,42 @@ async def test_a_second_hello_ends_the_stream(tmp_path: Path) -> None:
         peer = await greeted(service)
         await peer.send(HELLO)
         assert (await peer.status())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+class SlowWire:
+    """A call's context whose messages are under way until they are let go. num_sent: of those that arrived."""
+
+    def __init__(self) -> None:
+        self.is_writing, self.let_go = asyncio.Event(), asyncio.Event()
+        self.num_sent = 0
+
+    async def write(self, message: drafter_pb2.DraftResponse) -> None:
+        self.is_writing.set()
+        await self.let_go.wait()
+        self.num_sent += 1
+
+
+@pytest.mark.parametrize("last", [HELLO, None], ids=["a second hello", "its end"])
+async def test_a_stream_ends_behind_the_message_under_way(tmp_path: Path, last: Hello | None) -> None:
+    """grpc takes no status while there is one: it would drop the status, and the verifier would never hear of the end."""
+    async with serving(tmp_path) as service:
+        wire = SlowWire()
+
+        async def said() -> AsyncIterator[drafter_pb2.DraftRequest]:
+            yield draft_request((HELLO,))
+            await wire.is_writing.wait()
+            if last is not None:
+                yield draft_request((last,))
+
+        call = asyncio.ensure_future(service.servicer.Draft(said(), cast(Context, wire)))
+        async with asyncio.timeout(WITHIN_S):
+            await wire.is_writing.wait()
+        await service.until_live((0, 0, 0))
+        assert not call.done()
+        wire.let_go.set()
+        ends = await asyncio.gather(call, return_exceptions=True)
+        assert [type(end) for end in ends] == [type(None) if last is None else ProtocolViolation]
+        assert wire.num_sent == 1
 
 
 async def test_a_ping_is_answered_with_both_clocks(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fakes_models
+from mostly_slow import mostly_slow
 from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
@@ -92,7 +93,7 @@ KINDS += [(EngineKind.LEAN, name) for name in ("qwen3", "mistral")]
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS, ids=lambda value: str(getattr(value, "value", value)))
-@pytest.mark.parametrize("sampling", [{}, PENALTIES], ids=["plain", "penalised"])
+@pytest.mark.parametrize("sampling", mostly_slow([PENALTIES, {}], 1), ids=["penalised", "plain"])
 def test_the_same_prompt_again_gives_the_same_bits(kind: EngineKind, name: str, sampling: dict[str, Any], tmp_path: Path) -> None:
     fakes_models.make_model(name, tmp_path)
     truth = answer(load(tmp_path, kind=kind, prefix_cache=False), **sampling)

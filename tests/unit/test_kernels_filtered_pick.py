@@ -19,6 +19,7 @@ from torch import Tensor
 
 import outrider_kernels
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
+from mostly_slow import mostly_slow
 from outrider.noise.reference_pick import min_p_gap, reference_pick, relative_weights
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray
@@ -163,7 +164,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTANTS)
+@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 4))
 def test_a_broken_filter_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
     source = (Path(outrider_kernels.__path__[0]) / "triton_filtered_pick.py").read_text(encoding="utf-8")

@@ -33,6 +33,7 @@ from outrider_kernels.thin_pick import LEFT
 
 NUM_IDS = 1027  # two tiles, the second with three tokens
 CUTS = [0, 1, 700, NUM_IDS]
+WHOLE = (0, NUM_IDS)
 BoolArray = npt.NDArray[np.bool_]
 PICK, FILTERED = "outrider_kernels.triton_pick", "outrider_kernels.triton_filtered_pick"
 
@@ -228,10 +229,17 @@ def filtered(place: KernelPlace, rows: tuple[Row, ...], cuts: list[int]) -> tupl
     return tokens.tolist(), probs.numpy()
 
 
-@pytest.mark.parametrize("cuts", [[0, NUM_IDS], CUTS])
-def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlace, cuts: list[int]) -> None:
-    rows = all_rows()
-    tokens, probs = filtered(place, rows, cuts)
+@pytest.fixture(scope="module", params=PLACES)
+def over_cuts(request: pytest.FixtureRequest) -> dict[tuple[int, ...], tuple[list[int], FloatArray]]:
+    """The filtered picks of `all_rows`, over the whole vocabulary and over its shards."""
+    return {cuts: filtered(kernel_place(request.param), all_rows(), list(cuts)) for cuts in (WHOLE, tuple(CUTS))}
+
+
+@pytest.mark.parametrize("cuts", [WHOLE, tuple(CUTS)])
+def test_filtered_picks_are_the_reference_or_left_over_any_cut(
+    over_cuts: dict[tuple[int, ...], tuple[list[int], FloatArray]], cuts: tuple[int, ...]
+) -> None:
+    rows, (tokens, probs) = all_rows(), over_cuts[cuts]
     decided = [(row, token, prob) for row, token, prob in zip(rows, tokens, probs, strict=True) if token != LEFT]
     assert len(decided) > len(rows) // 2
     assert [token for _, token, _ in decided] == [row.expected for row, _, _ in decided]
@@ -241,10 +249,9 @@ def test_filtered_picks_are_the_reference_or_left_over_any_cut(place: KernelPlac
     assert all(math.isnan(prob) for token, prob in zip(tokens, probs, strict=True) if token == LEFT)
 
 
-def test_shards_leave_the_rows_that_the_whole_leaves(place: KernelPlace) -> None:
+def test_shards_leave_the_rows_that_the_whole_leaves(over_cuts: dict[tuple[int, ...], tuple[list[int], FloatArray]]) -> None:
     """Filters are wide of their edges here, so that sums in another order decide alike."""
-    rows = all_rows()
-    assert filtered(place, rows, CUTS)[0] == filtered(place, rows, [0, NUM_IDS])[0]
+    assert over_cuts[tuple(CUTS)][0] == over_cuts[WHOLE][0]
 
 
 def test_a_row_that_allows_nothing_is_left(place: KernelPlace) -> None:

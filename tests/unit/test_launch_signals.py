@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mostly_slow import mostly_slow_rows
 from outrider.launch.process import ServiceCommand, ServiceProcess
 
 START_S = 60.0
@@ -43,8 +44,11 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("name", list(SERVICES))
+# Python ends at SIGTERM by itself; SIGINT is what each of them must see to.
+CASES = [(name, number) for number in (signal.SIGINT, signal.SIGTERM) for name in SERVICES]
+
+
+@pytest.mark.parametrize(("name", "number"), mostly_slow_rows(CASES, 6))
 def test_a_signal_while_a_service_starts_ends_it_at_once(name: str, number: signal.Signals, tmp_path: Path) -> None:
     code, arguments = SERVICES[name]
     listen = f"unix:{tmp_path}/it.sock"

@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 
 from fakes_pacing import READY
+from mostly_slow import mostly_slow
 from outrider.session.pacing.adaptive import LEAVE_BOUNDS, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.far_record import FarRecord
@@ -73,7 +74,7 @@ class AlwaysHopeful(AdaptivePacing):
         return super().plan(replace(view, sessions=tuple(replace(one, hope=0.8) for one in view.sessions)))
 
 
-@pytest.mark.parametrize("output_len", [20, 36, 60])
+@pytest.mark.parametrize("output_len", mostly_slow([20, 60, 36], 2))
 @pytest.mark.parametrize("acceptance", [0.6, 0.99])
 def test_twenty_milliseconds_away_it_is_as_good_as_plain_decoding(acceptance: float, output_len: int) -> None:
     assert of_plain(AdaptivePacing(), world(20_000, acceptance, output_len)) >= 0.97

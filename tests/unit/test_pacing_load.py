@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import pytest
 
+from mostly_slow import mostly_slow
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PacingPlan, StepView
 from outrider.session.pacing.registry import make_pacing
@@ -76,7 +77,7 @@ def loaded(shape: str, acceptance: float, num_sessions: int) -> Loaded:
     return Loaded(policy.num_guesses / policy.num_parts, outcome.tokens_per_s / plain.tokens_per_s, changes)
 
 
-@pytest.mark.parametrize("acceptance", [0.6, 0.85])
+@pytest.mark.parametrize("acceptance", mostly_slow([0.6, 0.85], 1))
 def test_an_accelerators_budget_falls_as_it_saturates_and_costs_nothing(acceptance: float) -> None:
     """Rows are free up to 32 of them, and cost in proportion beyond."""
     check([loaded("knee", acceptance, num) for num in SESSIONS], LEAST_OF_PLAIN)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mostly_slow import mostly_slow_rows
 from outrider.cli.bench import add_parser
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.adaptive import AdaptivePacing
@@ -80,7 +81,7 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     assert hedged == simulate(worlds[2], make_pacing("adaptive"), 800)
 
 
-@pytest.mark.parametrize(("acceptance", "gain"), [(0.5, 1.04), (0.7, 1.01)])
+@pytest.mark.parametrize(("acceptance", "gain"), mostly_slow_rows([(0.5, 1.04), (0.7, 1.01)], 1))
 def test_branches_verified_in_the_step_make_a_drafter_worth_more_where_rows_are_free(acceptance: float, gain: float) -> None:
     """Rounds that verify a chain only, though branches are there, against rounds that verify branches too."""
     verify, draft = FLAT.verify_curve(10_000), FLAT.draft_curve(500)

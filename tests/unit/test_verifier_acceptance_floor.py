@@ -247,7 +247,8 @@ class LongSession:
     def __init__(self, acceptance: float, *, num_others: int = 0) -> None:
         metrics = LocalMetrics()
         loop = Loop(TableEngine(TABLE, num_blocks=1024), lambda: next_door(acceptance, LONG_TRUTH), metrics=metrics)
-        answers = [loop.open(LONG, "serial") for _ in range(1 + num_others)]
+        with loop.scheduler.inbox._lock:  # all of them before one of them can have judged its drafter
+            answers = [loop.open(LONG, "serial") for _ in range(1 + num_others)]
         for answer in answers:
             answer.delivered(LONG)  # nobody reads: nothing of it is to be waited for
         statistics = [ended(loop, answer).statistics for answer in answers]

@@ -108,9 +108,10 @@ def test_without_a_bound_nobody_is_refused_for_a_queue() -> None:
 
 @pytest.mark.parametrize(("max_sessions", "num_blocks"), [(1, 1024), (8, 8)])
 def test_a_full_verifier_says_when_to_come_again(max_sessions: int, num_blocks: int) -> None:
+    """The first has not taken a step when the second comes: it cannot have ended."""
     loop = Loop(TableEngine(TABLE, num_blocks=num_blocks), max_sessions=max_sessions)
-    first = loop.open(100)
-    second = loop.open(100)
+    with loop.scheduler.inbox._lock:
+        first, second = loop.open(100), loop.open(100)
     error = ended(loop, second).error
     assert isinstance(error, Overloaded)
     assert error.retry_after_s == FIRST_HELD_S

@@ -40,13 +40,29 @@ class Wire:
         """On the wires' thread: what waits arrives."""
         self._whole.set()
 
+    def end(self) -> None:
+        """On the wires' thread: every connection ends."""
+        for call in self._carrying:
+            call.cancel()
+
     async def serve(self) -> asyncio.Server:
         """Listen; connections last until one side ends them."""
         with self._machine.inside():
             listener = socket.create_server(_split(self.listen), backlog=MAX_WAITING_CONNECTIONS)
         return await asyncio.start_server(self._accept, sock=listener)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The caller's connection ends with its task, also with one that is cancelled before it has begun."""
+        call = asyncio.create_task(self._lead(reader, writer))
+        self._carrying.add(call)
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._carrying.discard(call)
+            writer.transport.abort()  # a peer that was killed resets too
+
+        call.add_done_callback(end)
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._whole.wait()
         try:
             far_reader, far_writer = await self._dial()
@@ -54,17 +70,13 @@ class Wire:
             writer.close()
             return
         both = [asyncio.create_task(self._carry(reader, far_writer)), asyncio.create_task(self._carry(far_reader, writer))]
-        self._carrying.update(both)
         try:
-            with suppress(asyncio.CancelledError):  # the end of all wires; asyncio would print it as a fault of this connection
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in both:
                 task.cancel()
-                self._carrying.discard(task)
+            far_writer.transport.abort()  # at once: the end of all wires may come while we wait for the two
             await asyncio.gather(*both, return_exceptions=True)
-            for each in (writer, far_writer):
-                each.transport.abort()  # a peer that was killed resets too
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises OSError when nobody is there."""
@@ -114,6 +126,7 @@ class Wires:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
         self._servers: list[asyncio.Server] = []
+        self._wires: list[Wire] = []
 
     def add(self, machine: Machine, listen: str, to: str) -> Wire:
         """Lay a link from `listen` to `to`, both host:port of the machine. Raises OSError for an address that cannot be had."""
@@ -121,6 +134,7 @@ class Wires:
         async def lay() -> Wire:
             wire = Wire(machine, listen, to)
             self._servers.append(await wire.serve())
+            self._wires.append(wire)
             return wire
 
         return asyncio.run_coroutine_threadsafe(lay(), self._loop).result(START_TIMEOUT_S)
@@ -145,10 +159,10 @@ class Wires:
         async def close() -> None:
             for server in self._servers:
                 server.close()
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # asyncio's own, which accept, bring us the last of ours
+                for wire in self._wires:
+                    wire.end()
+                await asyncio.wait(others)
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result(START_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
