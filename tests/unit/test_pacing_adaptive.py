@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
-from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
+from outrider.session.pacing.adaptive import (
+    FIRST_LEN,
+    FIRST_ROUNDS,
+    FIRST_TESTS,
+    LOOK_EVERY_US,
+    MAX_FIRST_TOKENS,
+    PLAIN_LOOKS,
+    PROBE_LEN,
+    SURPRISE,
+    AdaptivePacing,
+)
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
@@ -387,6 +398,21 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
         assert abs(driver.policy._sessions.of(driver.session).looked_at - driver.session.acceptance) <= SURPRISE
     now = driver.policy._sessions.of(driver.session).course
     assert now.tokens_per_us < 0.5 * course.tokens_per_us
+
+
+@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, PLAIN_LOOKS), (0.97, 1)])
+def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_as_seldom: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes as long as a step of a quick target, and finds nothing that is not a surprise."""
+    driver, looked_at_us = taught(acceptance), list[int]()
+    looks = AdaptivePacing._look
+    monkeypatch.setattr(AdaptivePacing, "_look", lambda self, view: (looked_at_us.append(view.now_us), looks(self, view))[1])
+    for _ in range(100):
+        driver.now_us += 10_000
+        ready: dict[str, Any] = {"committed_len": driver.session.committed_len + 1, "waiting_since_us": driver.now_us}
+        driver.session = replace(driver.session, **ready, draft_deadline_us=driver.now_us + 50_000)
+        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+    apart = {after - before for before, after in itertools.pairwise(looked_at_us)}
+    assert apart == {times_as_seldom * LOOK_EVERY_US}
 
 
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:

@@ -37,6 +37,7 @@ from outrider.session.pacing.silence import Silence
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
+PLAIN_LOOKS = 4  # times as seldom while nobody goes with guesses
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
@@ -331,6 +332,8 @@ class AdaptivePacing(ExplainsAdaptive):
         drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
         self._pace = drafting if drafted else Pace.PLAIN
         self._sessions.usual = (drafted or courses_now)[-1]
+        if not drafted:  # whatever is news to those that go without is a surprise; the rest only fades
+            self._look_at_us += (PLAIN_LOOKS - 1) * LOOK_EVERY_US
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
