@@ -404,8 +404,13 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
 def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_as_seldom: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes as long as a step of a quick target, and finds nothing that is not a surprise."""
     driver, looked_at_us = taught(acceptance), list[int]()
-    looks = AdaptivePacing._look
-    monkeypatch.setattr(AdaptivePacing, "_look", lambda self, view: (looked_at_us.append(view.now_us), looks(self, view))[1])
+    look = AdaptivePacing._look
+
+    def noted(self: AdaptivePacing, view: StepView) -> None:
+        looked_at_us.append(view.now_us)
+        look(self, view)
+
+    monkeypatch.setattr(AdaptivePacing, "_look", noted)
     for _ in range(100):
         driver.now_us += 10_000
         ready: dict[str, Any] = {"committed_len": driver.session.committed_len + 1, "waiting_since_us": driver.now_us}
