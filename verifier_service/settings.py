@@ -27,7 +27,7 @@ MAX_SECONDS = 3600.0
 # Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
 DEFAULT_MAX_QUEUE_MS = 10_000.0
 # Tokens that come faster travel together: a message costs three processes about half a millisecond, as much as a quick model's step.
-DEFAULT_STREAM_INTERVAL_MS = 5.0
+DEFAULT_STREAM_INTERVAL_MS = 16.0  # a frame of a screen: nobody sees a token sooner
 MAX_STREAM_INTERVAL_MS = 1000.0
 
 
