@@ -18,13 +18,14 @@ from outrider.session.pacing.contract import CostCurve
 from outrider.types.frames import Open, Tail, TailEnd
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.v1 import generation_pb2
+from outrider_bench.grid import simulated_grid
 from outrider_bench.grid.costs import Costs, Pair, Trace, acceptance
 from outrider_bench.grid.direct_drafts import Asked, DraftTimes, beginning, trace_of
 from outrider_bench.grid.driver import PAIRS, Amount, Burst, Predicted, row_of
 from outrider_bench.grid.micro import GridSamples, Lengths, Rounds, costs_of, crowding, read_too, rounds_between, session_counts
 from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
-from outrider_bench.grid.simulated_grid import STREAM_INTERVAL_US, GridWorld, SimulatedGrid
+from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
 from outrider_bench.link import DrafterLine
 from outrider_bench.simulation.text import NEVER, traced_text
 
@@ -124,12 +125,13 @@ def test_gateway_and_client_take_their_share_of_the_cores() -> None:
     assert speed(Pair(1, 1), "plain", ALL_RIGHT, num_cores=2, costs=busy) > 0.9 * free
 
 
-def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_themselves() -> None:
+def test_tokens_of_a_quick_target_travel_together_and_those_of_a_slow_one_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     """One core, and messages as dear as a quick step: of 60 tokens in some 35 ms a client gets the first, one message every 5 ms, and the
     last, of four tokens the first and the last; steps that take longer than that have a message each."""
+    monkeypatch.setattr(simulated_grid, "STREAM_INTERVAL_US", 5_000)
     long = replace(ALL_RIGHT, prompt_len=1)
     short = Trace(1, long.right[:4], long.unsure[:4], long.stray_lens[:4])
-    for trace, step_us, num_messages in ((long, 500.0, 1 + 35_000 // STREAM_INTERVAL_US), (short, 500.0, 2), (long, STEP_US, LEN)):
+    for trace, step_us, num_messages in ((long, 500.0, 1 + 35_000 // 5_000), (short, 500.0, 2), (long, STEP_US, LEN)):
         free = replace(COSTS, verify=CostCurve(((1, step_us), (64, step_us))), step_overhead_us=0)
         told = replace(free, delta_us=500.0)
         num_tokens = len(trace.right)

@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
-from outrider.session.pacing.adaptive import (
-    FIRST_LEN,
-    FIRST_ROUNDS,
-    FIRST_TESTS,
-    LOOK_EVERY_US,
-    MAX_FIRST_TOKENS,
-    PLAIN_LOOKS,
-    PROBE_LEN,
-    SURPRISE,
-    AdaptivePacing,
-)
+from outrider.session.pacing import adaptive
+from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
@@ -400,7 +391,7 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
     assert now.tokens_per_us < 0.5 * course.tokens_per_us
 
 
-@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, PLAIN_LOOKS), (0.97, 1)])
+@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, adaptive.PLAIN_LOOKS), (0.97, 1)])
 def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_as_seldom: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes as long as a step of a quick target, and finds nothing that is not a surprise."""
     driver, looked_at_us = taught(acceptance), list[int]()
@@ -417,7 +408,7 @@ def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_a
         driver.session = replace(driver.session, **ready, draft_deadline_us=driver.now_us + 50_000)
         driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
     apart = {after - before for before, after in itertools.pairwise(looked_at_us)}
-    assert apart == {times_as_seldom * LOOK_EVERY_US}
+    assert apart == {times_as_seldom * adaptive.LOOK_EVERY_US}
 
 
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
