@@ -54,7 +54,7 @@ class Served:
 class Stage:
     """Everything that can answer; only one of them computes at a time. device: of every model, cpu or cuda.
 
-    baselines: transformers, a process for each dtype that it may take.
+    baselines: transformers, a process for each dtype that it may take, float32 first.
     """
 
     baselines: tuple[TransformersBaseline, ...]
@@ -78,10 +78,11 @@ class Stage:
 
     def families(self, quick: bool) -> Iterator[list[Contestant]]:
         """Candidates by kind, to choose one of each from; the quick run takes each kind's default."""
+        baselines = self.baselines[:1] if quick else self.baselines  # nothing is chosen then, and float32 is mostly the quicker
         kinds = {GENERATE: generate_candidates(self.device), ASSISTED: tuple(GenerateSettings(assistant=each) for each in ASSISTANTS)}
         for name, candidates in kinds.items():
             chosen = candidates[: 1 if quick else None]
-            yield [Transformers(name, baseline, settings, self.num_cores) for settings in chosen for baseline in self.baselines]
+            yield [Transformers(name, baseline, settings, self.num_cores) for settings in chosen for baseline in baselines]
         yield [*self.plain(quick)]
         for policy in self.policies:
             yield [*self.candidates(policy, quick)]
@@ -130,6 +131,6 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
             info = verifier.verifier_info()
         served.append(Served(threads, deployment, stack.enter_context(Connection(deployment.gateway)), info))
     # torch's bfloat16 is slower than its float32 on many processors: a peer takes what suits it.
-    dtypes = dict.fromkeys((args.dtype, *(() if args.device == "cuda" else (FLOAT32,))))
+    dtypes = dict.fromkeys((*(() if args.device == "cuda" else (FLOAT32,)), args.dtype))
     baselines = tuple(stack.enter_context(TransformersBaseline(target, draft, dtype, num_cores, args.device)) for dtype in dtypes)
     return Stage(baselines, num_cores, tuple(served), args.device)

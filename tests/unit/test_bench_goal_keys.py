@@ -13,6 +13,7 @@ from outrider.launch.threads import ThreadPlan
 from outrider.session.pacing.contract import CostCurve
 from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import one_process
+from outrider_bench.baseline import ASSISTANTS, PLAIN_CANDIDATES
 from outrider_bench.contestants import Contestant, DraftWishes, Stack
 from outrider_bench.distant_pair import World
 from outrider_bench.facts import pair_name
@@ -130,6 +131,19 @@ def test_policies_that_can_take_turns_have_a_twin_with_their_settings(monkeypatc
         assert made[0].answer(Prompt("copying", (4, 5)), 7, 0.5, 3) == Answer((4, 5), 0.5, 7.0)
     assert isinstance(made[0], InOneProcess)
     assert cast(Any, made[0].process).ended
+
+
+def test_transformers_takes_either_dtype_and_float32_where_nothing_is_chosen() -> None:
+    """The quick run has no prompts to choose by, so one candidate of each kind."""
+    info = verifier_pb2.VerifierServiceGetInfoResponse(pacings=["plain"])
+    spec = SimpleNamespace(together=False)
+    served = (Served(ThreadPlan(2, 1), cast(Any, SimpleNamespace(spec=spec)), cast(Any, object()), info),)
+    stage = Stage(tuple(cast(Any, SimpleNamespace(dtype=dtype)) for dtype in ("float32", "bfloat16")), 2, served)
+    for quick, dtypes in ((True, ["float32"]), (False, ["float32", "bfloat16"])):
+        generate, assisted, _ = stage.families(quick)
+        for family in (generate, assisted):
+            assert sorted({each.settings.split("; ")[1] for each in family}, reverse=True) == dtypes
+        assert (len(generate), len(assisted)) == ((1, 1) if quick else (2 * len(PLAIN_CANDIDATES), 2 * len(ASSISTANTS)))
 
 
 def test_the_pair_is_named_by_its_folders_or_by_its_family() -> None:
