@@ -129,7 +129,7 @@ def test_a_policy_with_its_margins_turned_round_swings(monkeypatch: pytest.Monke
     monkeypatch.setattr(adaptive, "KEEP_GAIN", 0.3)
     found = followed("measured", 0.6)
     assert found.fleet_changes > 4 * MAX_FLEET_CHANGES
-    assert max(found.changes) > 4 * MAX_CHANGES
+    assert max(found.changes) > 3 * MAX_CHANGES  # who goes without is looked at seldom, whatever the margins
     assert found.mean_changes > 2 * MAX_MEAN_CHANGES
 
 

@@ -74,7 +74,7 @@ def test_without_the_client_installed_the_remedy_is_named(monkeypatch: pytest.Mo
 def test_up_hands_the_options_on() -> None:
     parser = argparse.ArgumentParser()
     add_deployment_options(parser)
-    names = ["--target", "hub/target", "--draft", "hub/draft"]
+    names = ["--target", "hub/target", "--draft", "hub/draft", "--dtype", "float32"]
     assert spec_from(parser.parse_args(names), None).verifier_extra == ()
     given = parser.parse_args([*names, "--redis-url", "redis://host", "--shared-ngrams", "memory", "--verifier-arg=--no-probe"])
     assert spec_from(given, None).verifier_extra == ("--shared-ngrams", "memory", "--redis-url", "redis://host", "--no-probe")
