@@ -337,6 +337,17 @@ def test_weights_that_are_bfloat16_numbers_are_kept_as_such(tmp_path: Path) -> N
         assert {matrix.is_half for matrix in packed} == {is_half}
 
 
+@pytest.mark.parametrize("way", ["thin"] if multiplies_bfloat16() else ["torch"])
+def test_every_number_of_a_bfloat16_model_is_one_whatever_the_checkpoint_holds(way: str, tmp_path: Path) -> None:
+    fakes_models.make_model("qwen3", tmp_path, hidden_size=64)
+    tensors = {name: tensor.float() * 1.001 for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    weights = load(tmp_path, way, dtype=DType.BFLOAT16)._forward._weights  # type: ignore[attr-defined]
+    norms = [layer.qk_norm for layer in weights.layers]
+    for kept in (weights.embedding, weights.final_norm, *norms):
+        assert torch.equal(kept, kept.bfloat16().to(kept.dtype))
+
+
 def test_a_matrix_that_thin_products_read_is_in_memory_once(tmp_path: Path) -> None:
     fakes_models.make_model("qwen3", tmp_path)
     weights = load(tmp_path, "thin", probe=True)._forward._weights  # type: ignore[attr-defined]
