@@ -183,6 +183,24 @@ def test_the_end_of_an_answer_tells_a_deferred_drafter_nothing() -> None:
     assert session.finished is not None
 
 
+def test_while_a_far_drafter_has_not_answered_its_session_grows_quietly_and_its_first_guesses_still_count() -> None:
+    """The way there and back takes a good part of a short answer. What it guessed then was overtaken, and is judged all the same."""
+    session = VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), OnDemand(4), 0)
+    (effect,) = session.step(DrafterJoined("d", 0))
+    assert isinstance(effect, SendToDrafter)
+    quiet = [(_frames(session, 100 * at), session.grows_quietly)[1] for at in range(1, REST_AFTER + 3)]
+    assert quiet == [False] * REST_AFTER + [True] * 2
+    for at in range(REST_AFTER + 3, MAX_UNTOLD_TOKENS):
+        assert not _frames(session, 100 * at)
+    assert any(_frames(session, 100 * at) for at in range(MAX_UNTOLD_TOKENS, MAX_UNTOLD_TOKENS + 2 * LEAVE_EVERY)), "not for ever"
+    assert isinstance(effect.frame, Open)
+    identity = (1, effect.frame.incarnation, 0, 0, 3, session.prefix.hash_at(3))
+    tail = Tail(*identity, session.prefix.slice(3, 4), np.array([-1], np.int32), TailEnd.CREDIT, "late", 10, 1, 2)
+    session.step(DrafterFrameArrived("d", tail, 20_000))
+    assert not session.grows_quietly
+    assert session.statistics.num_tested == 1
+
+
 def test_only_a_session_that_brings_a_token_at_a_time_grows_quietly() -> None:
     """So that its plan may be repeated: not with leave out, nor at once, nor when a drafter joins. Where the text offers guesses, it says
     what they promise."""

@@ -126,10 +126,9 @@ class DrafterLink:
         return self._end is TailEnd.MORE and self.credit > prefix_len + self.depth
 
     def is_at_rest(self, prefix_len: int) -> bool:
-        """It is not open, or has answered and has no leave to guess beyond the truth, no guess that stands and not much to hear."""
-        if self.state is LinkState.LIVE:
-            return self.credit <= prefix_len < self.told_len + MAX_UNTOLD_TOKENS and not self.num_live
-        return self.state is not LinkState.OPENING
+        """It is not open, or has no leave to guess beyond the truth, no guess that stands and not much to hear; one that has not answered
+        yet too, for far away that takes a good part of a short answer."""
+        return not self.is_open or (self.credit <= prefix_len < self.told_len + MAX_UNTOLD_TOKENS and not self.num_live)
 
     def reopen(self, prefix_len: int, max_hedge_nodes: int = 0) -> None:
         """Begin a new incarnation at this prefix. max_hedge_nodes: of side branches; with any, the tree is a chain but for them."""

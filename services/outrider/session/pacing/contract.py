@@ -18,7 +18,7 @@ from outrider.session.pacing.explanation import PlanExplanation
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 MAX_SIDE_NODES = 8  # of side branches of one session in one step
 FIRST_HOPE = 0.8  # acceptance to hope for before any session was seen
-PLAIN_REPEATS = 7  # steps without guesses that policies let pass unasked
+PLAIN_REPEATS = 15  # steps without guesses that policies let pass unasked
 
 
 @dataclass(frozen=True, slots=True)
