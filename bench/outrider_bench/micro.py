@@ -78,11 +78,6 @@ class MicroBenchmark:
         self._drafts: list[DraftedRounds] = []
         self._trips_us: list[float] = []
 
-    @property
-    def num_samples(self) -> int:
-        """How many were taken."""
-        return len(self._rounds_us)
-
     def sample(self) -> None:
         """One plain answer, the same one drafted, and a few messages."""
         answer = _ask(self._plain, self._prompt, self._temperature)

@@ -59,7 +59,7 @@ class Amount:
     @staticmethod
     def of_goal() -> Amount:
         """The goal's own world, as the end of a speed run."""
-        return Amount((GOAL,), num_prompts=2, max_tokens=96, repeats=3, fixed=FIXED)
+        return Amount((GOAL,), num_prompts=2, max_tokens=96, repeats=5, fixed=FIXED)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ reference draft model. Everything else (gateway, verifier, frames, rounds) is th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from outrider_bench.schedule import turns
 
 ACCEPTANCES = (0.6, 0.7, 0.8, 0.9)
 REPLAY_SEED = 5
+# Of the micro-benchmark, in each repetition: one answer of a restless machine says as little as one repetition of a cell does.
+MAX_SAMPLES_A_REPETITION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,12 @@ def measure_replay(
 def record(
     cell: Cell, contestants: Sequence[Stack], run: ReplayRun, recorder: Recorder, micro: MicroBenchmark, on_answers: Callable[[], None]
 ) -> None:
-    """Every contestant in one cell with replayed drafts, in balanced orders, and a sample of the micro-benchmark before each repetition."""
+    """Every contestant in one cell with replayed drafts, in balanced orders, with samples of the micro-benchmark among their turns."""
     for contestant in contestants:  # warm, and let policies learn this cell
         contestant.answer(run.prompts[0], run.max_tokens, run.temperature, 0)
-    for turn in turns([cell], len(contestants), run.repeats):
-        if turn.repetition == micro.num_samples:
+    every = math.ceil(len(contestants) / MAX_SAMPLES_A_REPETITION)
+    for place, turn in enumerate(turns([cell], len(contestants), run.repeats)):
+        if place % every == 0:
             micro.sample()
         contestant = contestants[turn.contestant]
         for seed, prompt in enumerate(run.prompts):

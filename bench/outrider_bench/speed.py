@@ -66,6 +66,11 @@ class Amount:
     quick: bool
     prompt_seed: int
 
+    @property
+    def replay_repeats(self) -> int:
+        """Of cells with replayed drafts: what is compared there is told from a prediction, and such a cell is soon measured."""
+        return 2 * self.repeats
+
     @staticmethod
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
@@ -116,7 +121,7 @@ class SpeedRun:
         served = self.stage.apart
         prompts = tuple(make_prompts(served.gateway, self.tasks[0], self.amount.num_prompts, self.amount.prompt_seed))
         contestants = replay_contestants(served.gateway, self.stage.policies, served.describe())
-        total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.repeats
+        total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.replay_repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token(stack_name(PACE_OF))
         self.verify_us = self.recorder.verify_us_per_step(stack_name(PACE_OF))
@@ -129,7 +134,7 @@ class SpeedRun:
 
         micro = MicroOfCells(begin, replayed_text(contestants[0], apart))
         for temperature in self.amount.replay_temperatures:
-            run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.repeats, self.step_us)
+            run = ReplayRun(prompts, temperature, self.amount.max_tokens, self.amount.replay_repeats, self.step_us)
             at = measure_replay(served.deployment, contestants, run, self.recorder, micro, lambda: self.progress.advance(bar))
             found = rows_of(list(at), contestants, self.recorder, self._info)
             self.predictions += predicted(found, wishes, at, shapes_in(self.recorder, prompts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
 from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, replayed_text, token_us
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
+from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.text import text_of
@@ -94,8 +96,7 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
     plain = Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), "")
     micro = MicroBenchmark(plain, info, "unix:drafter", Prompt("copying", (1, 2, 3)))
-    for number in range(3):
-        assert micro.num_samples == number
+    for _ in range(3):
         micro.sample()
     found = micro.result()
     assert (found.step_overhead_us, found.max_rows) == (500, 256)
@@ -138,3 +139,34 @@ def test_guesses_cost_a_simulated_round_what_they_are_said_to() -> None:
     quick, slow = (simulate(world, make_pacing("serial", 4), 200) for world in worlds)
     num_guessed = 200 / 5
     assert slow.elapsed_us - quick.elapsed_us == pytest.approx(700 * num_guessed, rel=0.1)
+
+
+class Turns:
+    """A contestant and a micro-benchmark that write down when it was whose turn."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self._log = name, log
+
+    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
+        """One token."""
+        self._log.append(self.name)
+        return Answer((1,), 1.0, 1.0)
+
+    def sample(self) -> None:
+        """One."""
+        self._log.append(self.name)
+
+
+@pytest.mark.parametrize("num_contestants", [1, 4, 10])
+def test_the_micro_benchmark_is_sampled_all_along_a_cell(num_contestants: int) -> None:
+    """Too few samples of a restless machine were most of what predictions seemed to be wrong by."""
+    log: list[str] = []
+    contestants = [Turns(str(number), log) for number in range(num_contestants)]
+    run = ReplayRun((Prompt("copying", (1,)),), 0.0, 4, 3, 100)
+    record(replay_cell(0.6, 0.0), cast(Any, contestants), run, Recorder(), cast(Any, Turns("micro", log)), lambda: None)
+    measured = log[num_contestants:]  # behind the answers that warm
+    between = "".join("m" if name == "micro" else "." for name in measured).split("m")
+    assert between[0] == "", "each turn has a sample before it"
+    assert max(len(turns) for turns in between) <= math.ceil(num_contestants / MAX_SAMPLES_A_REPETITION)
+    assert min(len(turns) for turns in between[1:]) >= 1
+    assert len(measured) - measured.count("micro") == 3 * num_contestants
