@@ -29,7 +29,7 @@ from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
 from verifier_service.answer import AnswerStream, TokensCommitted
 from verifier_service.judged_portions import JudgedPortions
 from verifier_service.outgoing import Outgoing
-from verifier_service.session_priors import SessionPriors
+from verifier_service.prompt_kinds import PromptKind
 
 
 class HostedSession:
@@ -121,18 +121,19 @@ def host(
     handle: int,
     policy: Pacing,
     engine: Engine,
-    priors: SessionPriors,
+    kind: PromptKind,
     now_us: int,
     texts: SharedTexts = NO_TEXTS,
 ) -> HostedSession:
     """Reserve the engine's part and build the session; raises what engine.open raises, with nothing held.
 
-    priors: what to expect of guesses until the session has seen some. texts: other answers, for guesses.
+    kind: of its prompt, and what to expect of guesses until the session has seen some. texts: other answers, for guesses.
     """
-    request = answer.request
+    request, priors = answer.request, kind.priors
     spec = dataclasses.replace(
         request.spec,
         session=handle,
+        kind=kind.number,
         draft_priors=priors.drafts,
         lookup_priors=priors.lookup,
         shared_priors=priors.shared,

@@ -44,9 +44,9 @@ from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
+from verifier_service.prompt_kinds import PromptKinds
 from verifier_service.queue_time import QueueTime
 from verifier_service.resident import RESIDENT
-from verifier_service.session_priors import SessionPriors
 from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ MAX_HANDLE = (1 << 32) - 1
 
 
 class LiveSessions:
-    """By handle. priors: from the sessions that ended lately, where the next one's estimates begin. record: how often each drafter was
+    """By handle. kinds: from the sessions that ended, where the next one's estimates begin. record: how often each drafter was
     right; one that hardly ever is gets no new sessions (floor), and is given up by those that run and have no use for it. outgoing: what
     waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is counted into.
     shared: other answers, for guesses."""
@@ -69,7 +69,7 @@ class LiveSessions:
         metrics: LocalMetrics | None = None,
         shared: SharedNgrams | None = None,
     ) -> None:
-        self.priors = SessionPriors()
+        self.kinds = PromptKinds()
         self.record = DrafterRecord()
         self._floor = AcceptanceFloor()
         self._counters = DrafterCounters(metrics := metrics or LocalMetrics())
@@ -167,8 +167,9 @@ class LiveSessions:
         policy = self._planner.policy(answer.request.pacing)
         self._last_handle = self._last_handle % MAX_HANDLE + 1
         try:
-            texts = self._sharing.texts(answer.request.spec)
-            hosted = host(answer, self._last_handle, policy, self._engine, self.priors, monotonic_us(), texts)
+            spec = answer.request.spec
+            texts, kind = self._sharing.texts(spec), self.kinds.of(spec)
+            hosted = host(answer, self._last_handle, policy, self._engine, kind, monotonic_us(), texts)
         except Overloaded as error:  # no KV blocks: sessions that end give theirs back
             error.retry_after_s = self._turnover.retry_after_s(len(self._sessions))
             raise
@@ -251,7 +252,7 @@ class LiveSessions:
         """Free everything of the session, and say so at the end of this turn."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
-        self.priors = self.priors.after(hosted.session)
+        self.kinds.ended(hosted.session)
         self._sharing.ended(hosted.session, finish)
         self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
         self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)

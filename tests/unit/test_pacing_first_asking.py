@@ -8,6 +8,7 @@ from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, NUM_AGAINST, FirstAsking
+from outrider.session.pacing.round_model import Pace
 
 COST = CostCurve(((1, 400.0), (4, 600.0), (32, 2400.0)))
 NUM_PROMPT = 10
@@ -21,19 +22,20 @@ class Traffic:
         self.now_us = NOW_US
         self._num_sessions = 0
 
-    def begins(self) -> SessionView:
+    def begins(self, kind: int = 0) -> SessionView:
         """The next session, its drafter just met."""
         self._num_sessions += 1
         self.now_us += LOOK_EVERY_US
         measured = {"draft_us_per_token": 150.0, "link_us": 60.0, "hope": 0.7, "acceptance": 0.6}
-        return replace(READY, session=self._num_sessions, committed_len=NUM_PROMPT, takes_turns=True, **measured)  # type: ignore[arg-type]
+        own = {"session": self._num_sessions, "committed_len": NUM_PROMPT, "takes_turns": True, "kind": kind}
+        return replace(READY, **own, **measured)  # type: ignore[arg-type]
 
     def leave(self, session: SessionView) -> int:
         return self.policy.draft_ahead(session)
 
-    def answers(self, acceptance: float, num_rounds: int = 8) -> int:
+    def answers(self, acceptance: float, num_rounds: int = 8, kind: int = 0) -> int:
         """One whole session, judged from its second round on if it is asked; the leave that it began with."""
-        session = self.begins()
+        session = self.begins(kind)
         leave = self.leave(session)
         for at in range(num_rounds):
             self.now_us += 500
@@ -99,3 +101,18 @@ def test_a_session_is_asked_about_once_however_many_drafters_it_meets() -> None:
     session = traffic.begins()
     answers = {traffic.leave(session) for _ in range(2 * AT_ONCE_EVERY)}
     assert len(answers) == 1
+
+
+def test_who_is_asked_and_how_it_begins_is_told_by_its_own_kind() -> None:
+    """Texts that guesses are no good for hold back others of their kind and nobody else; and those of a kind that goes with guesses go
+    with them from the first, whatever came in between."""
+    traffic = Traffic()
+    asked: dict[int, list[int]] = {1: [], 2: []}
+    for _ in range(3 * NUM_AGAINST):
+        asked[1].append(traffic.answers(0.05, kind=1))
+        asked[2].append(traffic.answers(0.95, num_rounds=20, kind=2))
+    assert asked[1][NUM_AGAINST:].count(0) >= NUM_AGAINST
+    assert 0 not in asked[2]
+    begun = {kind: traffic.begins(kind) for kind in (1, 2, 3)}
+    paces = {kind: traffic.policy._sessions.of(session).course.pace for kind, session in begun.items()}
+    assert paces == {1: Pace.PLAIN, 2: Pace.SERIAL, 3: Pace.SERIAL}, "one that was never seen begins as the newest did"

@@ -26,6 +26,7 @@ from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, OpenAsked, PairDown, PairUp
+from verifier_service.prompt_kinds import PromptKind
 from verifier_service.scheduler import Scheduler
 from verifier_service.session_priors import SessionPriors
 
@@ -53,7 +54,7 @@ async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
 async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() -> None:
     engine = TableEngine(TABLE)
     answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
-    hosted = host(answer, 1, PlainPacing(), engine, SessionPriors(), 0)
+    hosted = host(answer, 1, PlainPacing(), engine, PromptKind(0, SessionPriors()), 0)
     assert not hosted.is_left_out(10)
     answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
     assert hosted.is_left_out(20)
@@ -258,7 +259,7 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
     known = own = FIRST_PRIORS.acceptance
     for num_tested in range(1, num_guesses + 1):
         own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
-    assert loop.scheduler.sessions.priors.drafts.acceptance == pytest.approx(known + share * MEMORY * (own - known))
+    assert loop.scheduler.sessions.kinds.unlike.priors.drafts.acceptance == pytest.approx(known + share * MEMORY * (own - known))
     loop.stop()
 
 
@@ -266,15 +267,15 @@ async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expe
     table = dataclasses.replace(TABLE, period=20)
     loop = Loop(TableEngine(table, num_blocks=1024))
     for pacing, lookup in (("lookup", False), ("plain", True), ("lookup", True)):
-        assert loop.scheduler.sessions.priors.lookup == FIRST_RIGHTS
+        assert loop.scheduler.sessions.kinds.unlike.priors.lookup == FIRST_RIGHTS
         answer = loop.open(200, pacing, table, lookup=lookup)
         statistics = ended(loop, answer).statistics
         assert loop.tokens(answer) == table.answer(PROMPT, len(PROMPT) + 200, frozenset({0}))
         assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
         assert statistics.session_us > statistics.reconcile_us == 0, "the service counts, and there is no drafter"
     assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
-    assert loop.scheduler.sessions.priors.lookup[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
-    assert loop.scheduler.sessions.priors.drafts == FIRST_PRIORS, "no drafter was judged"
+    assert loop.scheduler.sessions.kinds.unlike.priors.lookup[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
+    assert loop.scheduler.sessions.kinds.unlike.priors.drafts == FIRST_PRIORS, "no drafter was judged"
     loop.stop()
 
 

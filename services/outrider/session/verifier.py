@@ -50,7 +50,7 @@ DEADLINE_CEILING_US = 2_000_000
 UNMEASURED_DEADLINE_US = 250_000
 # Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only.
 # Building a view, asking the policy and walking the links cost such a round a tenth of a step of a small target.
-REST_AFTER, LEAVE_EVERY = 2, 8
+REST_AFTER, LEAVE_EVERY = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,7 @@ class VerifierSession:
             num_hedge_tests=stats.num_hedge_tests,
             hedge_hit_share=stats.hedge_hit_share,
             hope=spec.draft_priors.hope,
+            kind=spec.kind,
         )
 
     @property

@@ -20,7 +20,7 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPla
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
-from outrider.session.pacing.first_asking import LATER, FirstAsking
+from outrider.session.pacing.first_asking import LATER
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
@@ -76,7 +76,6 @@ class AdaptivePacing(ExplainsAdaptive):
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
         self._hedge_worth = HedgeWorth()
-        self._first_asking = FirstAsking()
         self._silence = Silence()  # watched until anything is measured
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._look_at_us: int | None = None
@@ -136,7 +135,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if session.committed_len < own.asked_from:
             return 0
         if not session.num_tested and session.committed_len == own.begin:
-            if self._seen_rates is not None and not own.is_met and self._first_asking.is_later():
+            if self._seen_rates is not None and not own.is_met and self._sessions.kind(session).asking.is_later():
                 own.asked_from, own.course = own.begin + LATER, plain_course(self._seen_rates[Pace.PLAIN])
                 return 0
             own.is_met = True
@@ -328,11 +327,10 @@ class AdaptivePacing(ExplainsAdaptive):
         for (session, _), course in zip(looks, offered[drafting][0], strict=True):
             if session.committed_len >= self._sessions.known(session.session).asked_from:
                 self._choose(session, course)
-        courses_now = [self._sessions.known(session.session).course for session in view.sessions]
-        drafted = [course for course in courses_now if course.pace is not Pace.PLAIN]
-        self._pace = drafting if drafted else Pace.PLAIN
-        self._sessions.usual = (drafted or courses_now)[-1]
-        if not drafted:  # whatever is news to those that go without is a surprise; the rest only fades
+        drafts = any(self._sessions.known(session.session).course.pace is not Pace.PLAIN for session in view.sessions)
+        self._pace = drafting if drafts else Pace.PLAIN
+        self._sessions.settle(view.sessions)
+        if not drafts:  # whatever is news to those that go without is a surprise; the rest only fades
             self._look_at_us += (PLAIN_LOOKS - 1) * LOOK_EVERY_US
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
@@ -363,7 +361,8 @@ class AdaptivePacing(ExplainsAdaptive):
         rates = self._rates_of(view)
         self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
         self._look_at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
-        self._sessions.usual = plain = plain_course(rates[Pace.PLAIN])
+        plain = plain_course(rates[Pace.PLAIN])
+        self._sessions.settle_all(plain)
         for session in view.sessions:
             self._sessions.of(session).course = plain
 
@@ -430,7 +429,7 @@ class AdaptivePacing(ExplainsAdaptive):
     def _choose(self, session: SessionView, best: Course) -> None:
         own = self._sessions.known(session.session)
         if session.num_tested and (own.looked_untested or best.pace is not Pace.PLAIN):
-            self._first_asking.judged(drafts=best.pace is not Pace.PLAIN)
+            self._sessions.kind(session).asking.judged(drafts=best.pace is not Pace.PLAIN)
         if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
             own.probe.stop(session)
             if best.pace is not Pace.PLAIN:

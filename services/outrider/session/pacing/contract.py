@@ -74,7 +74,8 @@ class SessionView:
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
     nothing is known. takes_turns: its drafters compute only while the target rests, so that none can run ahead. holds_reading:
-    draft_us_per_token is all of a first tail, the reading of the prompt included.
+    draft_us_per_token is all of a first tail, the reading of the prompt included. kind: sessions whose prompts began alike are of one,
+    0 = like no earlier prompt.
     """
 
     session: int
@@ -108,6 +109,7 @@ class SessionView:
     takes_turns: bool = False
     holds_reading: bool = False
     draft_alone_us: float = 0.0
+    kind: int = 0
 
 
 class PrefillRoom(Protocol):

@@ -7,13 +7,16 @@ Must not know how a course is chosen.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.first_asking import FirstAsking
 from outrider.session.pacing.probing import Probe
-from outrider.session.pacing.round_model import Course
+from outrider.session.pacing.round_model import Course, Pace
 
 MAX_REMEMBERED = 4096
+MAX_KINDS = 256
 
 
 @dataclass(slots=True)
@@ -44,19 +47,52 @@ class RememberedSession:
     hopeless: bool = False  # its drafter is too far away for any guess to pay
 
 
+@dataclass(slots=True)
+class RememberedKind:
+    """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
+    asked."""
+
+    usual: Course
+    asking: FirstAsking = field(default_factory=FirstAsking)
+
+
 class RememberedSessions:
-    """By session id; those not asked for the longest are forgotten first. usual: the course of sessions that nothing is known of."""
+    """By session id, and by kind; those not asked for the longest are forgotten first. usual: the course of sessions that nothing is known
+    of, nor of their kind."""
 
     def __init__(self, usual: Course) -> None:
-        self.usual = usual
+        self._usual = usual
         self._sessions: OrderedDict[int, RememberedSession] = OrderedDict()
+        self._kinds: OrderedDict[int, RememberedKind] = OrderedDict()
+
+    def kind(self, session: SessionView) -> RememberedKind:
+        """Of its kind, from the first time on that it is asked for."""
+        kind = self._kinds.get(session.kind)
+        if kind is None:
+            kind = self._kinds[session.kind] = RememberedKind(self._usual)
+            if len(self._kinds) > MAX_KINDS:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(session.kind)
+        return kind
+
+    def settle(self, sessions: Sequence[SessionView]) -> None:
+        """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
+        with them and some without."""
+        drafts_last = sorted(sessions, key=lambda session: self.known(session.session).course.pace is not Pace.PLAIN)
+        for session in drafts_last:
+            self._usual = self.kind(session).usual = self.known(session.session).course
+
+    def settle_all(self, usual: Course) -> None:
+        """Every new session begins with this course, of whatever kind."""
+        self._usual = usual
+        self._kinds.clear()
 
     def of(self, session: SessionView) -> RememberedSession:
         """From the first time on that it is asked for."""
         own = self._sessions.get(session.session)
         if own is None:
             at = session.committed_len
-            own = self._sessions[session.session] = RememberedSession(self.usual, Probe(at), begin=at, committed_len=at)
+            own = self._sessions[session.session] = RememberedSession(self.kind(session).usual, Probe(at), begin=at, committed_len=at)
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session.session)

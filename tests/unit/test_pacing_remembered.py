@@ -1,0 +1,40 @@
+"""What `adaptive` remembers of kinds of sessions: with what course a new one begins, and of how many kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fakes_pacing import READY
+from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.remembered import MAX_KINDS, RememberedSessions
+from outrider.session.pacing.round_model import Course, Pace
+
+PLAIN = Course(Pace.PLAIN, 0, 0, 0, 0.001, 1000.0, 1000.0)
+SERIAL = Course(Pace.SERIAL, 8, 8, 8, 0.003, 2000.0, 2000.0)
+
+
+def view(session: int, kind: int) -> SessionView:
+    return replace(READY, session=session, kind=kind)
+
+
+def test_new_sessions_begin_as_those_of_their_kind_do_now() -> None:
+    """With guesses where some of a kind go with them and some without; a kind never seen begins as the newest of any with guesses."""
+    known = RememberedSessions(PLAIN)
+    sessions = [view(1, 1), view(2, 1), view(3, 2)]
+    for session, course in zip(sessions, (SERIAL, PLAIN, PLAIN), strict=True):
+        known.of(session).course = course
+    known.settle(sessions)
+    assert [known.of(view(10 + kind, kind)).course for kind in (1, 2, 3)] == [SERIAL, PLAIN, SERIAL]
+    known.settle_all(PLAIN)
+    assert [known.of(view(20 + kind, kind)).course for kind in (1, 2, 3)] == [PLAIN] * 3
+    assert known.of(sessions[0]).course == SERIAL, "it has begun"
+
+
+def test_kinds_are_bounded_and_the_one_not_met_for_the_longest_is_forgotten() -> None:
+    known = RememberedSessions(PLAIN)
+    first, second = known.kind(view(1, 1)), known.kind(view(1, 2))
+    for number in range(3, MAX_KINDS + 2):
+        known.kind(view(1, 1))
+        known.kind(view(1, number))
+    assert known.kind(view(1, 1)) is first
+    assert known.kind(view(1, 2)) is not second
