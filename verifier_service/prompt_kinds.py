@@ -17,7 +17,7 @@ from verifier_service.session_priors import SessionPriors
 # Lengths of beginnings that are told apart, in tokens: closer where instructions are short.
 BEGINNING_LENS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
 MIN_PROMPTS = 2  # different ones, for a beginning to be a kind
-MAX_BEGINNINGS = 4096  # the ones not met for the longest are forgotten
+MAX_BEGINNINGS = 4096  # kinds not met for the longest are forgotten, and what did not become one
 
 
 @dataclass(slots=True)
@@ -74,7 +74,6 @@ class PromptKinds:
             kind = self._beginnings[key] = PromptKind(self._num_kinds, shorter.priors)
             if len(self._beginnings) > MAX_BEGINNINGS:
                 self._beginnings.popitem(last=False)
-        self._beginnings.move_to_end(key)
         if kind.newest_prompt != prompt or not kind.num_prompts:
             kind.newest_prompt, kind.num_prompts = prompt, kind.num_prompts + 1
         return kind

@@ -111,3 +111,12 @@ def test_beginnings_are_bounded_and_those_in_use_stay() -> None:
             answer(kinds, [20, 21, 2000 + at, 5], 0.05)
     assert len(kinds._beginnings) == MAX_BEGINNINGS < len(BEGINNING_LENS) * len(draws)
     assert kinds.of(spec([20, 21, 999, 5])).number == kept
+
+
+def test_a_prompt_is_no_beginning_of_itself() -> None:
+    kinds = PromptKinds()
+    for _ in range(2):
+        answer(kinds, [20, 21, 22, 23], 0.5)
+    answer(kinds, [20, 21, 22, 23, 24], 0.5)
+    answer(kinds, [20, 21, 22, 30, 31], 0.5)
+    assert kinds.of(spec([20, 21, 22, 23, 99])).number == kinds.of(spec([20, 21, 22, 99])).number > 0
