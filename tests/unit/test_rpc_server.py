@@ -6,6 +6,7 @@ pytest tests/unit/test_rpc_server.py
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -212,6 +213,19 @@ async def test_a_signal_drains_after_the_ready_line(number: signal.Signals, caps
         await asyncio.wait_for(running, 30.0)
     assert (line["ready"], line["address"], line["service"], line["pid"]) == (True, server.address, "verifier", os.getpid())
     assert drained == [3.0]
+
+
+async def test_collections_leave_what_a_started_service_holds_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else a full one walks through all that torch and transformers ever made, and every session waits."""
+    held = [[number] for number in range(1000)]
+    async with serve(Subject()) as (server, _, _):
+        num_frozen = gc.get_freeze_count()
+        running = asyncio.ensure_future(run_until_signal(server, "verifier"))
+        await asyncio.sleep(0)
+        assert json.loads(capsys.readouterr().out)["ready"]
+        assert gc.get_freeze_count() >= num_frozen + len(held)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 30.0)
 
 
 async def test_a_second_signal_cuts_the_drain_short() -> None:

@@ -7,6 +7,7 @@ the service finishes or ends what it holds within its grace, then the sockets cl
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -178,6 +179,9 @@ async def run_until_signal(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    # What a started service holds (some 400,000 objects where torch and transformers are imported) it holds for good: a full collection
+    # that walked through it would hold up every session for a tenth of a second and more.
+    gc.freeze()
     try:
         print_ready(server, service, metrics_url, also)
         await first.wait()
