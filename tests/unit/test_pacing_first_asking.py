@@ -7,7 +7,7 @@ from dataclasses import replace
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
-from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, NUM_AGAINST, FirstAsking
+from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, MAX_AT_ONCE_EVERY, NUM_AGAINST, FirstAsking
 from outrider.session.pacing.round_model import Pace
 
 COST = CostCurve(((1, 400.0), (4, 600.0), (32, 2400.0)))
@@ -55,6 +55,22 @@ def test_a_few_disagreeable_sessions_are_chance_and_more_are_a_reason_to_wait() 
     later = [asking.is_later() for _ in range(4 * AT_ONCE_EVERY)]
     assert later.count(False) == 4
     assert all(later[at] or at % AT_ONCE_EVERY == AT_ONCE_EVERY - 1 for at in range(len(later)))
+    asking.judged(drafts=True)
+    assert not asking.is_later()
+
+
+def test_the_longer_sessions_of_one_kind_disagree_the_fewer_are_asked_at_once() -> None:
+    asking = FirstAsking(alike=True)
+    between: list[int] = []
+    for _ in range(4 * NUM_AGAINST):
+        num_later = 0
+        while asking.is_later():
+            num_later += 1
+        between.append(num_later)
+        asking.judged(drafts=False)
+    assert between[:NUM_AGAINST] == [0] * NUM_AGAINST
+    assert between == sorted(between)
+    assert between[-1] == MAX_AT_ONCE_EVERY - 1 > between[NUM_AGAINST] == AT_ONCE_EVERY - 1
     asking.judged(drafts=True)
     assert not asking.is_later()
 

@@ -12,13 +12,16 @@ from outrider.session.pacing.probing import PROBE_AFTER
 
 NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
+MAX_AT_ONCE_EVERY = 9  # the same where sessions are known to be of one kind, and as many more went without
 LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: as many as between two probes
 
 
 class FirstAsking:
-    """Of all sessions of a policy."""
+    """Of a kind of sessions. alike: their prompts began alike, so that another kind of text is hardly to be expected among them: the more
+    of them went without in a row, the fewer are asked at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alike: bool = False) -> None:
+        self._most_between = MAX_AT_ONCE_EVERY if alike else AT_ONCE_EVERY
         self._num_against = 0
         self._num_later = 0  # new sessions since the newest that was asked at once
 
@@ -29,7 +32,8 @@ class FirstAsking:
     def is_later(self) -> bool:
         """Whether the session that now begins is asked later; once for each."""
         self._num_later += 1
-        if self._num_against < NUM_AGAINST or self._num_later >= AT_ONCE_EVERY:
+        every = min(self._most_between, AT_ONCE_EVERY * (self._num_against // NUM_AGAINST))
+        if self._num_later >= every:
             self._num_later = 0
             return False
         return True

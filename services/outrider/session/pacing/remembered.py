@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.first_asking import FirstAsking
@@ -53,7 +53,7 @@ class RememberedKind:
     asked."""
 
     usual: Course
-    asking: FirstAsking = field(default_factory=FirstAsking)
+    asking: FirstAsking
 
 
 class RememberedSessions:
@@ -69,7 +69,7 @@ class RememberedSessions:
         """Of its kind, from the first time on that it is asked for."""
         kind = self._kinds.get(session.kind)
         if kind is None:
-            kind = self._kinds[session.kind] = RememberedKind(self._usual)
+            kind = self._kinds[session.kind] = RememberedKind(self._usual, FirstAsking(alike=session.kind > 0))
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(session.kind)
