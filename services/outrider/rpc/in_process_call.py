@@ -42,12 +42,13 @@ STOPPED = Status(grpc.StatusCode.UNAVAILABLE, "the service has stopped")
 
 
 class Pipe(Generic[_T]):
-    """One direction of a call: at most MAX_UNREAD messages, one reader, one writer."""
+    """One direction of a call: at most MAX_UNREAD messages, one reader, one writer. Only one of them ever waits: the reader while it is
+    empty, the writer while it is full."""
 
     def __init__(self) -> None:
         self._unread: deque[_T] = deque()
         self._closed = False
-        self._changed = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -61,7 +62,7 @@ class Pipe(Generic[_T]):
         if self._closed:
             return False
         self._unread.append(message)
-        self._changed.set()
+        self._wake()
         return True
 
     async def receive(self) -> _T | None:
@@ -72,17 +73,22 @@ class Pipe(Generic[_T]):
             await self._change()
         message = self._unread.popleft()
         if len(self._unread) == MAX_UNREAD - 1:
-            self._changed.set()
+            self._wake()
         return message
 
     def close(self) -> None:
         """Safe to repeat."""
         self._closed = True
-        self._changed.set()
+        self._wake()
 
     async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():  # done: whoever waited was cancelled
+            waiting.set_result(None)
 
     def __aiter__(self) -> Pipe[_T]:
         return self
