@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -186,7 +187,7 @@ class AnswerStream:
 
     def _taken(self) -> TokensCommitted:
         """All commits that wait, as one."""
-        num = next((at for at, message in enumerate(self._waiting) if not isinstance(message, TokensCommitted)), len(self._waiting))
+        num = len(self._waiting) - isinstance(self._waiting[-1], SessionEnded)  # nothing comes behind the end
         commits = cast("list[TokensCommitted]", self._waiting[:num])
         del self._waiting[:num]
         return commits[0] if num == 1 else _joined(commits)
@@ -201,20 +202,18 @@ class AnswerStream:
 
 
 def _joined(commits: Sequence[TokensCommitted]) -> TokensCommitted:
-    tokens: list[int] = []
-    origins: list[TokenOrigin] = []
-    begin = commits[0].begin
-    for commit in commits:
-        assert commit.begin == begin + len(tokens)
-        tokens += commit.tokens
-        origins += commit.origins
-    return TokensCommitted(begin, tuple(tokens), tuple(origins), _joined_rows([commit.logprobs for commit in commits]))
+    first, last = commits[0], commits[-1]
+    tokens = tuple(chain.from_iterable([commit.tokens for commit in commits]))
+    origins = tuple(chain.from_iterable([commit.origins for commit in commits]))
+    assert first.begin + len(tokens) == last.begin + len(last.tokens), "commits are adjacent"
+    return TokensCommitted(first.begin, tokens, origins, _joined_rows([commit.logprobs for commit in commits]))
 
 
 def _joined_rows(parts: Sequence[TokenLogprobs | None]) -> TokenLogprobs | None:
     rows = [part for part in parts if part is not None]
-    if len(rows) < len(parts):
+    if not rows:
         return None
+    assert len(rows) == len(parts), "a session has log-probabilities throughout or never"
     return TokenLogprobs(
         np.concatenate([part.chosen for part in rows]),
         np.concatenate([part.top_ids for part in rows]),
