@@ -116,6 +116,8 @@ class RequestLoop:
         self._clock.end_round()
 
 
+_TOKENS = tuple(range(20, 20 + MESSAGE_TOKENS))
+_ORIGINS = (TokenOrigin.ACCEPTED,) * MESSAGE_TOKENS
 _LIMITS = EngineLimits(64, 32, 64, 2048, prefix_cache=True)
 
 
@@ -160,8 +162,7 @@ class _Committing:
         assert self._answer is not None
         begin = len(PROMPT_IDS) + self._num_committed
         self._num_committed += MESSAGE_TOKENS
-        tokens = tuple(20 + at for at in range(MESSAGE_TOKENS))
-        self._answer.push(TokensCommitted(begin, tokens, (TokenOrigin.ACCEPTED,) * MESSAGE_TOKENS, None))
+        self._answer.push(TokensCommitted(begin, _TOKENS, _ORIGINS, None))
         if self._num_committed == MESSAGE_TOKENS * NUM_MESSAGES:
             self.forget(self._answer)
             self._answer.push(SessionEnded(FinishReason.LENGTH, DraftStatistics()))
