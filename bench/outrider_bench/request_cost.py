@@ -30,7 +30,7 @@ from outrider.session.events import FinishReason
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics
 from outrider.types.tree import TokenOrigin
-from outrider.v1 import generation_pb2, verifier_pb2
+from outrider.v1 import generation_pb2
 from outrider.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from outrider_bench.part_clock import PartClock
 from verifier_service import servicer as verifier_servicer

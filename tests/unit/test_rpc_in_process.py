@@ -279,7 +279,8 @@ async def test_closing_wakes_whoever_waits() -> None:
         await full.send(number)
     reading, writing = asyncio.ensure_future(empty.receive()), asyncio.ensure_future(full.send(MAX_UNREAD))
     await turns()
-    assert not (reading.done() or writing.done())
+    assert not reading.done()
+    assert not writing.done()
     empty.close()
     full.close()
     assert await asyncio.wait_for(reading, WAIT_S) is None
