@@ -49,6 +49,12 @@ class Pipe(Generic[_T]):
         self._unread: deque[_T] = deque()
         self._closed = False
         self._waiting: asyncio.Future[None] | None = None
+        self._take: Callable[[_T], bool] | None = None
+
+    @property
+    def num_unread(self) -> int:
+        """Messages that wait."""
+        return len(self._unread)
 
     @property
     def is_closed(self) -> bool:
@@ -61,6 +67,9 @@ class Pipe(Generic[_T]):
             await self._change()
         if self._closed:
             return False
+        if self._take is not None:
+            self._take = self._take if self._take(message) else None
+            return True
         self._unread.append(message)
         self._wake()
         return True
@@ -75,6 +84,14 @@ class Pipe(Generic[_T]):
         if len(self._unread) == MAX_UNREAD - 1:
             self._wake()
         return message
+
+    def tell(self, take: Callable[[_T], bool] | None) -> None:
+        """In place of a reader: hand every message to take, at once and in the writer's turn, until it wants no more (False); then, and
+        with None, they wait again. take must not raise."""
+        self._take = take
+        while self._unread and self._take is not None:
+            self._take = self._take if self._take(self._unread.popleft()) else None
+        self._wake()
 
     def close(self) -> None:
         """Safe to repeat."""
