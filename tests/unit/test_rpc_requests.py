@@ -54,13 +54,17 @@ async def test_the_first_is_there_and_further_ones_are_told_in_order(*, is_pipe:
 
 
 @EITHER
-async def test_nothing_is_told_beyond_the_last_that_is_wanted(*, is_pipe: bool) -> None:
+@pytest.mark.parametrize("num_early", [0, 1, 2])
+async def test_nothing_is_told_beyond_the_last_that_is_wanted(num_early: int, *, is_pipe: bool) -> None:
+    """num_early: said before anybody listens."""
     caller = Caller(is_pipe=is_pipe)
     await caller.pipe.send(1)
     await caller.said.first(BOUND_S)
-    await caller.pipe.send(9)
-    await caller.pipe.send(5)
+    for number in (9, 5)[:num_early]:
+        await caller.pipe.send(number)
     caller.said.tell(caller.take)
+    for number in (9, 5)[num_early:]:
+        await caller.pipe.send(number)
     await caller.until_told(1)
     await caller.pipe.send(6)
     await asyncio.sleep(0)
