@@ -10,7 +10,7 @@ from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
 from outrider.rpc.convert.bounds import bounded, finite, name, token_ids
 from outrider.rpc.convert.sampling import REJECTION, acceptance_name, noise_from_proto, sampling_from_proto
 from outrider.session.opening import VerifierSpec
-from outrider.session.pacing.registry import make_pacing
+from outrider.session.pacing.registry import PACINGS, make_pacing
 from outrider.types.frames import MAX_SVIP_THRESHOLD, DraftLimits
 from outrider.types.identity import ModelIdentity
 from outrider.types.tree import IntArray
@@ -103,7 +103,8 @@ class Admission:
         svip = draft.svip_threshold if draft.HasField("svip_threshold") else defaults.svip_threshold
         finite("draft.svip_threshold", svip, 0.0, MAX_SVIP_THRESHOLD)
         pacing = draft.pacing or defaults.pacing
-        make_pacing(pacing)  # raises for an unknown name
+        if pacing not in PACINGS:
+            make_pacing(pacing)  # raises; a known one is made when the session is admitted
         limits = DraftLimits(max_len, defaults.max_nodes, width, stop_below, svip)
         return limits, 0 if draft.off else min(wished, defaults.max_len), pacing
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import cast
 
 import numpy as np
 
@@ -87,11 +89,10 @@ class AnswerStream:
         self._on_room = on_room
         self._interval_s = interval_s
         self._waiting: list[AnswerMessage] = []
-        self._arrived = asyncio.Event()
         self._num_emitted = 0
         self._num_delivered = 0
-        self._next_write_s = 0.0  # on the event loop's clock
-        self._due = asyncio.Event()  # ends a pause between two messages
+        self._next_write_s = 0.0  # on the event loop's clock; 0 = at once
+        self._reader: asyncio.Future[None] | None = None  # what `next` waits for: a message, or in a pause its end
         self._is_fast = False  # whether a commit came before it could be written: then the next one is likely to, too
         self._lock = threading.Lock()  # of the two that follow, the only ones that both threads change
         self._held: list[TokensCommitted] = []
@@ -119,27 +120,32 @@ class AnswerStream:
         if isinstance(message, SessionEnded):
             self._collect()
             self.ended.set()
-            self._due.set()
-        self._queue(message)
-        self._arrived.set()
+        self._waiting.append(message)
+        if not self._comes:  # in a pause only the end is worth waking for
+            self._wake()
 
     def hurry(self) -> None:
         """Event loop: what is held is written now, for there is something to say with it."""
         self._next_write_s = 0.0
-        self._due.set()
+        if self._comes:
+            self._wake()
 
     async def next(self) -> AnswerMessage:
         """Event loop: the next message; call `delivered` once it is written."""
-        if self._is_fast:
+        rested = self._is_fast and self._is_early()
+        if rested:
             await self._pause()
-            self._is_fast = bool(self._waiting)
+        self._is_fast = self._is_fast and bool(self._waiting)
         while not self._waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
-        if isinstance(self._waiting[0], TokensCommitted):
+            await self._woken()
+        if not isinstance(self._waiting[0], TokensCommitted):
+            return self._waiting.pop(0)
+        if not rested and self._is_early():
             await self._pause()
-            self._next_write_s = asyncio.get_running_loop().time() + self._interval_s
-        return self._waiting.pop(0)
+            self._is_fast = True
+        self._is_fast = self._is_fast or not self._next_write_s  # the first commit of an answer is likely to be followed soon
+        self._next_write_s = asyncio.get_running_loop().time() + self._interval_s
+        return self._taken()
 
     def end_behind(self) -> SessionEnded | None:
         """Event loop: the end, if it is the next message and may travel with the commit that `next` gave last. It is taken, then."""
@@ -149,35 +155,42 @@ class AnswerStream:
         self._waiting.clear()
         return following
 
+    def _is_early(self) -> bool:
+        """Whether commits may not be written yet, and more can come."""
+        return not self.ended.is_set() and asyncio.get_running_loop().time() < self._next_write_s
+
     async def _pause(self) -> None:
         """Until commits may be written again, or nothing more can come. One timer a message at most, and none where steps take longer."""
-        loop = asyncio.get_running_loop()
-        if self.ended.is_set() or loop.time() >= self._next_write_s:
-            return
-        self._is_fast = True
-        self._due.clear()
-        timer = loop.call_at(self._next_write_s, self._due.set)
+        timer = asyncio.get_running_loop().call_at(self._next_write_s, self._wake)
         with self._lock:
             self._comes = True
         try:
-            await self._due.wait()
+            await self._woken()
         finally:
             timer.cancel()
             self._collect()
+
+    async def _woken(self) -> None:
+        self._reader = asyncio.get_running_loop().create_future()
+        await self._reader
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():  # done: whoever read was cancelled
+            reader.set_result(None)
 
     def _collect(self) -> None:
         """What was held waits to be written now; the engine thread is to tell of what follows."""
         with self._lock:
             held, self._held, self._comes = self._held, [], False
-        for message in held:
-            self._queue(message)
+        self._waiting += held
 
-    def _queue(self, message: AnswerMessage) -> None:
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(message, TokensCommitted) and isinstance(last, TokensCommitted):
-            self._waiting[-1] = _joined(last, message)
-        else:
-            self._waiting.append(message)
+    def _taken(self) -> TokensCommitted:
+        """All commits that wait, as one."""
+        num = len(self._waiting) - isinstance(self._waiting[-1], SessionEnded)  # nothing comes behind the end
+        commits = cast("list[TokensCommitted]", self._waiting[:num])
+        del self._waiting[:num]
+        return commits[0] if num == 1 else _joined(commits)
 
     def delivered(self, num_tokens: int) -> None:
         """Event loop: so many tokens were written."""
@@ -188,13 +201,21 @@ class AnswerStream:
             self._on_room()
 
 
-def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
-    assert first.begin + len(first.tokens) == second.begin
-    logprobs = None
-    if first.logprobs is not None and second.logprobs is not None:
-        logprobs = TokenLogprobs(
-            np.concatenate((first.logprobs.chosen, second.logprobs.chosen)),
-            np.concatenate((first.logprobs.top_ids, second.logprobs.top_ids)),
-            np.concatenate((first.logprobs.top, second.logprobs.top)),
-        )
-    return TokensCommitted(first.begin, first.tokens + second.tokens, first.origins + second.origins, logprobs)
+def _joined(commits: Sequence[TokensCommitted]) -> TokensCommitted:
+    first, last = commits[0], commits[-1]
+    tokens = tuple(chain.from_iterable([commit.tokens for commit in commits]))
+    origins = tuple(chain.from_iterable([commit.origins for commit in commits]))
+    assert first.begin + len(tokens) == last.begin + len(last.tokens), "commits are adjacent"
+    return TokensCommitted(first.begin, tokens, origins, _joined_rows([commit.logprobs for commit in commits]))
+
+
+def _joined_rows(parts: Sequence[TokenLogprobs | None]) -> TokenLogprobs | None:
+    rows = [part for part in parts if part is not None]
+    if not rows:
+        return None
+    assert len(rows) == len(parts), "a session has log-probabilities throughout or never"
+    return TokenLogprobs(
+        np.concatenate([part.chosen for part in rows]),
+        np.concatenate([part.top_ids for part in rows]),
+        np.concatenate([part.top for part in rows]),
+    )

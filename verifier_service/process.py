@@ -21,7 +21,8 @@ from verifier_service.resident import ResidentDrafter
 from verifier_service.service import VerifierServer
 from verifier_service.settings import VerifierSettings
 
-# The loop thread must not wait 5 ms for the interpreter while the engine thread prepares a step.
+# The loop thread must not wait 5 ms for the interpreter while the engine thread prepares a step, nor the engine thread behind a loop with
+# many streams. Either mostly needs it for less than this in one go; a shorter interval would have them interrupt each other there.
 SWITCH_INTERVAL_S = 0.0005
 
 

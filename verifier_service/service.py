@@ -144,10 +144,10 @@ class VerifierServer:
         self.pairs.push(outgoing.frames)
         self.pairs.lose_lanes(outgoing.lost)
         for answer, message in outgoing.answers:
+            answer.push(message)
             if isinstance(message, SessionEnded):
                 self.servicer.forget(answer)
                 self._loop.call_soon(self._reported.ended, message)  # behind its way to the client, who waits for it
-            answer.push(message)
 
     def _on_room(self) -> None:
         """Engine thread: the inbox has room again."""

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-import grpc
-
 from outrider.engine.contract import EngineLimits
 from outrider.errors import AlreadyExists, InvalidRequest, Unavailable
 from outrider.rpc.context import Context
 from outrider.rpc.convert.identity import identity_to_proto
+from outrider.rpc.requests import Requests
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import identity_pb2
@@ -113,22 +112,19 @@ class VerifierServicer(VerifierServiceServicer):
         await self._idle.wait()
 
     async def _decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        stream = aiter(requests)
+        said = Requests(requests)
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                first = await anext(stream, None)
+            first = await said.first(START_TIMEOUT_S)
         except TimeoutError:
             raise InvalidRequest("message", f"no start came within {START_TIMEOUT_S:g} s") from None
         if first is None or not first.HasField("start"):
             raise InvalidRequest("message", "the first message of a Decode stream must be start")
         answer = await self._begin(first.start)
-        listener = asyncio.ensure_future(self._listen(stream, answer))
+        said.tell(lambda request: self._hear(request, answer))
         try:
             await self._write_answer(answer, context)
         finally:
-            listener.cancel()
-            with suppress(asyncio.CancelledError, grpc.aio.BaseError):
-                await listener
+            await said.close()
             if not answer.ended.is_set():
                 self._scheduler.inbox.put(CancelAsked(answer, "the client left"))
 
@@ -158,16 +154,15 @@ class VerifierServicer(VerifierServiceServicer):
         if self._live.get(session_id) is answer:
             del self._live[session_id]
 
-    async def _listen(self, stream: AsyncIterator[pb.DecodeRequest], answer: AnswerStream) -> None:
-        """Messages after the start: only a stop makes sense in a lossless request."""
-        async for request in stream:
-            kind = request.WhichOneof("message")
-            if kind == "stop":
-                self._scheduler.inbox.put(CancelAsked(answer, request.stop.detail or "stopped by the caller"))
-                return
-            error = InvalidRequest(kind or "message", "is out of order in a stream that was not started paused")
-            self._scheduler.inbox.put(CancelAsked(answer, str(error), error))
-            return
+    def _hear(self, request: pb.DecodeRequest, answer: AnswerStream) -> bool:
+        """A message after the start: only a stop makes sense in a lossless request. Either way it is the last that counts (False)."""
+        kind = request.WhichOneof("message")
+        if kind == "stop":
+            self._scheduler.inbox.put(CancelAsked(answer, request.stop.detail or "stopped by the caller"))
+            return False
+        error = InvalidRequest(kind or "message", "is out of order in a stream that was not started paused")
+        self._scheduler.inbox.put(CancelAsked(answer, str(error), error))
+        return False
 
     async def _write_answer(self, answer: AnswerStream, context: Context) -> None:
         while True:

@@ -1,4 +1,5 @@
-"""What a round costs beside the model: microseconds and function calls by part, of plain and serial rounds, with and without a model.
+"""What a round costs beside the model: microseconds and function calls by part, of plain and serial rounds, with and without a model; and
+what a message and a request cost on the event loop.
 
 The replay engine's forward costs nothing, so its rounds are our Python alone; the target's show what of it the model hides. Times are the
 least of each part over all rounds, which other work on the machine lengthens least. Calls are the middle of each part: other work
@@ -26,6 +27,7 @@ from outrider_bench.facts import measurement_facts
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.message_cost import MessageLoop
 from outrider_bench.part_clock import PartClock
+from outrider_bench.request_cost import PHASES, RequestLoop
 from outrider_bench.round_loop import PROMPT_LEN, STEP, RoundLoop, Task
 
 DRAFT_LEN = 12
@@ -34,6 +36,7 @@ REPEATS, QUICK_REPEATS = 3, 1
 NUM_THREADS = 2
 NUM_MESSAGES = 100
 MESSAGE_TOKENS = (1, 13)
+NUM_REQUESTS = 100
 WARM_ROUNDS = 4
 REPLAY_VOCAB = 4096
 TOTAL = "ours in all"
@@ -45,6 +48,9 @@ class PartCost:
 
     least_us: float
     num_calls: float
+
+
+Parted = dict[str, dict[str, PartCost]]  # of each kind of message, or phase of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,15 @@ def run(args: argparse.Namespace) -> int:
     repeats = args.repeats or (QUICK_REPEATS if args.quick else REPEATS)
     engines = {"replay": replay_engine(max_tokens), "target": target_engine(args.target, args.dtype)}
     costs = [cost for name, engine in engines.items() for cost in measure(name, engine, max_tokens, repeats)]
-    messages = dict(measure_messages(Path(model_path(args.target)), engines["target"].identity, repeats))
+    folder, identity = Path(model_path(args.target)), engines["target"].identity
+    messages = dict(measure_messages(folder, identity, repeats))
+    requests = dict(measure_requests(folder, identity, repeats))
     console.print(as_table("one round: least microseconds / function calls", [(f"{c.engine}, {c.pacing}", c.parts) for c in costs]))
     console.print(as_table("one message to the client: least microseconds / function calls", list(messages.items())))
+    console.print(as_table("one request on the event loop, by phase: least microseconds / function calls", list(requests.items())))
     if args.out is not None:
-        args.out.write_text(markdown(costs, messages))
-    print("RESULT " + json.dumps(result(costs, messages)))
+        args.out.write_text(markdown(costs, messages, requests))
+    print("RESULT " + json.dumps(result(costs, messages, requests)))
     return 0
 
 
@@ -106,6 +115,18 @@ def measure_messages(folder: Path, identity: ModelIdentity, repeats: int) -> Ite
         yield f"{num_tokens} tokens", _parts(run, repeats)
 
 
+def measure_requests(folder: Path, identity: ModelIdentity, repeats: int) -> Iterator[tuple[str, dict[str, PartCost]]]:
+    """By phase, where gateway and verifier share a process."""
+    for phase in PHASES:
+
+        def run(clock: PartClock, phase: str = phase) -> None:
+            loop = RequestLoop(folder, identity, NUM_REQUESTS, clock)
+            loop.run()
+            clock.rounds[:] = loop.of_phase(phase)
+
+        yield phase, _parts(run, repeats)
+
+
 def _cost(name: str, engine: Engine, task: Task, repeats: int) -> RoundCost:
     def run(clock: PartClock) -> None:
         RoundLoop(engine, task, clock).run()
@@ -137,10 +158,14 @@ def _ours(found: dict[str, float]) -> float:
     return sum(spent for part, spent in found.items() if not part.startswith("("))
 
 
-def result(costs: list[RoundCost], messages: dict[str, dict[str, PartCost]]) -> dict[str, object]:
+def result(costs: list[RoundCost], messages: Parted, requests: Parted) -> dict[str, object]:
     """Of all parts together: [microseconds, calls]."""
     rounds = {f"{cost.engine} {cost.pacing}": _numbers(cost.parts[TOTAL]) for cost in costs}
-    return {"rounds": rounds, "messages": {name: _numbers(parts[TOTAL]) for name, parts in messages.items()}}
+    return {"rounds": rounds, "messages": _totals(messages), "requests": _totals(requests)}
+
+
+def _totals(found: Parted) -> dict[str, list[float]]:
+    return {name: _numbers(parts[TOTAL]) for name, parts in found.items()}
 
 
 def _numbers(cost: PartCost) -> list[float]:
@@ -158,10 +183,11 @@ def as_table(title: str, columns: list[tuple[str, dict[str, PartCost]]]) -> Tabl
     return table
 
 
-def markdown(costs: list[RoundCost], messages: dict[str, dict[str, PartCost]]) -> str:
+def markdown(costs: list[RoundCost], messages: Parted, requests: Parted) -> str:
     """The same for bench/RESULTS.md."""
     lines = [f"- {name}: {fact}" for name, fact in measurement_facts().items()] + [f"- threads: {NUM_THREADS}", ""]
-    for columns in ([(f"{cost.engine}, {cost.pacing}", cost.parts) for cost in costs], list(messages.items())):
+    of_rounds = [(f"{cost.engine}, {cost.pacing}", cost.parts) for cost in costs]
+    for columns in (of_rounds, list(messages.items()), list(requests.items())):
         lines += [*markdown_table(["least microseconds / calls", *(name for name, _ in columns)], _lines(columns)), ""]
     return "\n".join(lines)
 

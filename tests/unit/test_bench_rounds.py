@@ -120,6 +120,12 @@ def test_tables_have_a_line_a_part_and_the_result_every_total() -> None:
     cost = RoundCost("replay", "plain", {"plan": PartCost(1.26, 3.0), TOTAL: PartCost(9.0, 30.0)})
     messages = {"1 tokens": {"gateway: text": PartCost(2.0, 4.0), TOTAL: PartCost(5.0, 8.0)}}
     assert as_table("title", [("replay, plain", cost.parts)]).row_count == 2
-    assert "| plan | 1 / 3 |" in markdown([cost], messages)
-    assert "| ours in all | 5 / 8 |" in markdown([cost], messages)
-    assert result([cost], messages) == {"rounds": {"replay plain": [9.0, 30.0]}, "messages": {"1 tokens": [5.0, 8.0]}}
+    requests = {"opening": {TOTAL: PartCost(7.0, 9.0)}}
+    assert "| plan | 1 / 3 |" in markdown([cost], messages, requests)
+    assert "| ours in all | 5 / 8 |" in markdown([cost], messages, requests)
+    assert "| ours in all | 7 / 9 |" in markdown([cost], messages, requests)
+    assert result([cost], messages, requests) == {
+        "rounds": {"replay plain": [9.0, 30.0]},
+        "messages": {"1 tokens": [5.0, 8.0]},
+        "requests": {"opening": [7.0, 9.0]},
+    }

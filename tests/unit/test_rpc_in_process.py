@@ -16,7 +16,7 @@ import pytest
 from outrider.errors import DoesNotFit, InvalidRequest, OutriderError, Overloaded, Unavailable
 from outrider.rpc.channel import open_channel, wait_ready
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
-from outrider.rpc.in_process_call import MAX_UNREAD
+from outrider.rpc.in_process_call import MAX_UNREAD, Pipe
 from outrider.rpc.in_process_channel import InProcessChannel
 from outrider.rpc.server import RpcServer, ServerLimits
 from outrider.rpc.status import error_from_rpc
@@ -253,3 +253,35 @@ async def test_a_closed_channel_ends_its_streams_only() -> None:
         await asyncio.wait_for(subject.closed.wait(), WAIT_S)
         other = VerifierServiceStub(server.in_process_channel())  # type: ignore[no-untyped-call]
         assert (await other.GetInfo(INFO)).max_rows == 7
+
+
+async def test_a_reader_that_was_cancelled_misses_nothing() -> None:
+    pipe: Pipe[int] = Pipe()
+    reading = asyncio.ensure_future(pipe.receive())
+    await turns()
+    reading.cancel()
+    await pipe.send(1)
+    await turns()
+    reading = asyncio.ensure_future(pipe.receive())
+    assert await asyncio.wait_for(reading, WAIT_S) == 1
+    reading = asyncio.ensure_future(pipe.receive())
+    await turns()
+    await pipe.send(2)  # the reader is woken, and cancelled before it runs
+    reading.cancel()
+    await turns()
+    assert await asyncio.wait_for(pipe.receive(), WAIT_S) == 2
+
+
+async def test_closing_wakes_whoever_waits() -> None:
+    empty: Pipe[int] = Pipe()
+    full: Pipe[int] = Pipe()
+    for number in range(MAX_UNREAD):
+        await full.send(number)
+    reading, writing = asyncio.ensure_future(empty.receive()), asyncio.ensure_future(full.send(MAX_UNREAD))
+    await turns()
+    assert not reading.done()
+    assert not writing.done()
+    empty.close()
+    full.close()
+    assert await asyncio.wait_for(reading, WAIT_S) is None
+    assert not await asyncio.wait_for(writing, WAIT_S)

@@ -303,3 +303,19 @@ async def test_a_client_that_falls_off_the_network_is_not_kept_for_ever(monkeypa
 
 def test_what_is_held_for_a_silent_client_is_freed_within_a_bound() -> None:
     assert rpc_server.SERVER_KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS <= 1000 * MOST_SILENCE_S
+
+
+async def test_no_method_is_waited_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpc does so for methods that are registered one by one, again with every call."""
+    num_waited: list[int] = []
+    wait = asyncio.wait
+
+    async def counted(waited: Any, **options: Any) -> Any:
+        num_waited.append(len(waited))
+        return await wait(waited, **options)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+    async with serve(Subject()) as (_, stub, _):
+        for _ in range(2):
+            assert (await stub.GetInfo(pb.VerifierServiceGetInfoRequest())).max_rows == 7
+    assert max(num_waited, default=0) <= 1

@@ -89,6 +89,16 @@ def test_gauges_are_replaced_and_counters_grow() -> None:
     assert value_of(metrics, names.NUM_ROUNDS, "ref-large", "pearl") == 4.0
 
 
+def test_several_counters_grow_as_each_by_itself() -> None:
+    together, apart = LocalMetrics(max_series=2), LocalMetrics(max_series=2)
+    for metric in (names.NUM_ROUNDS, names.NUM_EMITTED_TOKENS, names.NUM_DRAFTS, names.NUM_ROUNDS):
+        apart.add(metric, LABELS, 2.0)
+    together.add_all(LABELS, [(names.NUM_ROUNDS, 2.0), (names.NUM_EMITTED_TOKENS, 2.0)])
+    together.add_all(LABELS, [(names.NUM_DRAFTS, 2.0), (names.NUM_ROUNDS, 2.0)])
+    assert together.snapshot() == apart.snapshot()
+    assert together.num_dropped == apart.num_dropped == 1
+
+
 def test_series_are_bounded() -> None:
     metrics = LocalMetrics(max_series=2)
     for model in ("a", "b", "c", "a"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from outrider.session.opening import VerifierSpec
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.statistics import DraftStatistics
+from outrider.types.step import TokenLogprobs
 from outrider.types.tree import TokenOrigin
 from verifier_service.answer import AnswerMessage, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 
@@ -178,3 +180,40 @@ async def test_no_commit_of_another_thread_is_lost_or_told_twice() -> None:
     thread.join()
     assert tokens == [begin % 7 for begin in range(2, 2 + num)]
     assert num_told < num
+
+
+async def test_the_second_commit_needs_no_telling() -> None:
+    """The first one written, the loop comes by itself when the next message is due, and once more only if there was one."""
+    answer = stream(0.02)
+    await begun(answer)
+    waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert answer.hold(committed(3, 8))
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(3, 8)
+
+
+async def test_a_commit_told_of_in_a_pause_wakes_nobody() -> None:
+    answer = stream()
+    await begun(answer)
+    waiting = await gathering(answer)
+    reader = answer._reader
+    answer.push(committed(4, 9))
+    assert reader is not None
+    assert not reader.done()
+    answer.push(ENDED)
+    assert await waiting == committed(3, 8, 9)
+
+
+async def test_commits_that_leave_together_have_all_their_rows() -> None:
+    answer = stream()
+    await begun(answer)
+    rows = [TokenLogprobs(np.full(num, -1.0 * num), np.full((num, 2), num), np.full((num, 2), -0.5)) for num in (1, 2)]
+    parts = [replace(committed(3, 8), logprobs=rows[0]), replace(committed(4, 9, 1), logprobs=rows[1])]
+    for part in parts:
+        answer.push(part)
+    answer.push(ENDED)
+    both = await answer.next()
+    assert isinstance(both, TokensCommitted)
+    assert both.logprobs is not None
+    assert (both.tokens, both.logprobs.chosen.tolist()) == ((8, 9, 1), [-1.0, -2.0, -2.0])
+    assert (both.logprobs.top_ids.tolist(), both.logprobs.top.shape) == ([[1, 1], [2, 2], [2, 2]], (3, 2))

@@ -43,7 +43,7 @@ _EXAMPLES = """examples:
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench peers --device cuda          the same on a CUDA card, without OpenVINO, which does not compute there
   outrider bench steps                        what a step of the target costs by rows, context and cache
-  outrider bench rounds                       what a round and a message cost beside the model: microseconds and function calls by part
+  outrider bench rounds                       what rounds, messages and requests cost beside the model: microseconds and calls by part
   outrider bench identity                     are the tokens those of plain decoding, and of an independent oracle?
   outrider bench network                      drafter and verifier a core each, 0 to 20 ms apart: adaptive against fixed policies
   outrider bench machines                     gateway, verifier and draft model as three machines, 0 to 20 ms apart: x plain

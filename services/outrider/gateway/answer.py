@@ -46,12 +46,11 @@ class Answer:
     def push(self, token_ids: Sequence[int]) -> Grown:
         """Add a run; tokens after the end are left out."""
         assert self.end is None, "the answer has ended"
-        if self._cannot_end(token_ids):
-            self.num_tokens += len(token_ids)
-            return Grown(self._decoder.push_run(token_ids), len(token_ids))
-        texts: list[str] = []
+        num_free = self._num_free(token_ids)
+        texts = [self._decoder.push_run(token_ids[:num_free])] if num_free else []
+        self.num_tokens += num_free
         decode, match = self._decoder.push, self._matcher.push
-        for num_taken, token_id in enumerate(token_ids, 1):
+        for num_taken, token_id in enumerate(token_ids[num_free:], num_free + 1):
             self.num_tokens += 1
             if token_id in self._stop_token_ids:
                 return self._ended(texts, num_taken, End.STOP_TOKEN)
@@ -64,10 +63,14 @@ class Answer:
                 return self._ended(texts, num_taken, End.LENGTH)
         return Grown("".join(texts), len(token_ids))
 
-    def _cannot_end(self, token_ids: Sequence[int]) -> bool:
-        """Whether the run leaves the answer going on, whatever its text is."""
-        is_within = self.num_tokens + len(token_ids) < self._max_tokens
-        return is_within and not self._matcher.has_stops and self._stop_token_ids.isdisjoint(token_ids)
+    def _num_free(self, token_ids: Sequence[int]) -> int:
+        """How many of the run's first tokens leave the answer going on, whatever their text is."""
+        if self._matcher.has_stops:
+            return 0
+        num = min(len(token_ids), self._max_tokens - self.num_tokens - 1)
+        if self._stop_token_ids.isdisjoint(token_ids):
+            return num
+        return min(num, next(place for place, token_id in enumerate(token_ids) if token_id in self._stop_token_ids))
 
     def finish(self, reason: End) -> Grown:
         """The verifier ended the answer (for instance at its context's end): what waited leaves."""

@@ -6,11 +6,8 @@ its own (`settle`) after everything else of the request is freed. Must not know 
 
 from __future__ import annotations
 
-import asyncio
-
-import grpc
-
 from outrider.rpc.context import Context
+from outrider.rpc.uncut import Uncut
 from outrider.v1 import generation_pb2 as pb
 
 
@@ -19,29 +16,19 @@ class ClientStream:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._pending: asyncio.Future[None] | None = None
+        self._pending: Uncut | None = None
 
     async def write(self, response: pb.GenerateResponse) -> None:
         """Return when grpc has taken the message, which waits for the reader's flow control; an interruption leaves it under way."""
-        self._pending = asyncio.ensure_future(self._context.write(response))
-        await asyncio.shield(self._pending)
-        self._pending = None
+        self._pending = Uncut(self._context.write(response))
+        await self._pending.rest()
 
     async def settle(self) -> None:
         """Wait for the message under way, until the reader takes it or leaves."""
         if self._pending is not None:
-            await asyncio.shield(self._pending)
-            self._pending = None
+            await self._pending.rest()
 
     def close(self) -> None:
-        """Give up the message under way."""
+        """Give up the message under way; whatever became of it no longer matters, for the reader left."""
         if self._pending is not None:
-            self._pending.cancel()
-            self._pending.add_done_callback(_consume)
-
-
-def _consume(task: asyncio.Future[None]) -> None:
-    """The reader left: whatever became of the last write no longer matters."""
-    if not task.cancelled():
-        error = task.exception()
-        assert error is None or isinstance(error, grpc.aio.BaseError), error
+            self._pending.close()

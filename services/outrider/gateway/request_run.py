@@ -136,6 +136,8 @@ class RequestRun:
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
         starts = [self._start_at(verifier, start) for start in self._starts]
+        if len(starts) == 1:
+            return [await open_stream(verifier, starts[0], timeout_s, metadata)]
         opening = [asyncio.ensure_future(open_stream(verifier, start, timeout_s, metadata)) for start in starts]
         try:
             return list(await asyncio.gather(*opening))

@@ -65,6 +65,8 @@ def begin_answer(request: ResolvedRequest, decoder: TextDecoder) -> tuple[Answer
     """
     checked = request.checked
     answer = Answer(decoder, checked.stops, checked.stop_token_ids, request.max_tokens)
+    if not checked.resume_ids:
+        return answer, Grown("", 0)
     grown = answer.push(checked.resume_ids)
     if grown.num_taken < len(checked.resume_ids):
         problem = f"has {len(checked.resume_ids)} ids, but the answer ends after {grown.num_taken}: by a stop token or a stop string"

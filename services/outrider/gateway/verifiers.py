@@ -230,6 +230,8 @@ class VerifierPool:
     async def _meet(self, addresses: Sequence[str]) -> None:
         """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks. Those that were left
         out and are named again may have been started anew: they are asked too, but not waited for."""
+        if not addresses:
+            return
         known = {verifier.address: verifier for verifier in self._verifiers}
         self._ask_back([known[address] for address in addresses if address in known])
         unknown = [address for address in dict.fromkeys(addresses) if address not in known]

@@ -42,12 +42,19 @@ STOPPED = Status(grpc.StatusCode.UNAVAILABLE, "the service has stopped")
 
 
 class Pipe(Generic[_T]):
-    """One direction of a call: at most MAX_UNREAD messages, one reader, one writer."""
+    """One direction of a call: at most MAX_UNREAD messages, one reader, one writer. Only one of them ever waits: the reader while it is
+    empty, the writer while it is full."""
 
     def __init__(self) -> None:
         self._unread: deque[_T] = deque()
         self._closed = False
-        self._changed = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        self._take: Callable[[_T], bool] | None = None
+
+    @property
+    def num_unread(self) -> int:
+        """Messages that wait."""
+        return len(self._unread)
 
     @property
     def is_closed(self) -> bool:
@@ -60,8 +67,11 @@ class Pipe(Generic[_T]):
             await self._change()
         if self._closed:
             return False
+        if self._take is not None:
+            self._take = self._take if self._take(message) else None
+            return True
         self._unread.append(message)
-        self._changed.set()
+        self._wake()
         return True
 
     async def receive(self) -> _T | None:
@@ -72,17 +82,30 @@ class Pipe(Generic[_T]):
             await self._change()
         message = self._unread.popleft()
         if len(self._unread) == MAX_UNREAD - 1:
-            self._changed.set()
+            self._wake()
         return message
+
+    def tell(self, take: Callable[[_T], bool] | None) -> None:
+        """In place of a reader: hand every message to take, at once and in the writer's turn, until it wants no more (False); then, and
+        with None, they wait again. take must not raise."""
+        self._take = take
+        while self._unread and self._take is not None:
+            self._take = self._take if self._take(self._unread.popleft()) else None
+        self._wake()
 
     def close(self) -> None:
         """Safe to repeat."""
         self._closed = True
-        self._changed.set()
+        self._wake()
 
     async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():  # done: whoever waited was cancelled
+            waiting.set_result(None)
 
     def __aiter__(self) -> Pipe[_T]:
         return self

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from outrider.errors import InvalidRequest
 from outrider.rpc.address import check_address
@@ -75,7 +75,8 @@ class RpcServer:
             options=_options(limits),
             maximum_concurrent_rpcs=limits.max_concurrent_rpcs,
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._by_name = _ByName(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._by_name)
 
     @property
     def address(self) -> str:
@@ -89,7 +90,7 @@ class RpcServer:
 
     def add(self, full_name: str, register: Callable[[Any, Any], None], servicer: object) -> None:
         """Add a service before `start`: its full name (for health and reflection), the generated add_..._to_server, the servicer."""
-        register(servicer, self._server)
+        register(servicer, self._by_name)
         register(servicer, _Methods(self._interceptor, self._behaviors))
         self._names.append(full_name)
 
@@ -108,7 +109,8 @@ class RpcServer:
         for name in (OVERALL, *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
         names = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflected = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # as with health
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._by_name)
         self.addresses = tuple(self._bind(address) for address in self._wanted)
         await self._server.start()
 
@@ -143,6 +145,24 @@ class RpcServer:
         if address.startswith("unix:"):
             return address
         return f"{address.rpartition(':')[0]}:{port}"
+
+
+class _ByName:
+    """Stands where generated code registers handlers, so that grpc looks each call's method up by its name.
+
+    For methods that are registered one by one, grpc waits for the next call of each, and takes up all of these waits anew with every call
+    that comes: ten function calls for each method of the server.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+        """What looks methods up."""
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        """The same methods as above, one by one."""
 
 
 class _Methods:

@@ -32,8 +32,7 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
         (names.SESSION_SECONDS, statistics.session_us / US_PER_S),
         (names.DRAFT_WAIT_SECONDS, statistics.draft_wait_us / US_PER_S),
     )
-    for metric, amount in counts:
-        metrics.add(metric, labels, amount)
+    metrics.add_all(labels, counts)
     for cause, num_losses in statistics.drafter_losses:
         metrics.add(names.NUM_DRAFTER_LOSSES, labels | {Label.CAUSE: cause}, num_losses)
     for position, accepted in enumerate(statistics.accepted_by_depth):

@@ -6,7 +6,6 @@ Order of application: logit bias and penalties, temperature, top-k, top-p, min-p
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
@@ -77,5 +76,5 @@ class NoiseAddress:
 
 
 def _in_range(field: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # nor is NaN, for finite bounds
         raise InvalidRequest(field, f"must be in [{low:g}, {high:g}], got {value}")

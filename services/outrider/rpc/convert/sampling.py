@@ -33,7 +33,7 @@ def sampling_to_proto(params: SamplingParams, seed: int | None = None) -> pb.Sam
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        logit_bias=dict(params.logit_bias),
+        logit_bias=dict(params.logit_bias) if params.logit_bias else None,
         seed=seed,
     )
 
@@ -92,9 +92,10 @@ def acceptance_to_proto(rule: str) -> pb.Acceptance:
 
 
 def _logit_bias(message: pb.SamplingParams, field: str) -> tuple[tuple[int, float], ...]:
+    if not message.logit_bias:
+        return ()
     if len(message.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
         raise InvalidRequest(field, f"has {len(message.logit_bias)} entries, at most {MAX_LOGIT_BIAS_ENTRIES}")
     biases = sorted(message.logit_bias.items())
-    if biases:
-        bounded(field, biases[-1][0], 0, MAX_TOKEN_ID)
+    bounded(field, biases[-1][0], 0, MAX_TOKEN_ID)
     return tuple(biases)

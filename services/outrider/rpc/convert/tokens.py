@@ -22,6 +22,7 @@ _ORIGIN_VALUES = {
     TokenOrigin.CORRECTED: sampling_pb2.TOKEN_ORIGIN_CORRECTED,
     TokenOrigin.BONUS: sampling_pb2.TOKEN_ORIGIN_BONUS,
 }
+_ORIGIN_NUMBERS = {origin._value_: number for origin, number in _ORIGIN_VALUES.items()}  # an enum's own hash is a call a token
 _ORIGINS: dict[int, TokenOrigin] = {int(value): origin for origin, value in _ORIGIN_VALUES.items()}
 _FINISH_VALUES = {
     FinishReason.STOP: generation_pb2.FINISH_REASON_STOP_TOKEN,
@@ -32,7 +33,7 @@ _FINISH_VALUES = {
 
 def origins_to_proto(origins: Iterable[TokenOrigin]) -> list[sampling_pb2.TokenOrigin]:
     """One wire value per committed token."""
-    return [_ORIGIN_VALUES[origin] for origin in origins]
+    return [_ORIGIN_NUMBERS[origin._value_] for origin in origins]
 
 
 def origins_from_proto(values: Sequence[int], num_tokens: int, field: str = "origins") -> tuple[TokenOrigin, ...]:
