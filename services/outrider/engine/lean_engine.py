@@ -65,7 +65,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         probe_batches(forward, own, dtype, weights.embedding.dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model_config)
+    eos = eos_token_ids(files.directory, model_config, vocabulary.size)
     return PagedEngine(
         forward,
         model_identity(files, config, _backend(team, card), vocabulary, max_context, eos),

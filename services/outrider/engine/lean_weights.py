@@ -143,9 +143,9 @@ def read_lean_weights(
     head = tensors.maybe("lm_head.weight")
     if head is None or tied:
         head = embedding
-    if head.shape != embedding.shape or embedding.shape[1] != sizes.hidden_len:
-        found = f"{tuple(embedding.shape)} and {tuple(head.shape)}"
-        raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
+    wanted = (model_config.vocab_size, sizes.hidden_len)
+    if embedding.shape != wanted or head.shape != wanted:
+        raise ModelRefused(f"embedding and head are {tuple(embedding.shape)} and {tuple(head.shape)}, the configuration says {wanted}")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
     placed = layout.whole(head.float())
@@ -269,5 +269,8 @@ def _rotations(model_config: Any, sizes: LeanSizes, device: str) -> Tensor:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         frequencies, factor = ROPE_INIT_FUNCTIONS[rope_type](model_config, torch.device("cpu"))
+    if len(frequencies) != sizes.head_dim // 2:
+        rotated = f"{2 * len(frequencies)} of the {sizes.head_dim} numbers of a head"
+        raise ModelRefused(f"RoPE turns {rotated} (partial_rotary_factor), where the lean forward turns all of them")
     angles = torch.arange(sizes.max_positions, dtype=torch.float32)[:, None] * frequencies.float()[None, :]
     return torch.complex(angles.cos() * factor, angles.sin() * factor).to(device)

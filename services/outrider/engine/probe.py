@@ -41,6 +41,7 @@ OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_lo
 _BLOCK_LEN = 16
 _NUM_BLOCKS = 6
 _PROMPT_LEN = 21
+_LONGEST_PATH = 24  # positions of the deepest node: three levels below the prompt
 _PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
 _PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
@@ -138,6 +139,10 @@ def probe_batches(
 ) -> None:
     """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward by more than numbers of `dtype` may, or
     invariant bits from themselves."""
+    if forward.shape.max_positions < _LONGEST_PATH:
+        raise ModelRefused(
+            f"max_position_embeddings is {forward.shape.max_positions}; the load-time check of a model takes a context of {_LONGEST_PATH}"
+        )
     first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
         bench = _bench(forward, cache_dtype, device, None, arrays=True)

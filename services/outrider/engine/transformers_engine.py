@@ -48,7 +48,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
         probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model.config.get_text_config())
+    eos = eos_token_ids(files.directory, model.config.get_text_config(), vocabulary.size)
     backend = "transformers" if card is None else "transformers, card kernels"
     identity = model_identity(files, config, backend, vocabulary, max_context, eos)
     return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config), card)
