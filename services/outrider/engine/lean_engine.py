@@ -21,7 +21,8 @@ from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_wei
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import OwnLogits, probe_batches
+from outrider.engine.probe import probe_batches
+from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
