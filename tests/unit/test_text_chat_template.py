@@ -102,7 +102,7 @@ def test_add_bos_token_of_the_configuration_overrules_the_tokenizer_file(tmp_pat
 def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match="is no folder"):
         load_tokenizer(tmp_path / "missing")
-    with pytest.raises(ModelRefused, match=r"no tokenizer .*; put the model.s tokenizer\.json there, or point --model-dir at a folder that has it$"):
+    with pytest.raises(ModelRefused, match=r"no tokenizer .*; put the model's tokenizer\.json there, or point --model-dir"):
         load_tokenizer(tmp_path)
 
 
