@@ -174,6 +174,15 @@ def test_a_context_too_short_to_check_is_refused_by_its_name(kind: EngineKind, t
     assert load(tmp_path / "enough", kind).identity.max_context == 24
 
 
+@pytest.mark.parametrize(("max_context", "num_kept"), [(40, 40), (16, 24), (0, 128), (1000, 128)])
+def test_rotations_are_kept_for_the_positions_that_are_served(max_context: int, num_kept: int, tmp_path: Path) -> None:
+    """A context of millions would otherwise be a table of gigabytes, whatever is served of it; the load-time check needs 24."""
+    fakes_models.make_model("llama", tmp_path, max_position_embeddings=128)
+    engine = load(tmp_path, EngineKind.LEAN, max_context=max_context)
+    assert engine._forward.shape.max_positions == num_kept
+    assert engine.identity.max_context == min(max_context or 128, 128)
+
+
 @pytest.mark.parametrize("kind", [EngineKind.LEAN, EngineKind.TRANSFORMERS])
 def test_ids_that_cannot_be_emitted_end_no_answer(kind: EngineKind, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """-1 stands for none in some checkpoints; the wire carries ids from 0 on."""

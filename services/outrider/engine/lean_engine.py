@@ -21,7 +21,7 @@ from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_wei
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import probe_batches
+from outrider.engine.probe import LONGEST_PATH, probe_batches
 from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
@@ -56,7 +56,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     with refusing(f"the weights of {config.model!r} cannot be read"):
         thin = None if team is None else _THIN_ROWS[config.dtype]
         dtype = TORCH_DTYPES[config.dtype]
-        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin)
+        asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
+        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
     forward = LeanForward(weights, team, config.array_rows)
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)

@@ -7,7 +7,7 @@ rotation is one complex product. Must not know batches or caches. Source: RoPE, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,14 +127,17 @@ def read_lean_weights(
     numerics: Numerics,
     weights: WeightFormat = WeightFormat.FULL,
     thin: ThinRows | None = None,
+    max_positions: int = 0,
 ) -> LeanWeights:
     """Read and lay out all weights; thin: for thin products too, whose model is float32 but for rows and weights that they round.
 
+    max_positions: as many of the model's positions will be asked for at most, 0: all of them. A context of millions makes a large table.
     Raises ModelRefused when tensors are missing or left over, and ValueError when int8 cannot be made of them.
     """
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     layout = MatrixLayout(weights, numerics is Numerics.FAST and thin is None and can_pack(dtype, device, weight_bytes), thin)
     sizes = lean_sizes(model_config)
+    sizes = replace(sizes, max_positions=min(max_positions or sizes.max_positions, sizes.max_positions))
     tensors = _Tensors(files, dtype, torch.float32 if thin else dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
     layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, layout) for layer in range(sizes.num_layers))

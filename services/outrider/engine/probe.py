@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _BLOCK_LEN = 16
 _NUM_BLOCKS = 6
 _PROMPT_LEN = 21
-_LONGEST_PATH = 24  # positions of the deepest node: three levels below the prompt
+LONGEST_PATH = 24  # positions of the deepest node: three levels below the prompt
 _PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
 _PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
@@ -137,9 +137,9 @@ def probe_batches(
 ) -> None:
     """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward by more than numbers of `dtype` may, or
     invariant bits from themselves."""
-    if forward.shape.max_positions < _LONGEST_PATH:
+    if forward.shape.max_positions < LONGEST_PATH:
         raise ModelRefused(
-            f"max_position_embeddings is {forward.shape.max_positions}; the load-time check of a model takes a context of {_LONGEST_PATH}"
+            f"max_position_embeddings is {forward.shape.max_positions}; the load-time check of a model takes a context of {LONGEST_PATH}"
         )
     first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
