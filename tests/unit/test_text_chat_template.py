@@ -48,6 +48,12 @@ def test_names_and_extensions_that_templates_of_the_hub_use() -> None:
     assert template.render([("user", "é<"), ("assistant", " hi "), ("user", "left out")]) == '<s>["é<"]hi%>'
 
 
+def test_templates_may_write_json_as_transformers_lets_them() -> None:
+    source = "{{ messages[0] | tojson(ensure_ascii=True, sort_keys=True, separators=(',', ':')) }}{{ messages[0] | tojson(indent=1) }}"
+    expected = '{"content":"\\u00e9","role":"user"}{\n "role": "user",\n "content": "é"\n}'
+    assert ChatTemplate(source, {}).render([("user", "é")]) == expected
+
+
 def test_a_template_that_refuses_is_the_callers_mistake() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match=r"^chat: .*roles must alternate"):
