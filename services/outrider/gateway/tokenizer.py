@@ -137,7 +137,7 @@ def _spelled_vocabulary(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     for token_id, token in tokenizer.get_added_tokens_decoder().items():
         spelled = tokenizer.id_to_token(token_id) if token.normalized and not token.special else token.content
-        if spelled not in vocabulary:
+        if spelled is not None and spelled not in vocabulary:
             vocabulary.pop(token.content, None)
             vocabulary[spelled] = token_id
     return vocabulary
