@@ -75,6 +75,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi3": ("Phi3Config", {"sliding_window": _WINDOW}),
     "gpt_neox": ("GPTNeoXConfig", {}),
+    "gpt2": ("GPT2Config", {}),
+    "opt": ("OPTConfig", {"ffn_dim": 80, "word_embed_proj_dim": 48}),
 }
 LEAN_ARCHITECTURES = ("llama", "llama_tied_one_kv_head", "llama_scaled_rope", "qwen2", "qwen3", "mistral")
 

@@ -17,6 +17,7 @@ from outrider.cli.dtype_choice import auto_dtype
 from outrider.errors import ModelRefused
 
 FULL = ["full", "full"]
+SIZES = {"hidden_size": 160, "num_attention_heads": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def _a_processor_that_multiplies_bfloat16(monkeypatch: pytest.MonkeyPatch) -> No
 def model(folder: Path, **config: object) -> str:
     """A folder with a configuration and a file of weights that nobody reads."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"} | config), "utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"} | SIZES | config), "utf-8")
     (folder / "model.safetensors").write_bytes(b"12345678")
     return str(folder)
 
@@ -41,6 +42,9 @@ def model(folder: Path, **config: object) -> str:
         ({"dtype": "float32"}, "float32"),
         ({"dtype": "float16"}, "float32"),
         ({"model_type": "gemma2"}, "float32"),
+        ({"num_attention_heads": 8}, "float32"),  # heads of 20, which the compiled products do not take
+        ({"num_attention_heads": 8, "head_dim": 24}, "bfloat16"),
+        ({"hidden_size": None}, "float32"),
     ],
 )
 def test_both_checkpoints_have_to_suit_it(draft: dict[str, object], wanted: str, tmp_path: Path) -> None:
@@ -51,8 +55,15 @@ def test_both_checkpoints_have_to_suit_it(draft: dict[str, object], wanted: str,
 
 def test_an_older_configuration_is_read_too(tmp_path: Path) -> None:
     path = Path(model(tmp_path / "old"))
-    (path / "config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}', "utf-8")
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "torch_dtype": "bfloat16"} | SIZES), "utf-8")
     assert auto_dtype([str(path)], ["full"]) == "bfloat16"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "", "7"])
+def test_a_configuration_that_cannot_be_read_is_left_to_who_loads_it(content: str, tmp_path: Path) -> None:
+    path = Path(model(tmp_path / "torn"))
+    (path / "config.json").write_text(content, "utf-8")
+    assert auto_dtype([str(path)], ["full"]) == "float32"
 
 
 def test_int8_weights_and_other_processors_stay_with_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, MixtralConfig, OlmoeConfig, PreTrainedConfig
+from transformers import LlamaConfig, MixtralConfig, OlmoeConfig, PreTrainedConfig
 
 import fakes_models
 from outrider.engine.config import EngineConfig, EngineKind
@@ -88,10 +88,18 @@ def test_what_neither_engine_can_run_is_refused_with_both_reasons(tmp_path: Path
         load(tmp_path)
 
 
+def test_heads_that_turn_in_part_are_no_matter_for_the_lean_forward(tmp_path: Path) -> None:
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+    fakes_models.write_model(LlamaConfig(**fakes_models.TINY_SIZES, head_dim=16, rope_parameters=rope), tmp_path)
+    with pytest.raises(ModelRefused, match=r"RoPE turns 8 of the 16 numbers of a head \(partial_rotary_factor\)"):
+        load(tmp_path, EngineKind.LEAN)
+    with pytest.raises(ModelRefused, match=r"no engine can run .* The lean one: RoPE turns .* The transformers one: "):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None), "attention to an encoder"),
         (MixtralConfig(**EXPERTS, num_local_experts=4), "mixture of experts"),
         (OlmoeConfig(**EXPERTS, num_experts=4, num_experts_per_tok=2), "mixture of experts"),
     ],

@@ -6,11 +6,13 @@ Run: pytest tests/unit/test_engine_loading.py
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GptOssConfig, LlamaConfig, MambaConfig, T5Config, T5ForConditionalGeneration
 
 import fakes_models
@@ -21,6 +23,7 @@ from outrider.engine.model_files import find_model, weights_hash
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
 from outrider.errors import InvalidRequest, ModelRefused
+from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.types.identity import incompatibility
 
 
@@ -106,6 +109,92 @@ def test_the_weights_hash_follows_the_bytes(tmp_path: Path) -> None:
     assert weights_hash(find_model(str(tmp_path))) != before
 
 
+def test_other_files_beside_the_weights_are_no_part_of_the_model(tmp_path: Path) -> None:
+    """A second copy in another layout, as some checkpoints bring, and an older one whose name sorts last."""
+    fakes_models.make_model("llama", tmp_path)
+    before = load(tmp_path, EngineKind.LEAN).identity
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, tmp_path / "consolidated.safetensors")
+    older = {name: weight + 1.0 for name, weight in load_file(tmp_path / "model.safetensors").items()}
+    save_file(older, tmp_path / "model_older.safetensors")
+    after = load(tmp_path, EngineKind.LEAN).identity
+    assert (after.weights_hash, after.fingerprint) == (before.weights_hash, before.fingerprint)
+
+
+def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
+    model = fakes_models.make_model("llama", tmp_path / "whole")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="40KB")
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, tmp_path / "shards" / "consolidated.safetensors")
+    shards = find_model(str(tmp_path / "shards")).weights
+    assert len(shards) > 1
+    assert all(shard.name.startswith("model-") for shard in shards)
+    load(tmp_path / "shards", EngineKind.LEAN)
+    shards[1].unlink()
+    with pytest.raises(ModelRefused, match=rf"lacks {shards[1].name}, which model\.safetensors\.index\.json names; download"):
+        load(tmp_path / "shards")
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(ModelRefused, match=r"index\.json' cannot be read"):
+        load(tmp_path / "shards")
+
+
+def test_a_folder_that_is_no_model_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    with pytest.raises(ModelRefused, match="is a file; name the folder"):
+        find_model(str(tmp_path / "model.safetensors"))
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelRefused, match="it is an adapter: merge it into its base model"):
+        find_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, "allow it with --trust-remote-code"),
+        ({"model_type": "llava"}, "it is no decoder of text alone"),
+        ({"vocab_size": 97}, r"embedding and head are \(96, 48\) and \(96, 48\), the configuration says \(97, 48\).* take both from one"),
+    ],
+    ids=["own code", "pictures", "another vocabulary"],
+)
+def test_what_a_library_says_is_kept_short_and_followed_by_what_to_do(changes: dict[str, Any], remedy: str, tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ModelRefused, match=remedy) as caught:
+        load(tmp_path)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [EngineKind.LEAN, EngineKind.TRANSFORMERS])
+def test_a_context_too_short_to_check_is_refused_by_its_name(kind: EngineKind, tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path / "short", max_position_embeddings=23)
+    with pytest.raises(ModelRefused, match=r"max_position_embeddings is 23; the load-time check of a model takes a context of 24"):
+        load(tmp_path / "short", kind)
+    fakes_models.make_model("llama", tmp_path / "enough", max_position_embeddings=24)
+    assert load(tmp_path / "enough", kind).identity.max_context == 24
+
+
+@pytest.mark.parametrize(("max_context", "num_kept"), [(40, 40), (16, 24), (0, 128), (1000, 128)])
+def test_rotations_are_kept_for_the_positions_that_are_served(max_context: int, num_kept: int, tmp_path: Path) -> None:
+    """A context of millions would otherwise be a table of gigabytes, whatever is served of it; the load-time check needs 24."""
+    fakes_models.make_model("llama", tmp_path, max_position_embeddings=128)
+    engine = load(tmp_path, EngineKind.LEAN, max_context=max_context)
+    assert engine._forward.shape.max_positions == num_kept
+    assert engine.identity.max_context == min(max_context or 128, 128)
+
+
+@pytest.mark.parametrize("kind", [EngineKind.LEAN, EngineKind.TRANSFORMERS])
+def test_ids_that_cannot_be_emitted_end_no_answer(kind: EngineKind, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """-1 stands for none in some checkpoints; the wire carries ids from 0 on."""
+    fakes_models.make_model("llama", tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [-1, 7, 5000]}))
+    with caplog.at_level(logging.WARNING):
+        identity = load(tmp_path, kind, probe=False).identity
+    assert identity.eos_token_ids == (7,)
+    assert "no answer ends with its eos_token_id [-1, 5000]" in caplog.text
+    assert identity_from_proto(identity_to_proto(identity)) == identity
+
+
 @pytest.mark.parametrize(
     ("field", "config"),
     [
@@ -165,5 +254,5 @@ def test_padding_of_the_head_is_never_emitted_and_pairs_with_other_padding(tmp_p
 def test_a_tokenizer_longer_than_the_head_is_refused(tmp_path: Path) -> None:
     fakes_models.make_model("llama", tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer({f"w{index}": index for index in range(97)}, True)))
-    with pytest.raises(ModelRefused, match="columns"):
+    with pytest.raises(ModelRefused, match=r"only 96 columns; take the added_tokens from id 96 on out of tokenizer\.json, or .*resize"):
         load(tmp_path)

@@ -48,6 +48,12 @@ def test_names_and_extensions_that_templates_of_the_hub_use() -> None:
     assert template.render([("user", "é<"), ("assistant", " hi "), ("user", "left out")]) == '<s>["é<"]hi%>'
 
 
+def test_templates_may_write_json_as_transformers_lets_them() -> None:
+    source = "{{ messages[0] | tojson(ensure_ascii=True, sort_keys=True, separators=(',', ':')) }}{{ messages[0] | tojson(indent=1) }}"
+    expected = '{"content":"\\u00e9","role":"user"}{\n "role": "user",\n "content": "é"\n}'
+    assert ChatTemplate(source, {}).render([("user", "é")]) == expected
+
+
 def test_a_template_that_refuses_is_the_callers_mistake() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match=r"^chat: .*roles must alternate"):
@@ -102,7 +108,7 @@ def test_add_bos_token_of_the_configuration_overrules_the_tokenizer_file(tmp_pat
 def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match="is no folder"):
         load_tokenizer(tmp_path / "missing")
-    with pytest.raises(ModelRefused, match="no tokenizer"):
+    with pytest.raises(ModelRefused, match=r"no tokenizer .*; put the model's tokenizer\.json there, or point --model-dir"):
         load_tokenizer(tmp_path)
 
 

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers
 
 from outrider.gateway.detokenizer import REPLACEMENT, ByteTextDecoder, TextDecoder, WindowTextDecoder
 from outrider.gateway.token_bytes import Spelling, TokenTable, byte_level_bytes, sentencepiece_bytes, spelling_of, token_table
@@ -105,6 +105,21 @@ def test_a_continuation_keeps_the_space_that_joins_it_to_its_prompt(prompt: list
     whole = SENTENCEPIECE.decode(prompt_ids + ids, skip_special_tokens=True)
     before = SENTENCEPIECE.decode(prompt_ids, skip_special_tokens=True)
     assert before + "".join(stream(ByteTextDecoder(SENTENCEPIECE_TABLE, at_start=False), ids)) == whole
+
+
+def test_an_added_token_is_spelled_as_the_tokenizers_normalizer_leaves_it(tmp_path: Path) -> None:
+    """A normalizer that begins each text with the space mark gives one to added tokens too, unless they are not to be normalized."""
+    vocabulary = {"<unk>": 0, "\u2581": 1, "m": 2, "\u2581m": 3}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[("\u2581", "m")], unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.add_tokens(["<user>", tokenizers.AddedToken("<raw>", normalized=False)])
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ids = [3, 4, 2, 5, 2, 6, 4]
+    decoder = load_tokenizer(tmp_path).decoder([])
+    assert isinstance(decoder, ByteTextDecoder)
+    assert decoder.push_run(ids) == tokenizer.decode(ids) == "m <user>m<raw>m <user>"
 
 
 def test_only_a_text_at_the_very_start_loses_its_leading_space() -> None:

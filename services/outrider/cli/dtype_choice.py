@@ -12,6 +12,7 @@ from pathlib import Path
 
 from outrider.engine.model_files import find_model
 from outrider.engine.served_families import LEAN_FAMILIES
+from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_team import multiplies_bfloat16
 
 AUTO_DTYPE = "auto"
@@ -39,7 +40,11 @@ def _folder_of(model: str) -> Path:
 
 
 def _suits_bfloat16(folder: Path) -> bool:
-    """False for a folder without a configuration: who loads it says better what is missing."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return config.get("dtype", config.get("torch_dtype")) == BFLOAT16 and config.get("model_type") in LEAN_FAMILIES
+    """False for a folder whose configuration is missing or cannot be read: who loads it says better what is wrong."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        if config.get("dtype", config.get("torch_dtype")) != BFLOAT16 or config.get("model_type") not in LEAN_FAMILIES:
+            return False
+        return serves_heads_of(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+        return False

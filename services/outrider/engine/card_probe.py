@@ -13,7 +13,8 @@ import torch
 from outrider.engine.admission import refusing
 from outrider.engine.card_way import CardWay
 from outrider.engine.decoder_forward import DecoderForward
-from outrider.engine.probe import OwnLogits, probe_card
+from outrider.engine.probe import probe_card
+from outrider.engine.probe_judge import OwnLogits
 from outrider.errors import ModelRefused
 
 _LOG = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from outrider.engine.vocabulary import Vocabulary, read_vocabulary, unnamed_voca
 from outrider.errors import ModelRefused
 from outrider.types.identity import ModelIdentity
 
+_LOG = logging.getLogger(__name__)
+
 KERNEL_REVISION = 1
 INT8_REVISION = 1  # of how weights become int8
 
@@ -31,7 +34,11 @@ def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
     if vocabulary is None:
         return unnamed_vocabulary(num_logits)
     if vocabulary.size > num_logits:
-        raise ModelRefused(f"the tokenizer has ids up to {vocabulary.size - 1} but the model's head only {num_logits} columns")
+        raise ModelRefused(
+            f"the tokenizer has ids up to {vocabulary.size - 1} but the model's head only {num_logits} columns; "
+            f"take the added_tokens from id {num_logits} on out of tokenizer.json, or save the model with the rows they lack "
+            "(resize_token_embeddings)"
+        )
     return vocabulary
 
 
@@ -77,8 +84,12 @@ def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def eos_token_ids(directory: Path, model_config: Any) -> tuple[int, ...]:
-    """Ids that end an answer: generation_config.json's, else the model configuration's, ascending. Raises ModelRefused."""
+def eos_token_ids(directory: Path, model_config: Any, vocab_size: int) -> tuple[int, ...]:
+    """Ids that end an answer: generation_config.json's, else the model configuration's, ascending. Raises ModelRefused.
+
+    vocab_size: emittable ids. Others are left out with a warning, for no answer can end with them: -1 stands for none in some
+    checkpoints, and others name a token of a longer vocabulary.
+    """
     path = directory / "generation_config.json"
     with refusing(f"the ids that end an answer of {str(directory)!r} cannot be read"):
         ids = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
@@ -86,4 +97,9 @@ def eos_token_ids(directory: Path, model_config: Any) -> tuple[int, ...]:
             ids = getattr(model_config, "eos_token_id", None)
         if ids is None:
             return ()
-        return tuple(sorted({int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}))
+        named = {int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}
+    emitted = {token for token in named if 0 <= token < vocab_size}
+    if emitted != named:
+        never = sorted(named - emitted)
+        _LOG.warning("%r has ids below %d: no answer ends with its eos_token_id %s", str(directory), vocab_size, never)
+    return tuple(sorted(emitted))

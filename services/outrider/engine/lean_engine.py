@@ -21,7 +21,8 @@ from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_wei
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import OwnLogits, probe_batches
+from outrider.engine.probe import LONGEST_PATH, probe_batches
+from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import ModelRefused
@@ -55,7 +56,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     with refusing(f"the weights of {config.model!r} cannot be read"):
         thin = None if team is None else _THIN_ROWS[config.dtype]
         dtype = TORCH_DTYPES[config.dtype]
-        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin)
+        asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
+        weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
     forward = LeanForward(weights, team, config.array_rows)
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
@@ -65,7 +67,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         probe_batches(forward, own, dtype, weights.embedding.dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model_config)
+    eos = eos_token_ids(files.directory, model_config, vocabulary.size)
     return PagedEngine(
         forward,
         model_identity(files, config, _backend(team, card), vocabulary, max_context, eos),

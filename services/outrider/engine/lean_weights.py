@@ -7,7 +7,7 @@ rotation is one complex product. Must not know batches or caches. Source: RoPE, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,14 +127,17 @@ def read_lean_weights(
     numerics: Numerics,
     weights: WeightFormat = WeightFormat.FULL,
     thin: ThinRows | None = None,
+    max_positions: int = 0,
 ) -> LeanWeights:
     """Read and lay out all weights; thin: for thin products too, whose model is float32 but for rows and weights that they round.
 
+    max_positions: as many of the model's positions will be asked for at most, 0: all of them. A context of millions makes a large table.
     Raises ModelRefused when tensors are missing or left over, and ValueError when int8 cannot be made of them.
     """
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     layout = MatrixLayout(weights, numerics is Numerics.FAST and thin is None and can_pack(dtype, device, weight_bytes), thin)
     sizes = lean_sizes(model_config)
+    sizes = replace(sizes, max_positions=min(max_positions or sizes.max_positions, sizes.max_positions))
     tensors = _Tensors(files, dtype, torch.float32 if thin else dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
     layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, layout) for layer in range(sizes.num_layers))
@@ -143,9 +146,9 @@ def read_lean_weights(
     head = tensors.maybe("lm_head.weight")
     if head is None or tied:
         head = embedding
-    if head.shape != embedding.shape or embedding.shape[1] != sizes.hidden_len:
-        found = f"{tuple(embedding.shape)} and {tuple(head.shape)}"
-        raise ModelRefused(f"embedding and head are {found}, the configuration says {sizes.hidden_len} wide")
+    wanted = (model_config.vocab_size, sizes.hidden_len)
+    if embedding.shape != wanted or head.shape != wanted:
+        raise ModelRefused(f"embedding and head are {tuple(embedding.shape)} and {tuple(head.shape)}, the configuration says {wanted}")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
     placed = layout.whole(head.float())
@@ -269,5 +272,8 @@ def _rotations(model_config: Any, sizes: LeanSizes, device: str) -> Tensor:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         frequencies, factor = ROPE_INIT_FUNCTIONS[rope_type](model_config, torch.device("cpu"))
+    if len(frequencies) != sizes.head_dim // 2:
+        rotated = f"{2 * len(frequencies)} of the {sizes.head_dim} numbers of a head"
+        raise ModelRefused(f"RoPE turns {rotated} (partial_rotary_factor), where the lean forward turns all of them")
     angles = torch.arange(sizes.max_positions, dtype=torch.float32)[:, None] * frequencies.float()[None, :]
     return torch.complex(angles.cos() * factor, angles.sin() * factor).to(device)

@@ -9,7 +9,6 @@ Must not know sequences beyond its own two, nor sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.live_tree import LiveTree
 from outrider.engine.paged_cache import PagedCache
+from outrider.engine.probe_judge import OwnLogits, ProbedRows, ProbeJudge
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import StepBatch, build_batch
 from outrider.errors import ModelRefused
@@ -36,15 +36,14 @@ from outrider_kernels.invariant_attention import InvariantShape
 if TYPE_CHECKING:
     from outrider.engine.card_steps import CardSteps
 
-OwnLogits = Callable[[list[int]], Tensor]  # tokens of one path -> float [num_logits] after its last token
-
 _BLOCK_LEN = 16
 _NUM_BLOCKS = 6
 _PROMPT_LEN = 21
+LONGEST_PATH = 24  # positions of the deepest node: three levels below the prompt
 _PROBE_ROWS = 32  # all steps of the probe fit a bucket of a card
 _PROBE_CONTEXT = 64
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
-_TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
+_NEIGHBOUR_TOLERANCE = {torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 1.5e-1}
 _NO_NODES: IntArray = np.empty(0, np.int32)
 
 
@@ -69,7 +68,7 @@ def probe_positions(forward: DecoderForward, device: str) -> None:
         except IndexError:
             return  # a table of positions: rows cannot influence one another through it
     error = float((far[:4] - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
-    if not error <= _TOLERANCE[alone.dtype]:
+    if not error <= _NEIGHBOUR_TOLERANCE[alone.dtype]:
         raise ModelRefused(
             f"a neighbour at position {far_position} changes a row's output by {error:.2g} (RoPE frequencies chosen by the longest row, "
             "as in dynamic or longrope scaling); such a model cannot be batched exactly"
@@ -138,17 +137,20 @@ def probe_batches(
 ) -> None:
     """Raise ModelRefused when ragged rows or tree rows differ from the model's own forward by more than numbers of `dtype` may, or
     invariant bits from themselves."""
+    if forward.shape.max_positions < LONGEST_PATH:
+        raise ModelRefused(
+            f"max_position_embeddings is {forward.shape.max_positions}; the load-time check of a model takes a context of {LONGEST_PATH}"
+        )
     first, second, nodes = _probe_tokens(num_ids)
     with torch.inference_mode():
         bench = _bench(forward, cache_dtype, device, None, arrays=True)
         # a way whose bits do not depend on the row count takes all rows, and leaves torch none
         ways = [] if bench.is_invariant else [_bench(forward, cache_dtype, device, invariant)]
         ways += [bench] if bench.arrays is not None and (invariant is None or bench.is_invariant) else []
-        own: list[Tensor] = []
+        judge = ProbeJudge(own_logits, dtype)
         for way in ways:
             got = _schedule(way, first, second, nodes, cut=5)
-            own = own or [own_logits(tokens).float() for _, tokens, _ in got]
-            _compare(got, own, _TOLERANCE[dtype])
+            judge.check(got)
         if invariant is not None:
             again = _schedule(_bench(forward, cache_dtype, device, invariant, arrays=bench.is_invariant), first, second, nodes, cut=18)
             changed = [name for (name, _, left), (_, _, right) in zip(got, again, strict=True) if not torch.equal(left, right)]
@@ -163,8 +165,7 @@ def probe_card(way: CardWay, forward: DecoderForward, own_logits: OwnLogits, dty
         bench = _bench(forward, dtype, device, None, card=way)
         if way.new_graphs is not None and (bench.card is None or not bench.card.num_recordings):
             raise ModelRefused("the card's graphs cannot be recorded")
-        got = _schedule(bench, first, second, nodes, cut=5)
-        _compare(got, [own_logits(tokens).float() for _, tokens, _ in got], _TOLERANCE[dtype])
+        ProbeJudge(own_logits, dtype).check(_schedule(bench, first, second, nodes, cut=5))
 
 
 def _probe_tokens(num_ids: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -172,13 +173,6 @@ def _probe_tokens(num_ids: int) -> tuple[IntArray, IntArray, IntArray]:
     generator = np.random.default_rng(7)
     first, second = (generator.integers(0, num_ids, length).astype(np.int32) for length in (_PROMPT_LEN, 3))
     return first, second, generator.integers(0, num_ids, len(_TREE_PARENTS)).astype(np.int32)
-
-
-def _compare(got: list[tuple[str, list[int], Tensor]], own: list[Tensor], tolerance: float) -> None:
-    for (name, _, logits), expected in zip(got, own, strict=True):
-        error = float((logits - expected).abs().max() / expected.abs().max().clamp_min(1.0))
-        if not error <= tolerance:
-            raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
 
 def _bench(
@@ -202,7 +196,7 @@ def _bench(
     return bench
 
 
-def _schedule(bench: _Bench, first: IntArray, second: IntArray, nodes: IntArray, cut: int) -> list[tuple[str, list[int], Tensor]]:
+def _schedule(bench: _Bench, first: IntArray, second: IntArray, nodes: IntArray, cut: int) -> ProbedRows:
     """Prefill in two parts, the second together with a tree, beside a neighbour. (name, path tokens, logits) of each result row."""
     parents = np.asarray(_TREE_PARENTS, np.int32)
     beside = bench.step(SequenceRows(0, first[:cut], _NO_NODES, _NO_NODES, wanted=False), SequenceRows(1, second, _NO_NODES, _NO_NODES))

@@ -7,6 +7,7 @@ rows that do not influence one another. Everything else is refused with the reas
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.probe import OwnLogits, probe_batches, probe_positions
+from outrider.engine.probe import probe_batches, probe_positions
+from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.served_families import architecture_refused
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
+from outrider.engine.widened_forward import widened
 from outrider.errors import ModelRefused
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +51,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
         probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model.config.get_text_config())
+    eos = eos_token_ids(files.directory, model.config.get_text_config(), vocabulary.size)
     backend = "transformers" if card is None else "transformers, card kernels"
     identity = model_identity(files, config, backend, vocabulary, max_context, eos)
     return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config), card)
@@ -93,10 +96,11 @@ def _from_pretrained(files: ModelFiles, config: EngineConfig, family: str) -> tu
 def own_logits(model: PreTrainedModel) -> OwnLogits:
     """The model's own forward over one path, with its eager attention and no cache, for the probe."""
 
-    def logits(tokens: list[int]) -> Tensor:
+    def logits(tokens: list[int], *, in_float32: bool = False) -> Tensor:
         model.set_attn_implementation("eager")
         try:
-            with refusing(f"{type(model).__name__} cannot run on its own, so that there is nothing to check it by"):
+            failure = f"{type(model).__name__} cannot run on its own, so that there is nothing to check it by"
+            with refusing(failure), widened(model) if in_float32 else nullcontext():
                 output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
         finally:
             model.set_attn_implementation(ATTENTION_NAME)

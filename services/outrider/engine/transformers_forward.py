@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from outrider.engine.admission import refusing
 from outrider.engine.attention import StepAttention
@@ -87,12 +87,21 @@ class LayerTrace:
 
 
 class _GivenHidden(nn.Module):
-    """Stands in for the base model: returns the hidden states it was given, whatever it is called with."""
+    """Stands in for the base model: returns the hidden states it was given, whatever it is called with.
+
+    Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it: there is none, so it is
+    None here as it is there.
+    """
 
     given: Tensor
 
-    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.given)
+    @property
+    def decoder(self) -> _GivenHidden:
+        """Heads that step over their base model to the decoder in it (OPT) find the same hidden states."""
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.given)
 
 
 class _Fp32Projection(nn.Module):

@@ -79,9 +79,11 @@ def _template_of(value: Any) -> str | None:
     return None
 
 
-def _tojson(value: Any, indent: int | None = None) -> str:
-    """Without HTML escapes: the reader is a model."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False
+) -> str:
+    """Without HTML escapes: the reader is a model. The arguments are those of transformers' filter, in its order."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -22,7 +22,9 @@ def load_slow_tokenizer(model_dir: Path) -> SlowTokenizer:
     try:
         return SlowTokenizer(AutoTokenizer.from_pretrained(str(model_dir), trust_remote_code=False))
     except (OSError, ValueError, ImportError) as error:
-        raise ModelRefused(f"no tokenizer could be loaded from {model_dir}: {error}") from error
+        problem = str(error).strip().split("\n", maxsplit=1)[0]
+        remedy = "put the model's tokenizer.json there, or point --model-dir at a folder that has it"
+        raise ModelRefused(f"no tokenizer could be loaded from {model_dir} ({problem}); {remedy}") from error
 
 
 class SlowTokenizer:

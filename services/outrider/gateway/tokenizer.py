@@ -128,4 +128,16 @@ def _special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
 def _table(tokenizer: tokenizers.Tokenizer, special_ids: frozenset[int], decoder: dict[str, Any] | None) -> TokenTable | None:
     if spelling_of(decoder) is Spelling.OPAQUE:
         return None
-    return token_table(tokenizer.get_vocab(with_added_tokens=True), special_ids, decoder)
+    return token_table(_spelled_vocabulary(tokenizer), special_ids, decoder)
+
+
+def _spelled_vocabulary(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
+    """Ids by what the decoder is given of them: an added token that is looked for in normalized text is spelled as that is, with the space
+    in front of it, say, that a normalizer prepends."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    for token_id, token in tokenizer.get_added_tokens_decoder().items():
+        spelled = tokenizer.id_to_token(token_id) if token.normalized and not token.special else token.content
+        if spelled is not None and spelled not in vocabulary:
+            vocabulary.pop(token.content, None)
+            vocabulary[spelled] = token_id
+    return vocabulary
