@@ -44,8 +44,6 @@ def broken():
 def test_passes(broken):
     pass
 """
-    "import pytest\n\n@pytest.fixture\ndef broken():\n    yield\n    assert False\n\ndef test_passes(broken):\n    pass\n"
-)
 
 
 def started(folder: Path, tests: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
@@ -106,7 +104,7 @@ def test_what_goes_wrong_in_either_half_fails_the_run(tmp_path: Path, ours: str,
 
 def test_told_to_end_it_ends_both_and_counts_what_there_was(tmp_path: Path) -> None:
     """Neither would come to its end by itself within this test's time."""
-    hangs = "import threading\n\ndef test_hangs():\n    print('it hangs', flush=True)\n    threading.Event().wait()\n"
+    hangs = "import threading\n\ndef test_hangs():\n    print('it hangs', flush=True)\n    threading.Event().wait(100)\n"
     with started(tmp_path, {"unit/test_a.py": PASSES, "unit/test_b.py": hangs, "papers/test_c.py": hangs}, "-s") as process:
         assert process.stdout is not None
         while "it hangs" not in process.stdout.readline():
