@@ -1,7 +1,7 @@
 """The benchmarks for a card, as far as they can go without: their checks and every line that prepares, interpreted on the CPU; what they
-time. That every kernel compiles for such a card is tests/unit/test_kernels_compile.py.
+time. That every kernel compiles for such a card is tests/kernels/test_triton_compile.py.
 
-Run: pytest tests/unit/test_kernels_triton_benchmarks.py
+Run: pytest tests/kernels/test_triton_benchmarks.py
 """
 
 from __future__ import annotations
