@@ -1,7 +1,7 @@
-"""The default run as two pytest processes at a time: the unit tests, and all others. Half of what the others do is waiting for processes.
+"""The default run as two pytest processes at a time: tests that compute in pytest's own process, and all others, of which half is waiting.
 
-Run as `python tests/side_by_side.py [PYTEST_OPTION...]` in the repository's root; options go to both. The unit tests' words are seen as
-they come, those of the others once both are over, and the last line counts both as pytest's own closing line would. A folder that is new is
+Run as `python tests/side_by_side.py [PYTEST_OPTION...]` in the repository's root; options go to both. What the first says is seen as it
+comes, what the others say once both are over, and the last line counts both as pytest's own closing line would. A folder that is new is
 with the others: no test is left out but those of tests/house, which `make check` has run. Must not know any test.
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-UNIT = ("tests/unit",)
+WITHIN = ("tests/unit", "tests/contract", "tests/papers")
 # What pytest remembers of the last run is one file a run.
-OTHERS = ("tests", "--ignore=tests/unit", "--ignore=tests/house", "-o", "cache_dir=.pytest_cache/others")
+OTHERS = ("tests", *(f"--ignore={folder}" for folder in (*WITHIN, "tests/house")), "-o", "cache_dir=.pytest_cache/others")
 WIDTH = 80
 
 
@@ -51,12 +51,12 @@ def main(options: Iterable[str]) -> int:
         pytest = [sys.executable, "-m", "pytest", *options]
         with (folder / "others.log").open("w+b") as log:
             others = subprocess.Popen([*pytest, *OTHERS, f"--junitxml={folder}/others.xml", *colour], stdout=log, stderr=log)
-            unit = subprocess.Popen([*pytest, *UNIT, f"--junitxml={folder}/unit.xml"])
-            _pass_on_signals(others, unit)
-            codes = [unit.wait(), others.wait()]
+            within = subprocess.Popen([*pytest, *WITHIN, f"--junitxml={folder}/within.xml"])
+            _pass_on_signals(others, within)
+            codes = [within.wait(), others.wait()]
             log.seek(0)
             sys.stdout.buffer.write(log.read())
-        found = counts(folder / "unit.xml") + counts(folder / "others.xml")
+        found = counts(folder / "within.xml") + counts(folder / "others.xml")
     print(f"\n{closing_line(found, time.monotonic() - begun_s)}", flush=True)  # a run that dies leaves half a line
     # A run that dies may have said 0.
     return 1 if any(codes) or found["error"] else 0

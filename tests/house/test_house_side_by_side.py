@@ -48,6 +48,8 @@ def test_passes(broken):
 
 def started(folder: Path, tests: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
     """The script over these tests, by their path below tests/."""
+    for name in side_by_side.WITHIN:
+        (folder / name).mkdir(parents=True)
     for name, text in tests.items():
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ def test_both_halves_run_at_one_time_and_each_one_s_words_stay_together(tmp_path
     ids=["a test fails", "a run dies and says that all is well", "what a test needs fails"],
 )
 def test_what_goes_wrong_in_either_half_fails_the_run(tmp_path: Path, ours: str, theirs: str, expected: str) -> None:
-    code, lines = run(tmp_path, {"unit/test_a.py": ours, "unit/test_b.py": PASSES, "papers/test_c.py": theirs})
+    code, lines = run(tmp_path, {"unit/test_a.py": ours, "unit/test_b.py": PASSES, "kernels/test_c.py": theirs})
     assert code == 1
     assert counted(lines[-1]) == expected
 
@@ -105,7 +107,7 @@ def test_what_goes_wrong_in_either_half_fails_the_run(tmp_path: Path, ours: str,
 def test_told_to_end_it_ends_both_and_counts_what_there_was(tmp_path: Path) -> None:
     """Neither would come to its end by itself within this test's time."""
     hangs = "import threading\n\ndef test_hangs():\n    print('it hangs', flush=True)\n    threading.Event().wait(100)\n"
-    with started(tmp_path, {"unit/test_a.py": PASSES, "unit/test_b.py": hangs, "papers/test_c.py": hangs}, "-s") as process:
+    with started(tmp_path, {"unit/test_a.py": PASSES, "unit/test_b.py": hangs, "kernels/test_c.py": hangs}, "-s") as process:
         assert process.stdout is not None
         while "it hangs" not in process.stdout.readline():
             assert process.poll() is None
