@@ -44,8 +44,8 @@ doctor: $(STAMP) ## what is wrong with this installation, and the remedy
 	@.venv/bin/outrider doctor
 
 ##@ Change it
-test: check ## the checks below, then every test of the default run (under 10 minutes on two cores)
-	@$(PY) -m pytest --ignore=tests/house
+test: check ## the checks below, then every test of the default run, in two halves at a time (under 10 minutes on two cores)
+	@$(PY) tests/side_by_side.py
 
 test-all: check ## the same plus the tests marked slow; installs the extra `ray`, 200 MB
 	@scripts/setup_extra.sh ray "200 MB" ray aiohttp

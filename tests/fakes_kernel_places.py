@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from outrider_kernels.interpreted_process import _module, shared_process
+from outrider_kernels.interpreted_process import InterpretedProcess, _module, shared_process
 
 INTERPRETED, CARD = "interpreted", "card"
 
@@ -72,6 +72,14 @@ def moved(value: Any, device: str) -> Any:
 
 
 @cache
+def interpreted_process() -> InterpretedProcess:
+    """The one of all tests, with the interpreter's search made short."""
+    process = shared_process()
+    process.call("quick_interpreter", "quicken")
+    return process
+
+
+@cache
 def kernel_place(name: str) -> KernelPlace:
     """One of PLACES. The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process() if name == INTERPRETED else CardPlace()
+    return interpreted_process() if name == INTERPRETED else CardPlace()

@@ -12,7 +12,7 @@ from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.loopback import free_address
 
 WAIT_S = 30.0  # a bound on what would hang, no measure of speed
-HOST = "127.0.0.1"
+HOST = "127.0.0.16"  # where nobody else takes a port between its choice and its use
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ class Loop:
         metrics: LocalMetrics | None = None,
     ) -> None:
         self.changed = threading.Condition()
-        self.messages: dict[int, list[object]] = {}
+        self.messages: dict[AnswerStream, list[object]] = {}  # by the answer, not its id(): that of one that is gone is given to another
         self.frames: list[object] = []
         self.dead: Future[None] = Future()
         self.scheduler = Scheduler(
@@ -63,13 +63,13 @@ class Loop:
     def take(self, outgoing: Outgoing) -> None:
         with self.changed:
             for answer, message in outgoing.answers:
-                self.messages.setdefault(id(answer), []).append(message)
+                self.messages.setdefault(answer, []).append(message)
             for frames in outgoing.frames.values():
                 self.frames += frames
             self.changed.notify_all()
 
     def of(self, answer: AnswerStream, kind: type) -> list[object]:
-        return [message for message in self.messages.get(id(answer), []) if isinstance(message, kind)]
+        return [message for message in self.messages.get(answer, []) if isinstance(message, kind)]
 
     def tokens(self, answer: AnswerStream) -> list[int]:
         return [token for message in self.of(answer, TokensCommitted) for token in message.tokens]  # type: ignore[attr-defined]

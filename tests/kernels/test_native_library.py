@@ -6,8 +6,6 @@ Run: pytest tests/kernels/test_native_library.py
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,8 +51,13 @@ def test_a_cache_folder_that_cannot_be_written_to_costs_a_build_and_no_more(tmp_
     assert native.native_library.__wrapped__(folder).six() == 6
 
 
-def test_a_built_library_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_built_library_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user who could write there could run code in ours."""
-    code = "from outrider_kernels.thin_team import ThinTeam; ThinTeam(1)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert stat.S_IMODE((tmp_path / "outrider").stat().st_mode) == 0o700
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    (folder / "five.c").write_text("int five(void) { return 5; }\n")
+    assert native.native_library.__wrapped__(folder).five() == 5
+    (built,) = (tmp_path / "cache" / "outrider").iterdir()
+    assert stat.S_IMODE(built.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(built.stat().st_mode) & 0o022 == 0

@@ -24,7 +24,7 @@ from outrider_bench.chaos.stalls import JUST_BEFORE_S, Gap, Stretch, Struck, cal
 from outrider_bench.chaos.wire import Wire, Wires
 from outrider_bench.machine import Machine
 
-HERE = Machine("127.0.0.1")
+HERE = Machine("127.0.0.15")  # where nobody else takes a port between its choice and its use
 WAIT_S = 30.0
 SILENCE_S = 0.2  # how long nothing must come; longer makes the test surer, never wrong
 
@@ -149,11 +149,8 @@ def wired() -> Iterator[tuple[Wires, Wire]]:
                     connection.sendall(chunk)
 
     threading.Thread(target=echo, daemon=True).start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{probe.getsockname()[1]}"
     with Wires() as wires:
-        yield wires, wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
+        yield wires, wires.add(HERE, HERE.free_address(), f"127.0.0.1:{server.getsockname()[1]}")
     server.shutdown(socket.SHUT_RDWR)
     server.close()
 
@@ -215,12 +212,9 @@ def test_the_end_of_all_wires_ends_a_call_that_waits_for_a_cut_link(wired: tuple
 @pytest.mark.parametrize("num_turns", range(12))
 def test_the_end_of_all_wires_may_come_at_any_turn_of_the_end_of_a_call(num_turns: int) -> None:
     """Whom it called hears of it, whatever the wires were about."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as probe, Wires() as wires:
+    with socket.create_server(("127.0.0.1", 0)) as server, Wires() as wires:
         server.settimeout(WAIT_S)
-        probe.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{probe.getsockname()[1]}"
-        probe.close()
-        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
+        wire = wires.add(HERE, HERE.free_address(), f"127.0.0.1:{server.getsockname()[1]}")
         with _call(wire) as client:
             called, _ = server.accept()
             with called:
@@ -251,11 +245,8 @@ def test_a_caller_that_resets_ends_the_connection_to_whom_it_called() -> None:
     """As a process does that is killed with words unread: else the other side would hold what it had for it."""
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(WAIT_S)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{probe.getsockname()[1]}"
     with server, Wires() as wires:
-        wire = wires.add(HERE, free, f"127.0.0.1:{server.getsockname()[1]}")
+        wire = wires.add(HERE, HERE.free_address(), f"127.0.0.1:{server.getsockname()[1]}")
         client = _call(wire)
         client.sendall(b"one")
         far, _ = server.accept()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import fakes_models
+from fakes_kernel_places import interpreted_process
 from mostly_slow import mostly_slow
-from outrider_kernels.interpreted_process import InterpretedProcess, shared_process
+from outrider_kernels.interpreted_process import InterpretedProcess
 
 TOLERANCE = 2e-4  # of logits between -5 and 5; two orders of fp32 sums differ by some 1e-6
 TOLERANCES_16 = {"bfloat16": 0.1, "float16": 0.02}  # a few units in the last place of hidden states, through the head
@@ -24,7 +25,7 @@ NUM_PENALTY_STEPS = 6  # of the same schedule: a pick under penalties is among t
 @pytest.fixture
 def interpreted() -> InterpretedProcess:
     """The interpreter cannot be switched on in pytest's own process, where other libraries have imported triton already."""
-    return shared_process()
+    return interpreted_process()
 
 
 @pytest.fixture(scope="module")

@@ -260,7 +260,9 @@ def test_pairs_that_never_met_are_tried_now_and_then_and_used_once_they_prove_ne
     fleet = [verifier("v0", cost=QUICK), *(drafter(f"d{at}", draft_us=100.0) for at in range(12))]
     found = tried(fleet, 64 * TRIAL_EVERY)
     assert 64 / 2 < len(found) < 64 * 2, "a share of all, told by their ids"
-    assert found == tried(fleet[::-1], 64 * TRIAL_EVERY)
+    some = tried(fleet[::-1], 16 * TRIAL_EVERY)
+    assert some == {name: found[name] for name in ids(16 * TRIAL_EVERY) if name in found}
+    assert len(some) > 16 / 2
     assert set(found.values()) == {(f"d{at}:1",) for at in range(12)}, "each has its turn, not the quickest only"
     one = wish(request_id=next(iter(found)))
     assert not place(table_of(fleet), one).drafts_off
@@ -269,7 +271,7 @@ def test_pairs_that_never_met_are_tried_now_and_then_and_used_once_they_prove_ne
     assert {drafters[0] for drafters in tried(near, 40).values()} == {"d5:1"}
     assert len(tried(near, 40)) == 40
     far = [verifier("v0", cost=QUICK, pairs={f"d{at}:1": PairMeasurement(9_000, 0.6) for at in range(12)}), *fleet[1:]]
-    assert tried(far, 64 * TRIAL_EVERY) == {}, "all have been measured"
+    assert tried(far, 16 * TRIAL_EVERY) == {}, "all have been measured"
 
 
 def test_nobody_is_tried_whom_no_distance_could_make_useful() -> None:

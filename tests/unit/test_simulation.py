@@ -78,7 +78,8 @@ def test_side_branches_make_a_far_drafter_worth_more() -> None:
     without, useless, hedged = (simulate(world, make_pacing("adaptive"), 800) for world in worlds)
     assert hedged.tokens_per_s > 1.05 * without.tokens_per_s
     assert useless.tokens_per_s > 0.97 * without.tokens_per_s
-    assert hedged == simulate(worlds[2], make_pacing("adaptive"), 800)
+    first, again = (simulate(worlds[2], make_pacing("adaptive"), 100) for _ in range(2))
+    assert first == again
 
 
 @pytest.mark.parametrize(("acceptance", "gain"), mostly_slow_rows([(0.5, 1.04), (0.7, 1.01)], 1))
@@ -321,7 +322,7 @@ def test_the_command_reports_a_worst_ratio_and_fails_a_policy_below_the_floor(tm
     assert "acceptance 0," in result["worst_ratio"]["serial:16"]["cell"]
     assert "serial:16" in out.read_text()
     assert out.with_suffix(".svg").stat().st_size > 1_000
-    assert run(arguments(*fixed, "--policies", "serial:16", "--floor", "0.01")) == 0
+    assert run(arguments(*fixed, "--acceptances", "0", "--policies", "serial:16", "--floor", "0.01")) == 0
 
 
 def test_the_command_refuses_a_curve_it_does_not_know() -> None:

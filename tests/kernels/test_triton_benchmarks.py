@@ -1,7 +1,7 @@
 """The benchmarks for a card, as far as they can go without: their checks and every line that prepares, interpreted on the CPU; what they
-time. That every kernel compiles for such a card is tests/unit/test_kernels_compile.py.
+time. That every kernel compiles for such a card is tests/kernels/test_triton_compile.py.
 
-Run: pytest tests/unit/test_kernels_triton_benchmarks.py
+Run: pytest tests/kernels/test_triton_benchmarks.py
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from fakes_kernel_places import interpreted_process
 from fakes_timed import ONE_S, CountingClock, once_s
 from house.repository import ROOT
 from mostly_slow import mostly_slow_rows
 from outrider_kernels.card_ceilings import FLUSH_BYTES, GOAL_SHARE, WARM_CALLS, CardCeilings, best_s, require_card
-from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied, shared_process
+from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
 
 CEILINGS = CardCeilings("none", 1e12, 1e15)
 CACHE_OF_AN_H200 = 50 << 20
@@ -27,7 +28,7 @@ def benchmark(name: str) -> str:
 
 
 def call(name: str, function: str, *arguments: object) -> Any:
-    return shared_process().call(benchmark(name), function, *arguments)
+    return interpreted_process().call(benchmark(name), function, *arguments)
 
 
 def test_a_time_is_the_best_of_calls_that_find_nothing_in_the_cache() -> None:

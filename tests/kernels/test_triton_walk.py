@@ -1,6 +1,6 @@
 """The walk of picks through trees in Triton, interpreted on the CPU, against the plain walk, over ragged batches.
 
-Run: pytest tests/unit/test_kernels_triton_walk.py
+Run: pytest tests/kernels/test_triton_walk.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Paged tree attention in Triton, interpreted on the CPU: against its fp64 definition for odd shapes, with an error at most twice that
 of plain torch in the same dtype; kernels whose window or ancestry rule is broken must be caught by the same comparison.
 
-Run: pytest tests/unit/test_kernels_triton_attention.py
+Run: pytest tests/kernels/test_triton_attention.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compaction in Triton, interpreted on the CPU, against the plain one: overlaps, swaps, odd sizes, every element size.
 
-Run: pytest tests/unit/test_kernels_triton_compact.py
+Run: pytest tests/kernels/test_triton_compact.py
 """
 
 from __future__ import annotations

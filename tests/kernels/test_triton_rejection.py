@@ -1,7 +1,7 @@
 """Classical rejection of chains in Triton: what the engine's own rule says of the same chains, the definition for odd sizes and types, and
 the target's law over many draws; broken twins are caught by both.
 
-Run: pytest tests/unit/test_kernels_triton_rejection.py
+Run: pytest tests/kernels/test_triton_rejection.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fused pick under filters, interpreted on the CPU: what it decides is the reference's pick, what it must leave it leaves, and its
 probabilities are those of the softmax; filters on either side of the winner, ties, and rows that are no numbers. Broken twins are caught.
 
-Run: pytest tests/unit/test_kernels_filtered_pick.py
+Run: pytest tests/kernels/test_triton_filtered_pick.py
 """
 
 from __future__ import annotations

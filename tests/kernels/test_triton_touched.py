@@ -1,7 +1,7 @@
 """Bias, penalties and allowed tokens inside the fused picks in Triton: what is picked, with and without filters and over any cut of the
 vocabulary, is the reference's; the kernels' own definition is the library's. Broken twins are caught.
 
-Run: pytest tests/unit/test_kernels_triton_touched.py
+Run: pytest tests/kernels/test_triton_touched.py
 """
 
 from __future__ import annotations

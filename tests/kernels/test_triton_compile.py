@@ -1,7 +1,7 @@
 """Every Triton kernel compiles for a card (compute capability 9.0) on a machine without one: the interpreter accepts what the compiler
 refuses. Nothing is run.
 
-Run: pytest tests/unit/test_kernels_compile.py
+Run: pytest tests/kernels/test_triton_compile.py
 """
 
 from __future__ import annotations

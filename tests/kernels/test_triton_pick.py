@@ -1,7 +1,7 @@
 """The fused pick in Triton, interpreted on the CPU: noise bit for bit that of the definition, picks those of the reference, over any
 cut of the vocabulary; broken twins are caught.
 
-Run: pytest tests/unit/test_kernels_triton_pick.py
+Run: pytest tests/kernels/test_triton_pick.py
 """
 
 from __future__ import annotations
