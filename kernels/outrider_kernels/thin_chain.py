@@ -1,4 +1,5 @@
-"""A model's own picks, followed in one call (thin/chain.c): each is fed as the next row, and picked after, until something ends the chain.
+"""A sequence's next rows, the pick after the last, and the model's own picks followed, in one call (thin/chain.c): each is fed as the next
+row, and picked after, until something ends the chain.
 
 What a row leaves behind, and its pick, are those of the same operations one by one: the program and the head are the model's own, the
 pick is thin_pick.py's. Must not know trees, sessions or samplings.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +23,7 @@ from outrider_kernels.thin_program import ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
 MAX_WINDOWS = 8  # as in thin/chain.c
+MAX_ROWS = 512  # that come at once, as in thin/chain.c
 
 _FloatArray = npt.NDArray[np.float32]
 _IntArray = npt.NDArray[np.int32]
@@ -38,16 +42,18 @@ class _Chain(ctypes.Structure):
     )
 
 
-# thin_chain_call of thin/chain.c: slots, edges, num_runs, token, position, most, prob, stop_below, the rule (a PICK_ROW), picks, probs, and
-# what was found.
-_CALL = struct.Struct(f"@QQqqqqdd{PICK_ROW.size}sQQqq")
-_FOUND = struct.Struct("@qq")
+# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, stop_below, the rule (a PICK_ROW), picks,
+# probs, and what was found.
+_CALL = struct.Struct(f"@QQqQqqqd{PICK_ROW.size}sQQqqqq")
+_FOUND = struct.Struct("@qqqq")
+_FOUND_AT = _CALL.size - _FOUND.size
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRows:
-    """What one row goes through. embedding: float32 [ids, hidden]; states, last and logits: the first rows of buffers between which program
-    and head work. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
+    """What rows go through. embedding: float32 [ids, hidden]; states: all rows of the buffer in which the program begins and ends, which
+    are how many may come at once; last and logits: the first of those between which the head works. windows: by the places of the program's
+    steps, how many positions a row sees, its own among them; None: all."""
 
     program: ThinProgram
     head: ThinProduct
@@ -67,22 +73,24 @@ class ChainIds:
     ends: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ChainSlots:
     """Where a sequence lies in the pool. slots: int64, by position. edges: int64 [runs + 1] positions, ascending: from one to the next,
-    slots are neighbours."""
+    slots are neighbours. Made once a sequence: what a chain needs of it is looked up here. addresses: of both,
+    and the number of runs."""
 
-    slots: _LongArray
-    edges: _LongArray
+    def __init__(self, slots: _LongArray, edges: _LongArray) -> None:
+        """Both are kept, in C order."""
+        self.slots, self.edges = slots, edges
+        self.num_slots = len(slots)
+        self.addresses = slots.ctypes.data, edges.ctypes.data, len(edges) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """token: the first to feed, at `position`; prob: its own, 1 where nobody asks. most: rows to feed. A token that ends a text, or is less
-    probable than stop_below, is not fed."""
+    """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
+    stop_below, is the last."""
 
-    token: int
-    prob: float
+    tokens: Sequence[int]
     position: int
     most: int
     stop_below: float
@@ -90,12 +98,15 @@ class ChainStart:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """picks int32, probs float32 [found]: after each row fed. is_left: one row more was fed, whose pick is left to the definition; its
-    logits are in the buffer."""
+    """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
+    newest row is left to the definition; its logits are in the buffer. forward_ns, first_ns: till the first rows' logits, and the pick
+    after them."""
 
     picks: _IntArray
     probs: _FloatArray
     is_left: bool
+    forward_ns: int = 0
+    first_ns: int = 0
 
 
 class ThinChain:
@@ -104,10 +115,10 @@ class ThinChain:
     def __init__(self, team: ThinTeam, rows: ChainRows, ids: ChainIds) -> None:
         """Raises ValueError where the arrays do not fit one another."""
         arrays = (rows.embedding, rows.states, rows.last, rows.logits)
-        if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in arrays):
+        if any(part.dtype != np.float32 or not part.flags.c_contiguous for part in arrays):
             raise ValueError("a chain works on float32 arrays in C order")
         hidden_len = rows.embedding.shape[1]
-        if rows.states.shape != (hidden_len,) or rows.last.shape != (hidden_len,):
+        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != (hidden_len,):
             raise ValueError(f"states of {rows.states.shape} and {rows.last.shape} do not fit embeddings of {hidden_len}")
         if not 0 < ids.num_ids <= min(len(rows.logits), len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
             raise ValueError(f"{ids.num_ids} ids or {len(rows.windows)} kinds of windows do not fit")
@@ -117,11 +128,12 @@ class ThinChain:
         missing, ends = np.array(ids.missing, np.int64), np.array(ids.ends, np.int64)
         self._kept = (team, rows, windows, missing, ends)  # the structure holds addresses only
         self.logits = rows.logits
-        self._num_ids = ids.num_ids
+        self.most_rows = min(len(rows.states), MAX_ROWS)
+        self._num_ids, self._ends = ids.num_ids, frozenset(ids.ends)
         self._chain = _Chain(
             rows.program.address,
             rows.head.address,
-            *(array.ctypes.data for array in (*arrays, windows, missing, ends)),
+            *(part.ctypes.data for part in (*arrays, windows, missing, ends)),
             rows.program.length,
             hidden_len,
             ids.num_ids,
@@ -133,23 +145,41 @@ class ThinChain:
         self._address = ctypes.addressof(self._chain)
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
+        self._tokens = array("i", bytes(4 * self.most_rows))
+        self._tokens_address, _ = self._tokens.buffer_info()
+        self._make_room(1)
+
+    def feeds(self, token: int, prob: float, stop_below: float) -> bool:
+        """Whether a chain goes on with a pick of this probability."""
+        return token not in self._ends and not prob < stop_below
 
     def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
         """Feeds rows at start.position and on, whose keys and values are stored; each sees what lies before it and within the window.
 
-        Raises ValueError where the token is none, or there are fewer slots.
+        Raises ValueError where the tokens are none, or too many, or there are fewer slots, or nothing is to be picked.
         """
-        if not 0 <= start.token < self._num_ids or not 0 <= start.position <= len(where.slots) - start.most:
-            raise ValueError(f"{start} does not fit {self._num_ids} ids and {len(where.slots)} slots")
-        picks, probs = np.empty(start.most, np.int32), np.empty(start.most, np.float32)
+        tokens, most = start.tokens, start.most
+        num_tokens = len(tokens)
+        if not 0 < num_tokens <= self.most_rows or min(tokens) < 0 or max(tokens) >= self._num_ids or most < 1:
+            raise ValueError(f"{start} does not fit {self._num_ids} ids and {self.most_rows} rows")
+        if not 0 <= start.position <= where.num_slots - num_tokens - most + 1:
+            raise ValueError(f"{start} does not fit {where.num_slots} slots")
+        if most > len(self._picks):
+            self._make_room(2 * most)
+        self._tokens[:num_tokens] = array("i", tokens)
         _CALL.pack_into(
             self._call,
             0,
-            *(where.slots.ctypes.data, where.edges.ctypes.data, len(where.edges) - 1),
-            *(start.token, start.position, start.most, start.prob, start.stop_below),
+            *where.addresses,
+            *(self._tokens_address, num_tokens, start.position, most, start.stop_below),
             PICK_ROW.pack(0, rule.key, 0, rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan),
-            *(picks.ctypes.data, probs.ctypes.data, 0, 0),
+            *self._found_addresses,
+            *(0, 0, 0, 0),
         )
         self._function(self._team, self._address, self._call_address)
-        num_found, is_left = _FOUND.unpack_from(self._call, _CALL.size - _FOUND.size)
-        return Followed(picks[:num_found], probs[:num_found], bool(is_left))
+        num_found, is_left, forward_ns, first_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
+        return Followed(self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns)
+
+    def _make_room(self, num_picks: int) -> None:
+        self._picks, self._probs = np.empty(num_picks, np.int32), np.empty(num_picks, np.float32)
+        self._found_addresses = self._picks.ctypes.data, self._probs.ctypes.data

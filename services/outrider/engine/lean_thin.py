@@ -12,7 +12,6 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
-from outrider.engine.block_table import BlockTable
 from outrider.engine.decoder_forward import RowChain
 from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
@@ -21,9 +20,9 @@ from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
 from outrider_kernels.cache_lines import zeros_on_lines
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
-from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ChainSlots, ChainStart, Followed, ThinChain
+from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ThinChain
 from outrider_kernels.thin_gate import ThinGate
-from outrider_kernels.thin_pick import PickRule, ThinPick
+from outrider_kernels.thin_pick import ThinPick
 from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
@@ -72,8 +71,8 @@ class LeanThin:
         if len(self._windows) > MAX_WINDOWS:
             return None
         buffers = self._buffers
-        first_rows = buffers.states[0], buffers.last[0], buffers.logits[0]
-        return _Chain(ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *first_rows, self._windows), ids))
+        rows = buffers.states, buffers.last[0], buffers.logits[0]
+        return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
 
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
         """Rows [begin, end) of the step, into `states`."""
@@ -87,22 +86,6 @@ class LeanThin:
         buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
-
-
-class _Chain:
-    """RowChain over a ThinChain."""
-
-    def __init__(self, chain: ThinChain) -> None:
-        self._chain = chain
-
-    @property
-    def logits(self) -> FloatArray:
-        """See RowChain."""
-        return self._chain.logits
-
-    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
-        """See RowChain."""
-        return self._chain.follow(start, rule, ChainSlots(table.slots, table.edges))
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
