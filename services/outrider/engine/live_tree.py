@@ -122,11 +122,11 @@ class LiveTree:
 
     def keep(self, survivors: list[int]) -> None:
         """Reduce the tree to the survivors; those whose parent does not survive become children of the root."""
-        tokens = self._tokens[survivors]
         if self.is_chain:  # what stays is its end
-            self._num = 0
-            self.extend(tokens)
+            end, self._num = self._num, 0
+            self.extend(self._tokens[end - len(survivors) : end].copy())
             return
+        tokens = self._tokens[survivors]
         new_index = {old: new for new, old in enumerate(survivors)}
         parents = np.asarray([new_index.get(int(self._parents[old]), ROOT) for old in survivors], np.int32)
         self.clear()

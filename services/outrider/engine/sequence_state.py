@@ -66,6 +66,9 @@ class SequenceState:
             self.tree.clear()
             return [], [], []
         survivors = self.tree.survivors(path) if subtree else []
+        if self.tree.is_chain:  # all that stays is where it belongs
+            self._take_beginning(len(path), survivors)
+            return survivors, [], []
         base = self.cached_len
         source = [base + node for node in (*path, *survivors)]
         destination = list(range(base, base + len(source)))
@@ -76,3 +79,9 @@ class SequenceState:
             self.tree.clear()
         self.append(tokens)
         return survivors, source, destination
+
+    def _take_beginning(self, num_nodes: int, survivors: list[int]) -> None:
+        """Commit so many nodes of a chain; the survivors are its end, or nothing."""
+        tokens = self.tree.tokens[:num_nodes].copy()
+        self.tree.keep(survivors)
+        self.append(tokens)
