@@ -23,11 +23,17 @@ from outrider_kernels.thin_program import ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
 MAX_WINDOWS = 8  # as in thin/chain.c
-MAX_ROWS = 512  # that come at once, as in thin/chain.c
+MAX_ROWS = 512  # that go through the operations at once, as in thin/chain.c
 
 _FloatArray = npt.NDArray[np.float32]
 _IntArray = npt.NDArray[np.int32]
 _LongArray = npt.NDArray[np.int64]
+
+
+_NUMBERS = (
+    *("num_operations", "last_attention", "hidden_len", "attended_len", "most_rows"),
+    *("num_ids", "num_windows", "num_missing", "num_ends"),
+)
 
 
 class _Chain(ctypes.Structure):
@@ -36,9 +42,9 @@ class _Chain(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_void_p)
-            for name in ("operations", "head", "embedding", "states", "last", "logits", "windows", "missing", "ends")
+            for name in ("operations", "head", "embedding", "states", "last", "attended", "logits", "windows", "missing", "ends")
         ),
-        *((name, ctypes.c_int64) for name in ("num_operations", "hidden_len", "num_ids", "num_windows", "num_missing", "num_ends")),
+        *((name, ctypes.c_int64) for name in _NUMBERS),
     )
 
 
@@ -51,14 +57,15 @@ _FOUND_AT = _CALL.size - _FOUND.size
 
 @dataclass(frozen=True, slots=True)
 class ChainRows:
-    """What rows go through. embedding: float32 [ids, hidden]; states: all rows of the buffer in which the program begins and ends, which
-    are how many may come at once; last and logits: the first of those between which the head works. windows: by the places of the program's
-    steps, how many positions a row sees, its own among them; None: all."""
+    """What rows go through. embedding: float32 [ids, hidden]; states, attended: the buffers in which the program begins and ends, and in
+    which its last attention leaves what it found, as many rows as go through at once; last and logits: the first rows of those between
+    which the head works. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
 
     program: ThinProgram
     head: ThinProduct
     embedding: _FloatArray
     states: _FloatArray
+    attended: _FloatArray
     last: _FloatArray
     logits: _FloatArray
     windows: tuple[int | None, ...]
@@ -114,12 +121,15 @@ class ThinChain:
 
     def __init__(self, team: ThinTeam, rows: ChainRows, ids: ChainIds) -> None:
         """Raises ValueError where the arrays do not fit one another."""
-        arrays = (rows.embedding, rows.states, rows.last, rows.logits)
+        arrays = (rows.embedding, rows.states, rows.last, rows.attended, rows.logits)
         if any(part.dtype != np.float32 or not part.flags.c_contiguous for part in arrays):
             raise ValueError("a chain works on float32 arrays in C order")
         hidden_len = rows.embedding.shape[1]
-        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != (hidden_len,):
-            raise ValueError(f"states of {rows.states.shape} and {rows.last.shape} do not fit embeddings of {hidden_len}")
+        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != (hidden_len,) or len(rows.attended) != len(rows.states):
+            shapes = rows.states.shape, rows.last.shape, rows.attended.shape
+            raise ValueError(f"states and rows attended to of {shapes} do not fit embeddings of {hidden_len}")
+        if rows.program.last_attention < 0:
+            raise ValueError("a program without attention has no chain")
         if not 0 < ids.num_ids <= min(len(rows.logits), len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
             raise ValueError(f"{ids.num_ids} ids or {len(rows.windows)} kinds of windows do not fit")
         if not all(0 <= token < ids.num_ids for token in ids.missing):
@@ -128,14 +138,16 @@ class ThinChain:
         missing, ends = np.array(ids.missing, np.int64), np.array(ids.ends, np.int64)
         self._kept = (team, rows, windows, missing, ends)  # the structure holds addresses only
         self.logits = rows.logits
-        self.most_rows = min(len(rows.states), MAX_ROWS)
         self._num_ids, self._ends = ids.num_ids, frozenset(ids.ends)
         self._chain = _Chain(
             rows.program.address,
             rows.head.address,
             *(part.ctypes.data for part in (*arrays, windows, missing, ends)),
             rows.program.length,
+            rows.program.last_attention,
             hidden_len,
+            rows.attended.shape[1],
+            min(len(rows.states), MAX_ROWS),
             ids.num_ids,
             len(windows),
             len(missing),
@@ -145,8 +157,6 @@ class ThinChain:
         self._address = ctypes.addressof(self._chain)
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
-        self._tokens = array("i", bytes(4 * self.most_rows))
-        self._tokens_address, _ = self._tokens.buffer_info()
         self._make_room(1)
 
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:
@@ -156,22 +166,23 @@ class ThinChain:
     def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
         """Feeds rows at start.position and on, whose keys and values are stored; each sees what lies before it and within the window.
 
-        Raises ValueError where the tokens are none, or too many, or there are fewer slots, or nothing is to be picked.
+        Raises ValueError where the tokens are none, or there are fewer slots, or nothing is to be picked.
         """
         tokens, most = start.tokens, start.most
         num_tokens = len(tokens)
-        if not 0 < num_tokens <= self.most_rows or min(tokens) < 0 or max(tokens) >= self._num_ids or most < 1:
-            raise ValueError(f"{start} does not fit {self._num_ids} ids and {self.most_rows} rows")
+        if not num_tokens or min(tokens) < 0 or max(tokens) >= self._num_ids or most < 1:
+            raise ValueError(f"{start} does not fit {self._num_ids} ids")
         if not 0 <= start.position <= where.num_slots - num_tokens - most + 1:
             raise ValueError(f"{start} does not fit {where.num_slots} slots")
         if most > len(self._picks):
             self._make_room(2 * most)
-        self._tokens[:num_tokens] = array("i", tokens)
+        fed = array("i", tokens)
+        tokens_address, _ = fed.buffer_info()
         _CALL.pack_into(
             self._call,
             0,
             *where.addresses,
-            *(self._tokens_address, num_tokens, start.position, most, start.stop_below),
+            *(tokens_address, num_tokens, start.position, most, start.stop_below),
             PICK_ROW.pack(0, rule.key, 0, rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan),
             *self._found_addresses,
             *(0, 0, 0, 0),

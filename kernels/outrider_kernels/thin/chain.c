@@ -2,7 +2,8 @@
    on, all in one call.
 
    A row is what the program's operations make of it alone; the rows stand at the next positions, and each sees what its sequence holds up to
-   there. thin_chain.py has the same structures. */
+   there. Of rows behind which nothing is picked, what comes after the last attention has stored them is needed by nobody, and left out.
+   thin_chain.py has the same structures. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,18 +13,20 @@
 #include "thin.h"
 
 #define MAX_WINDOWS 8 /* thin_chain.py checks it */
-#define MAX_ROWS 512 /* of the first ones; thin_chain.py checks it too */
+#define MAX_ROWS 512 /* that go through the operations at once; thin_chain.py checks it too */
 
 /* What stays the same from chain to chain. */
 struct thin_chain {
     const thin_operation *operations;
     const thin_call *head;  /* from `last` to `logits` */
     const float *embedding; /* [>= num_ids][hidden_len] */
-    float *states, *last;   /* [rows that come at once][hidden_len], [hidden_len]: where the operations begin and end; what the head reads */
+    float *states, *last;   /* [most_rows][hidden_len], [hidden_len]: where the operations begin and end; what the head reads */
+    float *attended;        /* [most_rows][attended_len]: what the last attention leaves to the operations behind it */
     float *logits;          /* [>= num_ids] */
     const int64_t *windows; /* [num_windows], by the steps' places; 0: all that went before */
     const int64_t *missing, *ends; /* ids that stand for nothing; ids that end a text */
-    int64_t num_operations, hidden_len, num_ids, num_windows, num_missing, num_ends;
+    int64_t num_operations, last_attention; /* its place among them */
+    int64_t hidden_len, attended_len, most_rows, num_ids, num_windows, num_missing, num_ends;
 };
 
 /* One chain. It begins with rows that are fed for certain. */
@@ -83,31 +86,66 @@ static thin_segment keys_of(const thin_chain_call *call, int64_t position, int64
     return segment;
 }
 
-/* Room for the runs and the mask of one kind of windows. */
+/* Floats of the mask of one kind of windows, of so many rows at once before `end`. */
+static int64_t room_of_mask(const thin_chain *chain, int64_t rows, int64_t end) {
+    if (rows == 1) return 0;
+    for (int64_t at = 0; at < chain->num_windows; at++)
+        if (chain->windows[at]) return rows * end;
+    return rows * rows;
+}
+
+/* Room for the runs and the mask of every kind of windows. */
 typedef struct {
     int64_t *runs;
     float *mask;
     int64_t mask_room; /* floats of each window */
 } scratch;
 
-/* Rows through the model, to the last one's logits. */
-static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room) {
+/* The last attention of several rows, and what is behind it of the last of them alone; of none unless it is wanted. */
+static void end_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const thin_step *step, scratch room, int is_wanted) {
+    const thin_operation *last = chain->operations + chain->last_attention;
+    const int64_t rows = step->rows, position = step->positions[rows - 1];
+    thin_segment segment;
+    thin_step own = {step->positions, step->slots, &segment, rows, is_wanted};
+    if (is_wanted) {
+        segment = keys_of(call, position, 1, chain->windows[last->step], room.runs, room.mask);
+        segment.row_begin = rows - 1;
+        segment.row_end = rows;
+    }
+    thin_attention(all, last->operand, &own);
+    if (!is_wanted) return;
+    memmove(chain->attended, chain->attended + (rows - 1) * chain->attended_len, (size_t)chain->attended_len * sizeof(float));
+    memmove(chain->states, chain->states + (rows - 1) * chain->hidden_len, (size_t)chain->hidden_len * sizeof(float));
+    thin_program(all, last + 1, chain->num_operations - chain->last_attention - 1, 1, 0);
+}
+
+/* Rows through the layers; the last one's states are the first then, where they are wanted. */
+static void run_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room, int is_wanted) {
     thin_segment segments[MAX_WINDOWS];
     thin_step steps[MAX_WINDOWS];
     const thin_step *places[MAX_WINDOWS];
     int64_t positions[MAX_ROWS];
-    const size_t hidden_len = (size_t)chain->hidden_len, row_bytes = hidden_len * sizeof(float);
     for (int64_t row = 0; row < rows; row++) {
         positions[row] = position + row;
-        memcpy(chain->states + (size_t)row * hidden_len, chain->embedding + tokens[row] * chain->hidden_len, row_bytes);
+        memcpy(chain->states + row * chain->hidden_len, chain->embedding + tokens[row] * chain->hidden_len, (size_t)chain->hidden_len * sizeof(float));
     }
     for (int64_t at = 0; at < chain->num_windows; at++) {
         segments[at] = keys_of(call, position, rows, chain->windows[at], room.runs + at * 2 * call->num_runs, room.mask + at * room.mask_room);
         steps[at] = (thin_step){positions, call->slots + position, segments + at, rows, 1};
         places[at] = steps + at;
     }
-    thin_program(all, chain->operations, chain->num_operations, rows, places);
-    memcpy(chain->last, chain->states + (size_t)(rows - 1) * hidden_len, row_bytes);
+    const int is_whole = rows == 1 && is_wanted;
+    thin_program(all, chain->operations, is_whole ? chain->num_operations : chain->last_attention, rows, places);
+    if (!is_whole) end_rows(all, chain, call, steps, room, is_wanted);
+}
+
+/* Rows through the model, to the last one's logits. */
+static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room) {
+    for (int64_t at = 0; at < rows; at += chain->most_rows) {
+        const int64_t count = min(chain->most_rows, rows - at);
+        run_rows(all, chain, call, tokens + at, count, position + at, room, at + count == rows);
+    }
+    memcpy(chain->last, chain->states, (size_t)chain->hidden_len * sizeof(float));
     thin_product(all, chain->head, 1);
     for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[chain->missing[at]] = -INFINITY;
 }
@@ -140,7 +178,7 @@ static int goes_on(const thin_chain *chain, const thin_chain_call *call) {
 
 void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call) {
     const int64_t began_ns = now_ns(), rows = call->num_tokens, end = call->position + rows;
-    const int64_t runs_room = chain->num_windows * 2 * call->num_runs, mask_room = rows > 1 ? rows * end : 0;
+    const int64_t runs_room = chain->num_windows * 2 * call->num_runs, mask_room = room_of_mask(chain, min(rows, chain->most_rows), end);
     int64_t *runs = malloc((size_t)runs_room * sizeof(int64_t) + (size_t)(chain->num_windows * mask_room) * sizeof(float));
     if (!runs) abort(); /* a few kilobytes: the process is lost anyway */
     const scratch room = {runs, (float *)(runs + runs_room), mask_room};

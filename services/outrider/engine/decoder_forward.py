@@ -40,11 +40,6 @@ class RowChain(Protocol):
         """float32 [num_logits] of the newest row, which the next call overwrites; ids that stand for nothing are at -inf."""
         ...
 
-    @property
-    def most_rows(self) -> int:
-        """That may be fed before the first pick."""
-        ...
-
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:
         """Whether a chain goes on with a pick of this probability: it ends no text, and is not below the bar."""
         ...

@@ -71,7 +71,7 @@ class LeanThin:
         if len(self._windows) > MAX_WINDOWS:
             return None
         buffers = self._buffers
-        rows = buffers.states, buffers.last[0], buffers.logits[0]
+        rows = buffers.states, buffers.attended, buffers.last[0], buffers.logits[0]
         return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
 
     def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:

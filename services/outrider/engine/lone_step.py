@@ -28,7 +28,7 @@ class LoneStep:
     def __init__(self, chain: RowChain, picker: RowPicker, follower: PickFollower, limits: EngineLimits, num_ids: int) -> None:
         self._picks = ChainPicks(chain, picker)
         self._follower = follower
-        self._most_rows = min(limits.max_rows, chain.most_rows)
+        self._most_rows = limits.max_rows
         self._num_ids = num_ids
 
     def step(self, rows: SequenceRows, state: SequenceState, started_ns: int) -> StepResult | None:
