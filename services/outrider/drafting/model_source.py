@@ -153,7 +153,7 @@ class ModelSource:
             self._follow_cost.note(result)
             follow_us = sum([outcome.follow_us for outcome in result.results])
             for part, outcome in zip(parts, result.results, strict=True):
-                grown[part.tree.session] = self._apply(part, outcome, follow_us if outcome.follow_us else 0)
+                grown[part.tree.session] = self._apply(part, outcome, outcome.follow_us and follow_us)
         return [grown.get(request.session) or self._idle(request) for request in requests]
 
     def _idle(self, request: ProposeRequest) -> Proposal:
@@ -284,7 +284,7 @@ class ModelSource:
         if not all(part.is_chain for part in parts) or not self._follow_cost.pays(len(parts)):
             return
         most = min(MAX_FOLLOWED, self._follow_cost.most(len(parts)))
-        flush_nodes = {request.session: request.flush_nodes for request in requests}
+        flush_nodes = {request.session: request.flush_nodes for request in requests}  # parts may stand in another order
         for part in parts:
             self._follow(part, flush_nodes[part.tree.session], most)
 
