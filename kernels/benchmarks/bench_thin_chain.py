@@ -60,7 +60,7 @@ class Model:
         self.program = ThinProgram(team, operations)
         self.head = self._product(half(draw, NUM_IDS, hidden_len), self.last, self.logits)
         self.embedding = draw.standard_normal((NUM_IDS, hidden_len)).astype(np.float32)
-        rows = ChainRows(self.program, self.head, self.embedding, self.states, attended, self.last[0], self.logits[0], (None,))
+        rows = ChainRows(self.program, self.head, self.embedding, self.states, attended, self.last, self.logits, (None,))
         self.chain = ThinChain(team, rows, ChainIds(NUM_IDS))
         self.slots = np.arange(num_slots)
         self.picker = ThinPick(team)

@@ -31,7 +31,7 @@ _LongArray = npt.NDArray[np.int64]
 
 
 _NUMBERS = (
-    *("num_operations", "last_attention", "hidden_len", "attended_len", "most_rows"),
+    *("num_operations", "last_attention", "hidden_len", "attended_len", "logits_len", "most_rows"),
     *("num_ids", "num_windows", "num_missing", "num_ends"),
 )
 
@@ -48,9 +48,9 @@ class _Chain(ctypes.Structure):
     )
 
 
-# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, stop_below, the rule (a PICK_ROW), picks,
-# probs, and what was found.
-_CALL = struct.Struct(f"@QQqQqqqd{PICK_ROW.size}sQQqqqq")
+# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, the rule (a
+# PICK_ROW), picks, probs, and what was found.
+_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQqqqq")
 _FOUND = struct.Struct("@qqqq")
 _FOUND_AT = _CALL.size - _FOUND.size
 
@@ -58,8 +58,8 @@ _FOUND_AT = _CALL.size - _FOUND.size
 @dataclass(frozen=True, slots=True)
 class ChainRows:
     """What rows go through. embedding: float32 [ids, hidden]; states, attended: the buffers in which the program begins and ends, and in
-    which its last attention leaves what it found, as many rows as go through at once; last and logits: the first rows of those between
-    which the head works. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
+    which its last attention leaves what it found, as many rows as go through at once; last, logits: those between which the head works, as
+    many again. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
 
     program: ThinProgram
     head: ThinProduct
@@ -95,19 +95,20 @@ class ChainSlots:
 @dataclass(frozen=True, slots=True)
 class ChainStart:
     """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
-    stop_below, is the last."""
+    stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows."""
 
     tokens: Sequence[int]
     position: int
     most: int
     stop_below: float
+    num_wanted: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
     """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
-    newest row is left to the definition; its logits are in the buffer. forward_ns, first_ns: till the first rows' logits, and the pick
-    after them."""
+    newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,
+    first_ns: till the first rows' logits, and the pick after them."""
 
     picks: _IntArray
     probs: _FloatArray
@@ -125,12 +126,12 @@ class ThinChain:
         if any(part.dtype != np.float32 or not part.flags.c_contiguous for part in arrays):
             raise ValueError("a chain works on float32 arrays in C order")
         hidden_len = rows.embedding.shape[1]
-        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != (hidden_len,) or len(rows.attended) != len(rows.states):
+        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != rows.states.shape or len(rows.attended) != len(rows.states):
             shapes = rows.states.shape, rows.last.shape, rows.attended.shape
             raise ValueError(f"states and rows attended to of {shapes} do not fit embeddings of {hidden_len}")
         if rows.program.last_attention < 0:
             raise ValueError("a program without attention has no chain")
-        if not 0 < ids.num_ids <= min(len(rows.logits), len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
+        if not 0 < ids.num_ids <= min(rows.logits.shape[1], len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
             raise ValueError(f"{ids.num_ids} ids or {len(rows.windows)} kinds of windows do not fit")
         if not all(0 <= token < ids.num_ids for token in ids.missing):
             raise ValueError("an id that stands for nothing is none of the ids")
@@ -138,6 +139,7 @@ class ThinChain:
         missing, ends = np.array(ids.missing, np.int64), np.array(ids.ends, np.int64)
         self._kept = (team, rows, windows, missing, ends)  # the structure holds addresses only
         self.logits = rows.logits
+        self.most_rows = min(len(rows.states), len(rows.logits), MAX_ROWS)
         self._num_ids, self._ends = ids.num_ids, frozenset(ids.ends)
         self._chain = _Chain(
             rows.program.address,
@@ -147,7 +149,8 @@ class ThinChain:
             rows.program.last_attention,
             hidden_len,
             rows.attended.shape[1],
-            min(len(rows.states), MAX_ROWS),
+            rows.logits.shape[1],
+            self.most_rows,
             ids.num_ids,
             len(windows),
             len(missing),
@@ -172,7 +175,9 @@ class ThinChain:
         num_tokens = len(tokens)
         if not num_tokens or min(tokens) < 0 or max(tokens) >= self._num_ids or most < 1:
             raise ValueError(f"{start} does not fit {self._num_ids} ids")
-        if not 0 <= start.position <= where.num_slots - num_tokens - most + 1:
+        if start.num_wanted > 1 and not start.num_wanted == most <= num_tokens <= self.most_rows:
+            raise ValueError(f"{start} does not fit {self.most_rows} rows at once, each with a pick")
+        if not 0 <= start.position <= where.num_slots - num_tokens - most + start.num_wanted:
             raise ValueError(f"{start} does not fit {where.num_slots} slots")
         if most > len(self._picks):
             self._make_room(2 * most)
@@ -182,7 +187,7 @@ class ThinChain:
             self._call,
             0,
             *where.addresses,
-            *(tokens_address, num_tokens, start.position, most, start.stop_below),
+            *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
             PICK_ROW.pack(0, rule.key, 0, rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan),
             *self._found_addresses,
             *(0, 0, 0, 0),

@@ -53,7 +53,8 @@ class Model:
         heads, attended = numbers(MOST_ROWS, num_heads * SIZES.dim), numbers(MOST_ROWS, SIZES.num_heads * SIZES.dim)
         self.attended = attended
         self.team, self.embedding = team, numbers(NUM_IDS, HIDDEN_LEN)
-        self.states, self.last, self.logits = numbers(MOST_ROWS, HIDDEN_LEN), numbers(1, HIDDEN_LEN), numbers(1, NUM_LOGITS)
+        self.states = numbers(MOST_ROWS, HIDDEN_LEN)
+        self.last, self.logits = (np.repeat(numbers(1, length), MOST_ROWS, axis=0) for length in (HIDDEN_LEN, NUM_LOGITS))
         self.pools = [numbers(2, SIZES.num_kv_heads, NUM_SLOTS, SIZES.dim) for _ in WINDOWS]
         rotations = numbers(NUM_POSITIONS, SIZES.dim)
         operations: list[ThinOperation] = []
@@ -68,7 +69,7 @@ class Model:
         self.head = ThinProduct(team, ThinMatrix.pack(numbers(NUM_LOGITS, HIDDEN_LEN)), self.last, self.logits, norm=norm)
 
     def chain(self, ids: ChainIds, windows: tuple[int | None, ...] = WINDOWS) -> ThinChain:
-        rows = ChainRows(self.program, self.head, self.embedding, self.states, self.attended, self.last[0], self.logits[0], windows)
+        rows = ChainRows(self.program, self.head, self.embedding, self.states, self.attended, self.last, self.logits, windows)
         return ThinChain(self.team, rows, ids)
 
     def row(self, token: int, position: int, missing: tuple[int, ...]) -> FloatArray:
@@ -83,7 +84,7 @@ class Model:
         self.last[0] = self.states[0]
         self.head.run(1)
         self.logits[0, list(missing)] = -np.inf
-        return self.logits[:, :NUM_IDS]
+        return self.logits[:1, :NUM_IDS]
 
     def one_by_one(self, start: ChainStart, rule: PickRule, ids: ChainIds) -> Followed:
         picker, position = ThinPick(self.team), start.position
@@ -106,7 +107,7 @@ class Model:
 
 def seen(model: Model, found: Followed) -> list[object]:
     stored = [pool.tobytes() for pool in model.pools]
-    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits.tobytes(), *stored]
+    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits[0].tobytes(), *stored]
 
 
 def compare(
@@ -149,6 +150,34 @@ def test_rows_before_the_first_pick_are_those_rows_one_by_one(num_tokens: int, p
     found = compare(ChainStart(tokens, position, 8, 0.0), num_threads=num_threads)
     assert len(found.picks) == 8
     assert 0 < found.forward_ns <= found.first_ns
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize(("num_tokens", "num_wanted"), [(2, 2), (3, 2), (8, 8), (8, 5), (8, 2)])
+def test_picks_after_several_rows_are_those_after_each(num_tokens: int, num_wanted: int, rule: str, num_threads: int) -> None:
+    tokens = tuple(int(token) for token in np.random.default_rng(num_tokens).integers(0, NUM_IDS, num_tokens))
+    for position in (0, 3, 9):
+        ours, theirs = Model(ThinTeam(num_threads)), Model(ThinTeam(num_threads))
+        start = ChainStart(tokens, position, num_wanted, 0.9, num_wanted)
+        found = ours.chain(ChainIds(NUM_IDS, (7,), tuple(range(NUM_IDS)))).follow(start, RULES[rule], WHERE)
+        picks, probs = [], []
+        for at, token in enumerate(tokens, position):
+            one = ThinPick(theirs.team).run(theirs.row(token, at, (7,)), [(RULES[rule], [at + 1])])
+            picks.append(int(one.tokens[0]))
+            probs.append(float(one.probs[0]) if RULES[rule].with_prob else 1.0)
+            if at >= position + num_tokens - num_wanted:
+                row = at - position - num_tokens + num_wanted
+                assert ours.logits[row].tobytes() == theirs.logits[0].tobytes()
+        assert (found.picks.tolist(), found.probs.tolist(), found.is_left) == (picks[-num_wanted:], probs[-num_wanted:], False)
+        assert [pool.tobytes() for pool in ours.pools] == [pool.tobytes() for pool in theirs.pools]
+
+
+def test_several_rows_whose_picks_are_left_say_so() -> None:
+    undecided = replace(RULES["warm"], temperature=float("nan"))
+    found = Model(ThinTeam(1)).chain(ALL_IDS).follow(ChainStart((5, 6, 9), 3, 2, 0.0, 2), undecided, WHERE)
+    assert found.is_left
+    assert found.picks.tolist() == [LEFT, LEFT]
 
 
 def test_a_chain_may_end_with_its_last_slot() -> None:
@@ -269,6 +298,10 @@ def test_what_does_not_fit_is_refused() -> None:
     for tokens in ((NUM_IDS,), (-1,), (1, NUM_IDS, 2), ()):
         with pytest.raises(ValueError, match="does not fit"):
             chain.follow(replace(START, tokens=tokens), RULES["warm"], WHERE)
+    several = replace(START, tokens=(1, 2, 3), most=3, num_wanted=2), replace(START, most=2, num_wanted=2)
+    for start in (*several, replace(START, tokens=(1,) * (MOST_ROWS + 1), most=2, num_wanted=2)):
+        with pytest.raises(ValueError, match="at once"):
+            chain.follow(start, RULES["warm"], WHERE)
     for start in (replace(START, most=40), replace(START, most=0), replace(START, position=-1), replace(SEVERAL, position=9, most=31)):
         with pytest.raises(ValueError, match="does not fit"):
             chain.follow(start, RULES["warm"], WHERE)

@@ -158,6 +158,10 @@ class Failing:
     def logits(self) -> FloatArray:
         return self._chain.logits
 
+    @property
+    def most_rows(self) -> int:
+        return self._chain.most_rows
+
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:
         return self._chain.feeds(token, prob, stop_below)
 

@@ -25,6 +25,8 @@ from outrider.engine.step_batch import Segment
 from outrider.errors import InvalidRequest, UnknownSession
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
+from outrider.types.tree import IntArray, Verdict
+from outrider_kernels.thin_program import ThinProgram
 
 PROMPT = np.random.default_rng(2).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
 PLAIN = SequenceRows(51, PROMPT[:20], NONE, NONE, acceptance="coupled")
@@ -96,6 +98,42 @@ def test_plain_decoding_is_that_of_the_general_way(engines: FollowingEngines, mo
     assert watch.num_taken == 10
 
 
+def guessed(engine: PagedEngine, committed: IntArray, num_right: int, num_guesses: int) -> IntArray:
+    """So many guesses behind the committed tokens, the first of them right."""
+    guesses: list[int] = []
+    engine.open(52, spec(engine._sequences.state(51).spec.sampling))
+    text = np.concatenate((engine._sequences.state(51).committed, committed))
+    result = step(engine, SequenceRows(52, text, NONE, NONE))
+    for _ in range(num_guesses):
+        guesses.append(int(result.picks[-1]))
+        result = step(engine, SequenceRows(52, ints(guesses[-1]), NONE, NONE))
+    engine.close(52)
+    wrong = [(token + 1) % NUM_IDS for token in guesses[num_right:]]
+    return ints(*guesses[:num_right], *wrong)
+
+
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+@pytest.mark.parametrize("model", list(MODELS))
+def test_a_verified_chain_is_that_of_the_general_way(engines: FollowingEngines, model: str, sampling: str) -> None:
+    """What is right is kept, and the next round goes on behind it."""
+    ours, theirs = (opened(engines.make(model, (7, 30)), SAMPLINGS[sampling]) for _ in range(2))
+    watch, theirs = watched(ours), general(theirs)
+    committed = PROMPT[:20]
+    for num_taken, (num_right, num_guesses) in enumerate(((2, 4), (3, 3), (0, 1), (5, 6)), 1):
+        guesses = guessed(theirs, committed, num_right, num_guesses)
+        parents = np.arange(-1, num_guesses - 1, dtype=np.int32)
+        rows = replace(PLAIN, committed=committed, tokens=guesses, parents=parents, pick_probs=num_guesses > 3)
+        found = told(ours, rows)
+        assert watch.num_taken == num_taken
+        assert found == told(theirs, rows)
+        verdict = found[2]
+        assert isinstance(verdict, Verdict)
+        assert len(verdict.path) == num_right
+        for engine in (ours, theirs):
+            engine.keep(51, verdict.path)
+        committed = ints(verdict.emitted)
+
+
 # --- which steps --------------------------------------------------------------------------------------------------------
 
 TAKEN: dict[str, SequenceRows] = {
@@ -103,15 +141,18 @@ TAKEN: dict[str, SequenceRows] = {
     "with a verdict": PLAIN,
     "with a probability": replace(PLAIN, acceptance="", pick_probs=True),
     "and what follows": replace(PLAIN, acceptance="", follow=Follow(4)),
+    "a verdict on a guess": replace(PLAIN, tokens=ints(5), parents=ints(-1)),
+    "a verdict on several": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), pick_probs=True),
     "a guess": GUESS,
     "a guess and what follows": replace(GUESS, follow=Follow(4)),
 }
 LEFT: dict[str, SequenceRows] = {
+    "a verdict on a tree": replace(PLAIN, tokens=ints(5, 6), parents=ints(-1, -1)),
+    "guesses and what follows": replace(PLAIN, acceptance="", tokens=ints(5), parents=ints(-1), follow=Follow(4)),
     "nothing wanted": replace(PLAIN, acceptance="", wanted=False),
     "choices": replace(PLAIN, num_choices=2),
     "logprobs": replace(PLAIN, top_logprobs=1),
     "a rule that reads probabilities": replace(PLAIN, acceptance="rejection"),
-    "a verdict on nodes": replace(PLAIN, tokens=ints(5), parents=ints(-1)),
     "two guesses": replace(GUESS, tokens=ints(5, 6), parents=ints(-1, -1)),
 }
 
@@ -132,7 +173,7 @@ def test_one_call_takes_what_is_of_its_kind(engines: FollowingEngines, case: str
     assert result.num_rows == len(rows.committed) + len(rows.tokens)
     assert 0 <= result.forward_us <= result.step_us
     assert 0 <= result.results[0].follow_us <= result.step_us
-    assert (result.results[0].follow_us > 0) == (rows.follow is not None)
+    assert (result.results[0].follow_us > 0) == (rows.follow is not None and case in TAKEN)
 
 
 @pytest.mark.parametrize("change", [{"repetition_penalty": 1.2}, {"frequency_penalty": 0.2}, {"logit_bias": ((4, 1.0),)}])
@@ -259,5 +300,5 @@ def test_rows_that_are_not_stored_would_be_noticed(engines: FollowingEngines, mo
     expected = one_by_one(made(engines, "llama"), MAX_LEN)
     engine = made(engines, "llama")
     assert isinstance(engine._arrays, LeanThin)
-    monkeypatch.setattr(engine._arrays, "_storing", lean_thin.ThinProgram(engine._arrays._team, []))
+    monkeypatch.setattr(engine._arrays, "_storing", ThinProgram(engine._arrays._team, []))
     assert in_chunks(engine, MAX_LEN) != expected

@@ -20,13 +20,13 @@ struct thin_chain {
     const thin_operation *operations;
     const thin_call *head;  /* from `last` to `logits` */
     const float *embedding; /* [>= num_ids][hidden_len] */
-    float *states, *last;   /* [most_rows][hidden_len], [hidden_len]: where the operations begin and end; what the head reads */
+    float *states, *last;   /* [most_rows][hidden_len]: where the operations begin and end; what the head reads */
     float *attended;        /* [most_rows][attended_len]: what the last attention leaves to the operations behind it */
-    float *logits;          /* [>= num_ids] */
+    float *logits;          /* [most_rows][logits_len] */
     const int64_t *windows; /* [num_windows], by the steps' places; 0: all that went before */
     const int64_t *missing, *ends; /* ids that stand for nothing; ids that end a text */
     int64_t num_operations, last_attention; /* its place among them */
-    int64_t hidden_len, attended_len, most_rows, num_ids, num_windows, num_missing, num_ends;
+    int64_t hidden_len, attended_len, logits_len, most_rows, num_ids, num_windows, num_missing, num_ends;
 };
 
 /* One chain. It begins with rows that are fed for certain. */
@@ -36,6 +36,8 @@ struct thin_chain_call {
     int64_t num_runs;
     const int32_t *tokens; /* [num_tokens], at least one */
     int64_t num_tokens, position, most; /* position: of the first of them; most: picks */
+    int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
+                           go through at once; those that are left are LEFT among the picks then */
     double stop_below;
     thin_pick_row rule;
     int32_t *picks; /* [most] */
@@ -101,26 +103,26 @@ typedef struct {
     int64_t mask_room; /* floats of each window */
 } scratch;
 
-/* The last attention of several rows, and what is behind it of the last of them alone; of none unless it is wanted. */
-static void end_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const thin_step *step, scratch room, int is_wanted) {
+/* The last attention of several rows, and what is behind it of the last of them alone, as many as are wanted. */
+static void end_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const thin_step *step, scratch room, int64_t wanted) {
     const thin_operation *last = chain->operations + chain->last_attention;
-    const int64_t rows = step->rows, position = step->positions[rows - 1];
+    const int64_t rows = step->rows, first = rows - wanted;
     thin_segment segment;
-    thin_step own = {step->positions, step->slots, &segment, rows, is_wanted};
-    if (is_wanted) {
-        segment = keys_of(call, position, 1, chain->windows[last->step], room.runs, room.mask);
-        segment.row_begin = rows - 1;
+    thin_step own = {step->positions, step->slots, &segment, rows, wanted > 0};
+    if (wanted) {
+        segment = keys_of(call, step->positions[first], wanted, chain->windows[last->step], room.runs, room.mask);
+        segment.row_begin = first;
         segment.row_end = rows;
     }
     thin_attention(all, last->operand, &own);
-    if (!is_wanted) return;
-    memmove(chain->attended, chain->attended + (rows - 1) * chain->attended_len, (size_t)chain->attended_len * sizeof(float));
-    memmove(chain->states, chain->states + (rows - 1) * chain->hidden_len, (size_t)chain->hidden_len * sizeof(float));
-    thin_program(all, last + 1, chain->num_operations - chain->last_attention - 1, 1, 0);
+    if (!wanted) return;
+    memmove(chain->attended, chain->attended + first * chain->attended_len, (size_t)(wanted * chain->attended_len) * sizeof(float));
+    memmove(chain->states, chain->states + first * chain->hidden_len, (size_t)(wanted * chain->hidden_len) * sizeof(float));
+    thin_program(all, last + 1, chain->num_operations - chain->last_attention - 1, wanted, 0);
 }
 
-/* Rows through the layers; the last one's states are the first then, where they are wanted. */
-static void run_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room, int is_wanted) {
+/* Rows through the layers; the states of the last ones that are wanted are the first then. */
+static void run_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room, int64_t wanted) {
     thin_segment segments[MAX_WINDOWS];
     thin_step steps[MAX_WINDOWS];
     const thin_step *places[MAX_WINDOWS];
@@ -134,20 +136,21 @@ static void run_rows(team *all, const thin_chain *chain, const thin_chain_call *
         steps[at] = (thin_step){positions, call->slots + position, segments + at, rows, 1};
         places[at] = steps + at;
     }
-    const int is_whole = rows == 1 && is_wanted;
+    const int is_whole = rows == wanted;
     thin_program(all, chain->operations, is_whole ? chain->num_operations : chain->last_attention, rows, places);
-    if (!is_whole) end_rows(all, chain, call, steps, room, is_wanted);
+    if (!is_whole) end_rows(all, chain, call, steps, room, wanted);
 }
 
-/* Rows through the model, to the last one's logits. */
-static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room) {
+/* Rows through the model, to the logits of the last ones, as many as are wanted. */
+static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t wanted, int64_t position, scratch room) {
     for (int64_t at = 0; at < rows; at += chain->most_rows) {
         const int64_t count = min(chain->most_rows, rows - at);
-        run_rows(all, chain, call, tokens + at, count, position + at, room, at + count == rows);
+        run_rows(all, chain, call, tokens + at, count, position + at, room, at + count == rows ? wanted : 0);
     }
-    memcpy(chain->last, chain->states, (size_t)chain->hidden_len * sizeof(float));
-    thin_product(all, chain->head, 1);
-    for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[chain->missing[at]] = -INFINITY;
+    memcpy(chain->last, chain->states, (size_t)(wanted * chain->hidden_len) * sizeof(float));
+    thin_product(all, chain->head, wanted);
+    for (int64_t row = 0; row < wanted; row++)
+        for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[row * chain->logits_len + chain->missing[at]] = -INFINITY;
 }
 
 static int64_t now_ns(void) {
@@ -169,6 +172,26 @@ static int pick_next(const thin_chain *chain, thin_chain_call *call, int64_t pos
     return 1;
 }
 
+/* The picks after each of the rows that are wanted; false where any is left. */
+static int pick_all(team *all, const thin_chain *chain, thin_chain_call *call) {
+    thin_pick_row rows[MAX_ROWS];
+    const int64_t first = call->position + call->num_tokens - call->num_wanted + 1;
+    for (int64_t row = 0; row < call->num_wanted; row++) {
+        rows[row] = call->rule;
+        rows[row].logits = chain->logits + row * chain->logits_len;
+        rows[row].position = first + row;
+    }
+    thin_pick(all, rows, call->num_wanted, chain->num_ids);
+    int is_decided = 1;
+    for (int64_t row = 0; row < call->num_wanted; row++) {
+        call->picks[row] = rows[row].token;
+        call->probs[row] = call->rule.with_prob ? rows[row].prob : 1.0f;
+        is_decided &= rows[row].token != LEFT;
+    }
+    call->num_found = call->num_wanted;
+    return is_decided;
+}
+
 /* Whether the newest pick is to be fed. */
 static int goes_on(const thin_chain *chain, const thin_chain_call *call) {
     const int64_t newest = call->num_found - 1;
@@ -183,13 +206,13 @@ void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call
     if (!runs) abort(); /* a few kilobytes: the process is lost anyway */
     const scratch room = {runs, (float *)(runs + runs_room), mask_room};
     call->num_found = 0;
-    feed(all, chain, call, call->tokens, rows, call->position, room);
+    feed(all, chain, call, call->tokens, rows, call->num_wanted, call->position, room);
     call->forward_ns = now_ns() - began_ns;
-    call->is_left = !pick_next(chain, call, end);
+    call->is_left = !(call->num_wanted == 1 ? pick_next(chain, call, end) : pick_all(all, chain, call));
     call->first_ns = now_ns() - began_ns;
     while (!call->is_left && goes_on(chain, call)) {
         const int64_t position = end + call->num_found - 1;
-        feed(all, chain, call, call->picks + call->num_found - 1, 1, position, room);
+        feed(all, chain, call, call->picks + call->num_found - 1, 1, 1, position, room);
         call->is_left = !pick_next(chain, call, position + 1);
     }
     free(runs);

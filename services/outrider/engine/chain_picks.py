@@ -18,7 +18,7 @@ from outrider.engine.decoder_forward import RowChain
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_state import SequenceState
 from outrider_kernels.thin_chain import ChainStart, Followed
-from outrider_kernels.thin_pick import PickRule
+from outrider_kernels.thin_pick import LEFT, PickRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,28 @@ class ChainPicks:
     def run(self, state: SequenceState, start: ChainStart, *, with_prob: bool) -> Followed:
         """Picks behind the first rows and behind each that was fed after them, nothing left: all picks but the last were fed. Of a
         sequence without penalties and biases. Raises ModelRefused where logits are no numbers."""
-        rule = state.pick_rules.get(with_prob)
-        if rule is None:
-            rule = state.pick_rules[with_prob] = self.picker.rule(state.spec, with_prob=with_prob)
+        rule = self._rule(state, with_prob=with_prob)
         begin_ns = time.perf_counter_ns()
         found = self.chain.follow(start, rule, state.table.chain_slots)
         return self._decided(state, start, rule, found, begin_ns) if found.is_left else found
+
+    def after_each(self, state: SequenceState, start: ChainStart, *, with_prob: bool) -> Followed:
+        """As `run`, for several wanted rows, behind which nothing is fed."""
+        found = self.chain.follow(start, self._rule(state, with_prob=with_prob), state.table.chain_slots)
+        if found.is_left:
+            first = start.position + len(start.tokens) - start.num_wanted
+            for row in np.flatnonzero(found.picks == LEFT).tolist():
+                with torch.inference_mode():
+                    left = self.picker.pick_left(self.chain.logits[row], state.spec, first + row, with_prob=with_prob)
+                found.picks[row], found.probs[row] = left
+        return found
+
+    def _rule(self, state: SequenceState, *, with_prob: bool) -> PickRule:
+        """Looked up once a sequence."""
+        rule = state.pick_rules.get(with_prob)
+        if rule is None:
+            rule = state.pick_rules[with_prob] = self.picker.rule(state.spec, with_prob=with_prob)
+        return rule
 
     def _decided(self, state: SequenceState, start: ChainStart, rule: PickRule, found: Followed, begin_ns: int) -> Followed:
         """Each pick that is left, and on from there."""
@@ -44,7 +60,7 @@ class ChainPicks:
         first_ns, forward_ns, base = found.first_ns, found.forward_ns, start.position + len(start.tokens)
         while found.is_left:
             with torch.inference_mode():
-                left = self.picker.pick_left(self.chain.logits, state.spec, base + len(picks) - 1, with_prob=rule.with_prob)
+                left = self.picker.pick_left(self.chain.logits[0], state.spec, base + len(picks) - 1, with_prob=rule.with_prob)
             picks.append(left[0])
             probs.append(1.0 if math.isnan(left[1]) else float(np.float32(left[1])))  # as the result says it
             if len(picks) == 1:

@@ -37,7 +37,13 @@ class RowChain(Protocol):
 
     @property
     def logits(self) -> FloatArray:
-        """float32 [num_logits] of the newest row, which the next call overwrites; ids that stand for nothing are at -inf."""
+        """float32 [most_rows, num_logits]: of the newest row, or of those that were wanted, which the next call overwrites; ids that stand
+        for nothing are at -inf."""
+        ...
+
+    @property
+    def most_rows(self) -> int:
+        """That several may be wanted of."""
         ...
 
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:

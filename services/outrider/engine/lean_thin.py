@@ -73,7 +73,7 @@ class LeanThin:
         if len(self._windows) > MAX_WINDOWS:
             return None
         buffers = self._buffers
-        rows = buffers.states, buffers.attended, buffers.last[0], buffers.logits[0]
+        rows = buffers.states, buffers.attended, buffers.last, buffers.logits
         return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
 
     def _run_layers(self, batch: StepBatch, begin: int, end: int, *, is_wanted: bool) -> None:

@@ -1,8 +1,8 @@
-"""A step of one sequence whose rows are the next of a chain, with one pick wanted: the rows, the pick and what follows it in one call.
+"""A step of one sequence whose rows are the next of a chain: the rows and their picks in one call, and what follows the only one.
 
-That is what a drafter beside one session does all the time, and a target that decodes plainly. Whatever is not clearly such a step, wrong
-plans among them, is left to the general way, which checks and refuses; what both can do has the same bits. Must not know other sequences,
-sessions or drafts.
+That is what a drafter beside one session does all the time, and a target that decodes plainly or verifies a chain. Whatever is not clearly
+such a step, wrong plans among them, is left to the general way, which checks and refuses; what both can do has the same bits. Must not know
+other sequences, sessions or drafts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_state import SequenceState
 from outrider.types.step import SequenceResult, SequenceRows, StepResult
 from outrider.types.tree import DraftTree, IntArray, Verdict
-from outrider_kernels.thin_chain import ChainStart
+from outrider_kernels.thin_chain import ChainStart, Followed
 
 
 class LoneStep:
@@ -29,6 +29,7 @@ class LoneStep:
         self._picks = ChainPicks(chain, picker)
         self._follower = follower
         self._most_rows = limits.max_rows
+        self._most_together = min(limits.max_rows, chain.most_rows)
         self._num_ids = num_ids
 
     def step(self, rows: SequenceRows, state: SequenceState, started_ns: int) -> StepResult | None:
@@ -39,28 +40,35 @@ class LoneStep:
         if not self._is_plain(rows, state):
             return None
         num_committed, num_live = len(rows.committed), len(state.tree)
-        tokens = (rows.committed if num_committed else rows.tokens).tolist()
+        tokens = rows.committed.tolist() + rows.tokens.tolist()
         base = state.cached_len + num_committed
         room = self._follower.room(state, base, num_live + len(rows.tokens))
         if room < 0 or min(tokens) < 0 or max(tokens) >= self._num_ids:
             return None
-        wish = rows.follow
-        most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
         called_ns = time.perf_counter_ns()
-        start = ChainStart(tokens, state.cached_len + num_live, most, stop_below)
-        found = self._picks.run(state, start, with_prob=rows.pick_probs)
+        found = self._found(rows, state, tokens, room)
+        verdict = _verdict(rows, state, base, found.picks) if rows.acceptance else None
         if num_committed:
             state.append(rows.committed)
-        else:
-            state.tree.extend(rows.tokens)
-        state.tree.extend(found.picks[:-1])
-        verdict = _verdict(rows, state, base, found.picks) if rows.acceptance else None
+        state.tree.extend(rows.tokens)
+        if rows.follow is not None:
+            state.tree.extend(found.picks[:-1])
         probs = found.probs if rows.pick_probs else None
         ended_ns = time.perf_counter_ns()
-        follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if len(found.picks) > 1 else 0
+        has_followed = rows.follow is not None and len(found.picks) > 1
+        follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
         result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us)
         forward_us = (called_ns - started_ns + found.forward_ns) // 1000
         return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens))
+
+    def _found(self, rows: SequenceRows, state: SequenceState, tokens: list[int], room: int) -> Followed:
+        """The picks after the newest committed token and each guess, or after the only one and what follows it."""
+        position, wish = state.cached_len + len(state.tree), rows.follow
+        num_wanted = min(1, len(rows.committed)) + len(rows.tokens)
+        if num_wanted > 1:
+            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), with_prob=rows.pick_probs)
+        most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
+        return self._picks.run(state, ChainStart(tokens, position, most, stop_below), with_prob=rows.pick_probs)
 
     def _is_plain(self, rows: SequenceRows, state: SequenceState) -> bool:
         """Whether rows and results are of the kind, and in keeping with what the sequence holds."""
@@ -70,10 +78,18 @@ class LoneStep:
             return False
         if num_committed:
             has_room = state.cached_len + num_committed <= state.spec.max_len and num_committed <= self._most_rows
-            return has_room and not (num_nodes or num_live or len(rows.parents)) and _is_judged_by_picks(rows)
+            return has_room and not num_live and self._are_guesses(rows) and _is_judged_by_picks(rows)
         if num_nodes != 1 or len(rows.parents) != 1 or rows.acceptance or not state.cached_len:
             return False
         return state.tree.is_chain and int(rows.parents[0]) == num_live - 1
+
+    def _are_guesses(self, rows: SequenceRows) -> bool:
+        """Whether the nodes are a chain below the committed tokens, or none."""
+        num_nodes = len(rows.tokens)
+        if not num_nodes:
+            return not len(rows.parents)
+        is_chain = rows.parents.tolist() == list(range(-1, num_nodes - 1))
+        return is_chain and rows.follow is None and len(rows.committed) + num_nodes <= self._most_together
 
 
 def _is_judged_by_picks(rows: SequenceRows) -> bool:
