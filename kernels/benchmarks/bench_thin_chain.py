@@ -60,7 +60,7 @@ class Model:
         self.program = ThinProgram(team, operations)
         self.head = self._product(half(draw, NUM_IDS, hidden_len), self.last, self.logits)
         self.embedding = draw.standard_normal((NUM_IDS, hidden_len)).astype(np.float32)
-        rows = ChainRows(self.program, self.head, self.embedding, self.states[0], self.last[0], self.logits[0], (None,))
+        rows = ChainRows(self.program, self.head, self.embedding, self.states, attended, self.last, self.logits, (None,))
         self.chain = ThinChain(team, rows, ChainIds(NUM_IDS))
         self.slots = np.arange(num_slots)
         self.picker = ThinPick(team)
@@ -72,7 +72,7 @@ class Model:
     def follow(self) -> list[int]:
         """In one call; where a pick is left to the definition, the chain ends."""
         where = ChainSlots(self.slots, np.array([0, len(self.slots)], np.int64))
-        picks: list[int] = self.chain.follow(ChainStart(1, 1.0, POSITION, self.num_tokens, 0.0), RULE, where).picks.tolist()
+        picks: list[int] = self.chain.follow(ChainStart((1,), POSITION, self.num_tokens, 0.0), RULE, where).picks.tolist()
         return picks
 
     def one_by_one(self) -> list[int]:

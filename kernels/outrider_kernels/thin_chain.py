@@ -1,4 +1,5 @@
-"""A model's own picks, followed in one call (thin/chain.c): each is fed as the next row, and picked after, until something ends the chain.
+"""A sequence's next rows, the pick after the last, and the model's own picks followed, in one call (thin/chain.c): each is fed as the next
+row, and picked after, until something ends the chain.
 
 What a row leaves behind, and its pick, are those of the same operations one by one: the program and the head are the model's own, the
 pick is thin_pick.py's. Must not know trees, sessions or samplings.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +23,17 @@ from outrider_kernels.thin_program import ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
 MAX_WINDOWS = 8  # as in thin/chain.c
+MAX_ROWS = 512  # that go through the operations at once, as in thin/chain.c
 
 _FloatArray = npt.NDArray[np.float32]
 _IntArray = npt.NDArray[np.int32]
 _LongArray = npt.NDArray[np.int64]
+
+
+_NUMBERS = (
+    *("num_operations", "last_attention", "hidden_len", "attended_len", "logits_len", "most_rows"),
+    *("num_ids", "num_windows", "num_missing", "num_ends"),
+)
 
 
 class _Chain(ctypes.Structure):
@@ -32,27 +42,30 @@ class _Chain(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_void_p)
-            for name in ("operations", "head", "embedding", "states", "last", "logits", "windows", "missing", "ends")
+            for name in ("operations", "head", "embedding", "states", "last", "attended", "logits", "windows", "missing", "ends")
         ),
-        *((name, ctypes.c_int64) for name in ("num_operations", "hidden_len", "num_ids", "num_windows", "num_missing", "num_ends")),
+        *((name, ctypes.c_int64) for name in _NUMBERS),
     )
 
 
-# thin_chain_call of thin/chain.c: slots, edges, num_runs, token, position, most, prob, stop_below, the rule (a PICK_ROW), picks, probs, and
-# what was found.
-_CALL = struct.Struct(f"@QQqqqqdd{PICK_ROW.size}sQQqq")
-_FOUND = struct.Struct("@qq")
+# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, the rule (a
+# PICK_ROW), picks, probs, and what was found.
+_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQqqqq")
+_FOUND = struct.Struct("@qqqq")
+_FOUND_AT = _CALL.size - _FOUND.size
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRows:
-    """What one row goes through. embedding: float32 [ids, hidden]; states, last and logits: the first rows of buffers between which program
-    and head work. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
+    """What rows go through. embedding: float32 [ids, hidden]; states, attended: the buffers in which the program begins and ends, and in
+    which its last attention leaves what it found, as many rows as go through at once; last, logits: those between which the head works, as
+    many again. windows: by the places of the program's steps, how many positions a row sees, its own among them; None: all."""
 
     program: ThinProgram
     head: ThinProduct
     embedding: _FloatArray
     states: _FloatArray
+    attended: _FloatArray
     last: _FloatArray
     logits: _FloatArray
     windows: tuple[int | None, ...]
@@ -67,35 +80,41 @@ class ChainIds:
     ends: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ChainSlots:
     """Where a sequence lies in the pool. slots: int64, by position. edges: int64 [runs + 1] positions, ascending: from one to the next,
-    slots are neighbours."""
+    slots are neighbours. Made once a sequence: what a chain needs of it is looked up here. addresses: of both,
+    and the number of runs."""
 
-    slots: _LongArray
-    edges: _LongArray
+    def __init__(self, slots: _LongArray, edges: _LongArray) -> None:
+        """Both are kept, in C order."""
+        self.slots, self.edges = slots, edges
+        self.num_slots = len(slots)
+        self.addresses = slots.ctypes.data, edges.ctypes.data, len(edges) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """token: the first to feed, at `position`; prob: its own, 1 where nobody asks. most: rows to feed. A token that ends a text, or is less
-    probable than stop_below, is not fed."""
+    """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
+    stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows."""
 
-    token: int
-    prob: float
+    tokens: Sequence[int]
     position: int
     most: int
     stop_below: float
+    num_wanted: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """picks int32, probs float32 [found]: after each row fed. is_left: one row more was fed, whose pick is left to the definition; its
-    logits are in the buffer."""
+    """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
+    newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,
+    first_ns: till the first rows' logits, and the pick after them."""
 
     picks: _IntArray
     probs: _FloatArray
     is_left: bool
+    forward_ns: int = 0
+    first_ns: int = 0
 
 
 class ThinChain:
@@ -103,13 +122,16 @@ class ThinChain:
 
     def __init__(self, team: ThinTeam, rows: ChainRows, ids: ChainIds) -> None:
         """Raises ValueError where the arrays do not fit one another."""
-        arrays = (rows.embedding, rows.states, rows.last, rows.logits)
-        if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in arrays):
+        arrays = (rows.embedding, rows.states, rows.last, rows.attended, rows.logits)
+        if any(part.dtype != np.float32 or not part.flags.c_contiguous for part in arrays):
             raise ValueError("a chain works on float32 arrays in C order")
         hidden_len = rows.embedding.shape[1]
-        if rows.states.shape != (hidden_len,) or rows.last.shape != (hidden_len,):
-            raise ValueError(f"states of {rows.states.shape} and {rows.last.shape} do not fit embeddings of {hidden_len}")
-        if not 0 < ids.num_ids <= min(len(rows.logits), len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
+        if rows.states.shape[1:] != (hidden_len,) or rows.last.shape != rows.states.shape or len(rows.attended) != len(rows.states):
+            shapes = rows.states.shape, rows.last.shape, rows.attended.shape
+            raise ValueError(f"states and rows attended to of {shapes} do not fit embeddings of {hidden_len}")
+        if rows.program.last_attention < 0:
+            raise ValueError("a program without attention has no chain")
+        if not 0 < ids.num_ids <= min(rows.logits.shape[1], len(rows.embedding)) or not 0 < len(rows.windows) <= MAX_WINDOWS:
             raise ValueError(f"{ids.num_ids} ids or {len(rows.windows)} kinds of windows do not fit")
         if not all(0 <= token < ids.num_ids for token in ids.missing):
             raise ValueError("an id that stands for nothing is none of the ids")
@@ -117,13 +139,18 @@ class ThinChain:
         missing, ends = np.array(ids.missing, np.int64), np.array(ids.ends, np.int64)
         self._kept = (team, rows, windows, missing, ends)  # the structure holds addresses only
         self.logits = rows.logits
-        self._num_ids = ids.num_ids
+        self.most_rows = min(len(rows.states), len(rows.logits), MAX_ROWS)
+        self._num_ids, self._ends = ids.num_ids, frozenset(ids.ends)
         self._chain = _Chain(
             rows.program.address,
             rows.head.address,
-            *(array.ctypes.data for array in (*arrays, windows, missing, ends)),
+            *(part.ctypes.data for part in (*arrays, windows, missing, ends)),
             rows.program.length,
+            rows.program.last_attention,
             hidden_len,
+            rows.attended.shape[1],
+            rows.logits.shape[1],
+            self.most_rows,
             ids.num_ids,
             len(windows),
             len(missing),
@@ -133,23 +160,42 @@ class ThinChain:
         self._address = ctypes.addressof(self._chain)
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
+        self._make_room(1)
+
+    def feeds(self, token: int, prob: float, stop_below: float) -> bool:
+        """Whether a chain goes on with a pick of this probability."""
+        return token not in self._ends and not prob < stop_below
 
     def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
         """Feeds rows at start.position and on, whose keys and values are stored; each sees what lies before it and within the window.
 
-        Raises ValueError where the token is none, or there are fewer slots.
+        Raises ValueError where the tokens are none, or there are fewer slots, or nothing is to be picked.
         """
-        if not 0 <= start.token < self._num_ids or not 0 <= start.position <= len(where.slots) - start.most:
-            raise ValueError(f"{start} does not fit {self._num_ids} ids and {len(where.slots)} slots")
-        picks, probs = np.empty(start.most, np.int32), np.empty(start.most, np.float32)
+        tokens, most = start.tokens, start.most
+        num_tokens = len(tokens)
+        if not num_tokens or min(tokens) < 0 or max(tokens) >= self._num_ids or most < 1:
+            raise ValueError(f"{start} does not fit {self._num_ids} ids")
+        if start.num_wanted > 1 and not start.num_wanted == most <= num_tokens <= self.most_rows:
+            raise ValueError(f"{start} does not fit {self.most_rows} rows at once, each with a pick")
+        if not 0 <= start.position <= where.num_slots - num_tokens - most + start.num_wanted:
+            raise ValueError(f"{start} does not fit {where.num_slots} slots")
+        if most > len(self._picks):
+            self._make_room(2 * most)
+        fed = array("i", tokens)
+        tokens_address, _ = fed.buffer_info()
         _CALL.pack_into(
             self._call,
             0,
-            *(where.slots.ctypes.data, where.edges.ctypes.data, len(where.edges) - 1),
-            *(start.token, start.position, start.most, start.prob, start.stop_below),
+            *where.addresses,
+            *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
             PICK_ROW.pack(0, rule.key, 0, rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan),
-            *(picks.ctypes.data, probs.ctypes.data, 0, 0),
+            *self._found_addresses,
+            *(0, 0, 0, 0),
         )
         self._function(self._team, self._address, self._call_address)
-        num_found, is_left = _FOUND.unpack_from(self._call, _CALL.size - _FOUND.size)
-        return Followed(picks[:num_found], probs[:num_found], bool(is_left))
+        num_found, is_left, forward_ns, first_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
+        return Followed(self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns)
+
+    def _make_room(self, num_picks: int) -> None:
+        self._picks, self._probs = np.empty(num_picks, np.int32), np.empty(num_picks, np.float32)
+        self._found_addresses = self._picks.ctypes.data, self._probs.ctypes.data

@@ -25,7 +25,8 @@ class _Operation(ctypes.Structure):
 
 
 class ThinProgram:
-    """Operations in order, set up once. address: of `length` thin_operations of thin/thin.h."""
+    """Operations in order, set up once. address: of `length` thin_operations of thin/thin.h. last_attention: its place among them, -1 where
+    there is none."""
 
     def __init__(self, team: ThinTeam, operations: Sequence[ThinOperation]) -> None:
         """Keeps the operations."""
@@ -33,6 +34,7 @@ class ThinProgram:
         self._kept = (team, tuple(operations))  # the structures hold addresses only
         self._function, self._team = team.library.thin_program, team.handle
         self.address, self.length = ctypes.addressof(self._operations), len(operations)
+        self.last_attention = max((place for place, operation in enumerate(operations) if isinstance(operation, tuple)), default=-1)
 
     def run(self, num_rows: int, steps: Sequence[ThinStep]) -> None:
         """Every operation for the first num_rows rows; steps: by the places that the attentions were given."""

@@ -1,7 +1,7 @@
 """A chain in one call against its rows one by one, each in a step made anew and picked after by the same pick: picks, probabilities, and
-every key and value stored, bit for bit; and all that ends a chain.
+every key and value stored, bit for bit; with several rows before the first pick; and all that ends a chain.
 
-Broken twins (runs, windows, ids, positions not as they should be) show that the comparisons would notice.
+Broken twins (runs, windows, ids, positions, tokens not as they should be) show that the comparisons would notice.
 Run: pytest tests/kernels/test_thin_chain.py
 """
 
@@ -35,7 +35,8 @@ RULES = {
 # a sequence's blocks of 4 slots: neighbours, a jump ahead, one back, neighbours again
 SLOTS = np.concatenate([np.arange(begin, begin + 4) for begin in (8, 12, 16, 40, 44, 0, 92, 60, 64, 68, 24, 76)]).astype(np.int64)
 WHERE = ChainSlots(SLOTS, np.array([0, *(np.flatnonzero(np.diff(SLOTS) != 1) + 1), len(SLOTS)], np.int64))
-START = ChainStart(5, 1.0, 9, 30, 0.0)
+START = ChainStart((5,), 9, 30, 0.0)
+MOST_ROWS = 8
 ALL_IDS = ChainIds(NUM_IDS)
 
 
@@ -48,9 +49,12 @@ class Model:
         def numbers(*shape: int) -> FloatArray:
             return draw.standard_normal(shape).astype(np.float32)
 
-        heads, attended = numbers(1, (SIZES.num_heads + 2 * SIZES.num_kv_heads) * SIZES.dim), numbers(1, SIZES.num_heads * SIZES.dim)
+        num_heads = SIZES.num_heads + 2 * SIZES.num_kv_heads
+        heads, attended = numbers(MOST_ROWS, num_heads * SIZES.dim), numbers(MOST_ROWS, SIZES.num_heads * SIZES.dim)
+        self.attended = attended
         self.team, self.embedding = team, numbers(NUM_IDS, HIDDEN_LEN)
-        self.states, self.last, self.logits = numbers(1, HIDDEN_LEN), numbers(1, HIDDEN_LEN), numbers(1, NUM_LOGITS)
+        self.states = numbers(MOST_ROWS, HIDDEN_LEN)
+        self.last, self.logits = (np.repeat(numbers(1, length), MOST_ROWS, axis=0) for length in (HIDDEN_LEN, NUM_LOGITS))
         self.pools = [numbers(2, SIZES.num_kv_heads, NUM_SLOTS, SIZES.dim) for _ in WINDOWS]
         rotations = numbers(NUM_POSITIONS, SIZES.dim)
         operations: list[ThinOperation] = []
@@ -65,7 +69,7 @@ class Model:
         self.head = ThinProduct(team, ThinMatrix.pack(numbers(NUM_LOGITS, HIDDEN_LEN)), self.last, self.logits, norm=norm)
 
     def chain(self, ids: ChainIds, windows: tuple[int | None, ...] = WINDOWS) -> ThinChain:
-        rows = ChainRows(self.program, self.head, self.embedding, self.states[0], self.last[0], self.logits[0], windows)
+        rows = ChainRows(self.program, self.head, self.embedding, self.states, self.attended, self.last, self.logits, windows)
         return ThinChain(self.team, rows, ids)
 
     def row(self, token: int, position: int, missing: tuple[int, ...]) -> FloatArray:
@@ -80,26 +84,30 @@ class Model:
         self.last[0] = self.states[0]
         self.head.run(1)
         self.logits[0, list(missing)] = -np.inf
-        return self.logits[:, :NUM_IDS]
+        return self.logits[:1, :NUM_IDS]
 
     def one_by_one(self, start: ChainStart, rule: PickRule, ids: ChainIds) -> Followed:
-        picker, token, prob = ThinPick(self.team), start.token, start.prob
+        picker, position = ThinPick(self.team), start.position
         picks: list[int] = []
         probs: list[float] = []
-        while len(picks) < start.most and token not in ids.ends and not prob < start.stop_below:
-            position = start.position + len(picks)
+        for token in start.tokens[:-1]:
+            self.row(token, position, ids.missing)
+            position += 1
+        token, prob = start.tokens[-1], 1.0
+        while not picks or (len(picks) < start.most and token not in ids.ends and not prob < start.stop_below):
             found = picker.run(self.row(token, position, ids.missing), [(rule, [position + 1])])
             token, prob = int(found.tokens[0]), float(found.probs[0]) if rule.with_prob else 1.0
             if token == LEFT:
                 return Followed(np.array(picks, np.int32), np.array(probs, np.float32), True)
             picks.append(token)
             probs.append(prob)
+            position += 1
         return Followed(np.array(picks, np.int32), np.array(probs, np.float32), False)
 
 
 def seen(model: Model, found: Followed) -> list[object]:
     stored = [pool.tobytes() for pool in model.pools]
-    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits.tobytes(), *stored]
+    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits[0].tobytes(), *stored]
 
 
 def compare(
@@ -129,8 +137,52 @@ def test_a_chain_is_its_rows_one_by_one(rule: str, num_threads: int) -> None:
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 11, 12, 46, 47])
 def test_a_chain_may_begin_and_end_anywhere(position: int) -> None:
     most = len(SLOTS) - position
-    for length in {0, 1, most}:
+    for length in {1, most}:
         assert len(compare(replace(START, position=position, most=length)).picks) == length
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("position", [0, 3, 9, 20])
+@pytest.mark.parametrize("num_tokens", [2, 3, 7, 8, 9, 16, 20])
+def test_rows_before_the_first_pick_are_those_rows_one_by_one(num_tokens: int, position: int, num_threads: int) -> None:
+    """Some fit into the window of the second layer, others reach beyond it; some go through at once, others in parts."""
+    tokens = tuple(int(token) for token in np.random.default_rng(num_tokens).integers(0, NUM_IDS, num_tokens))
+    found = compare(ChainStart(tokens, position, 8, 0.0), num_threads=num_threads)
+    assert len(found.picks) == 8
+    assert 0 < found.forward_ns <= found.first_ns
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize(("num_tokens", "num_wanted"), [(2, 2), (3, 2), (8, 8), (8, 5), (8, 2)])
+def test_picks_after_several_rows_are_those_after_each(num_tokens: int, num_wanted: int, rule: str, num_threads: int) -> None:
+    tokens = tuple(int(token) for token in np.random.default_rng(num_tokens).integers(0, NUM_IDS, num_tokens))
+    for position in (0, 3, 9):
+        ours, theirs = Model(ThinTeam(num_threads)), Model(ThinTeam(num_threads))
+        start = ChainStart(tokens, position, num_wanted, 0.9, num_wanted)
+        found = ours.chain(ChainIds(NUM_IDS, (7,), tuple(range(NUM_IDS)))).follow(start, RULES[rule], WHERE)
+        picks, probs = [], []
+        for at, token in enumerate(tokens, position):
+            one = ThinPick(theirs.team).run(theirs.row(token, at, (7,)), [(RULES[rule], [at + 1])])
+            picks.append(int(one.tokens[0]))
+            probs.append(float(one.probs[0]) if RULES[rule].with_prob else 1.0)
+            if at >= position + num_tokens - num_wanted:
+                row = at - position - num_tokens + num_wanted
+                assert ours.logits[row].tobytes() == theirs.logits[0].tobytes()
+        assert (found.picks.tolist(), found.probs.tolist(), found.is_left) == (picks[-num_wanted:], probs[-num_wanted:], False)
+        assert [pool.tobytes() for pool in ours.pools] == [pool.tobytes() for pool in theirs.pools]
+
+
+def test_several_rows_whose_picks_are_left_say_so() -> None:
+    undecided = replace(RULES["warm"], temperature=float("nan"))
+    found = Model(ThinTeam(1)).chain(ALL_IDS).follow(ChainStart((5, 6, 9), 3, 2, 0.0, 2), undecided, WHERE)
+    assert found.is_left
+    assert found.picks.tolist() == [LEFT, LEFT]
+
+
+def test_a_chain_may_end_with_its_last_slot() -> None:
+    most = len(SLOTS) - 40
+    assert len(compare(ChainStart((5, 6, 7), 40, most - 2, 0.0)).picks) == most - 2
 
 
 def test_a_second_chain_goes_on_where_the_first_ended() -> None:
@@ -138,7 +190,7 @@ def test_a_second_chain_goes_on_where_the_first_ended() -> None:
     ours = Model(ThinTeam(1))
     chain = ours.chain(ChainIds(NUM_IDS))
     first = chain.follow(replace(START, most=11), RULES["warm"], WHERE)
-    again = replace(START, token=int(first.picks[-1]), position=START.position + 11, most=19)
+    again = replace(START, tokens=(int(first.picks[-1]),), position=START.position + 11, most=19)
     second = chain.follow(again, RULES["warm"], WHERE)
     assert [*first.picks, *second.picks] == whole.picks.tolist()
     assert first.probs.tobytes() + second.probs.tobytes() == whole.probs.tobytes()
@@ -152,7 +204,10 @@ def test_an_end_token_is_the_last_pick_and_is_not_fed() -> None:
     for token in set(picks):
         found = compare(ids=ChainIds(NUM_IDS, ends=(NUM_IDS + 9, token)))
         assert found.picks.tolist() == picks[: picks.index(token) + 1]
-    assert len(compare(ids=ChainIds(NUM_IDS, ends=(START.token,))).picks) == 0
+    told = compare(ids=ChainIds(NUM_IDS, ends=tuple(START.tokens))).picks
+    assert len(told) > 1 or told[0] in START.tokens, "what is told is fed, whatever it is"
+    chain = Model(ThinTeam(1)).chain(ChainIds(NUM_IDS, ends=(4,)))
+    assert [chain.feeds(token, 0.5, bar) for token, bar in ((4, 0.0), (3, 0.0), (3, 0.5), (3, 0.6))] == [False, True, True, False]
 
 
 def test_a_pick_below_the_bar_is_the_last() -> None:
@@ -161,7 +216,6 @@ def test_a_pick_below_the_bar_is_the_last() -> None:
         if prob < min(probs[:place], default=1.0):
             assert len(compare(replace(START, stop_below=prob)).picks) > place + 1 or place + 1 == START.most
             assert len(compare(replace(START, stop_below=float(np.nextafter(np.float64(prob), 1.0)))).picks) == place + 1
-    assert len(compare(replace(START, prob=0.2, stop_below=0.3)).picks) == 0
     unasked = replace(START, stop_below=1.0)
     assert len(compare(unasked, RULES["without probabilities"]).picks) == START.most
 
@@ -171,7 +225,7 @@ def test_a_pick_that_cannot_be_decided_is_left_with_its_logits() -> None:
     assert found.is_left
     assert len(found.picks) == 0
     picks = compare().picks.tolist()
-    token = next(token for token in picks if token != START.token)
+    token = next(token for token in picks if token not in START.tokens)
 
     def broken(model: Model) -> Model:
         model.embedding[token] = np.nan
@@ -205,7 +259,10 @@ def follow(
     return model.chain(ids, windows).follow(start, rule, where)
 
 
+SEVERAL = replace(START, tokens=(5, 6, 7, 8, 9, 10, 11, 12, 13, 14))
+
 BROKEN: dict[str, Callable[[Model], Followed]] = {
+    "the first rows exchanged": lambda model: follow(model, replace(START, tokens=(6, 5, *SEVERAL.tokens[2:]))),
     "an edge left out": lambda model: follow(model, where=ChainSlots(SLOTS, np.delete(WHERE.edges, 2))),
     "no window": lambda model: follow(model, windows=(None, None)),
     "the windows exchanged": lambda model: follow(model, windows=(7, None)),
@@ -218,9 +275,16 @@ BROKEN: dict[str, Callable[[Model], Followed]] = {
 
 @pytest.mark.parametrize("broken", list(BROKEN))
 def test_a_chain_that_differs_would_be_noticed(broken: str) -> None:
-    compare(way=follow)
+    start = SEVERAL if "rows" in broken else START
+    compare(start, way=lambda model: follow(model, start))
     with pytest.raises(AssertionError):
-        compare(way=BROKEN[broken])
+        compare(start, way=BROKEN[broken])
+
+
+@pytest.mark.parametrize("windows", [(None, None), (7, None), (None, 8)])
+def test_several_rows_with_other_windows_would_be_noticed(windows: tuple[int | None, ...]) -> None:
+    with pytest.raises(AssertionError):
+        compare(SEVERAL, way=lambda model: follow(model, SEVERAL, windows=windows))
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -231,6 +295,13 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="windows"):
         model.chain(ChainIds(NUM_IDS), (None,) * 9)
     chain = model.chain(ChainIds(NUM_IDS))
-    for start in (replace(START, token=NUM_IDS), replace(START, token=-1), replace(START, most=40), replace(START, position=-1)):
+    for tokens in ((NUM_IDS,), (-1,), (1, NUM_IDS, 2), ()):
+        with pytest.raises(ValueError, match="does not fit"):
+            chain.follow(replace(START, tokens=tokens), RULES["warm"], WHERE)
+    several = replace(START, tokens=(1, 2, 3), most=3, num_wanted=2), replace(START, most=2, num_wanted=2)
+    for start in (*several, replace(START, tokens=(1,) * (MOST_ROWS + 1), most=2, num_wanted=2)):
+        with pytest.raises(ValueError, match="at once"):
+            chain.follow(start, RULES["warm"], WHERE)
+    for start in (replace(START, most=40), replace(START, most=0), replace(START, position=-1), replace(SEVERAL, position=9, most=31)):
         with pytest.raises(ValueError, match="does not fit"):
             chain.follow(start, RULES["warm"], WHERE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import Commit, DraftLimits, Open, Opened, Tail, TailEnd, VerifierFrame
 from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import StepPlan, StepResult
 from outrider.types.tree import extend_hash
 
 MAX_LEN = 110
@@ -161,25 +161,27 @@ class Verifier:
 
 
 def count_followed(engine: PagedEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by the length of every chain that the engine follows."""
+    """Grows by the length of every chain that the engine was asked to follow."""
     lengths: list[int] = []
-    assert engine._follower is not None
-    original = engine._follower.follow
+    original = engine.step
 
-    def spy(*arguments: Any) -> Any:
-        result = original(*arguments)
-        lengths.append(len(result.picks))
-        return result
+    def spy(plan: StepPlan) -> StepResult:
+        answer = original(plan)
+        lengths.extend(len(result.picks) for rows, result in zip(plan.sequences, answer.results, strict=True) if rows.follow is not None)
+        return answer
 
-    monkeypatch.setattr(engine._follower, "follow", spy)
+    monkeypatch.setattr(engine, "step", spy)
     return lengths
 
 
-def both_ways(engine: Engine, sampling: str, limits: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Heard], list[Heard]]:
-    """A life with followed picks, and one without."""
+def both_ways(
+    engine: PagedEngine, sampling: str, limits: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Heard], list[Heard]]:
+    """A life with followed picks, and one without, whose steps are taken the general way."""
     following = Verifier(engine, SAMPLINGS[sampling], LIMITS[limits], seed).live()
     with monkeypatch.context() as patch:
         patch.setattr(model_source, "MAX_FOLLOWED", 0)
+        patch.setattr(engine, "_lone", None)
         return following, Verifier(engine, SAMPLINGS[sampling], LIMITS[limits], seed).live()
 
 

@@ -1,7 +1,8 @@
 """A followed chain against a step for each of its rows: picks, probabilities, trees, committed tokens and KV, bit for bit, whatever comes
 after: more rows, keeps of any part of it, truncations, other readers of the prefix.
 
-Broken twins (a window forgotten, noise of the next position, nodes below the root) show that the comparisons would notice.
+The first engine takes whole steps of one sequence in a call where it can (lone_step.py), the second none. Broken twins (a window
+forgotten, noise of the next position, a node left out) show that the comparisons would notice.
 Run: pytest tests/unit/test_engine_followed.py
 """
 
@@ -32,11 +33,11 @@ from fakes_followed import (
     spec,
     step,
 )
-from outrider.engine import pick_follower
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.sequence_state import SequenceState
 from outrider.types.sampling import SamplingParams
-from outrider.types.step import Follow, SequenceRows, StepPlan
+from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider.types.tree import IntArray
 
 NUM_TURNS = 16
@@ -57,6 +58,7 @@ class Twins:
 
     def __init__(self, ours: PagedEngine, theirs: PagedEngine, sampling: SamplingParams, seed: int) -> None:
         self.ways = ours, theirs
+        theirs._lone = None  # so that single steps are taken the general way
         self.choose = np.random.default_rng(seed)
         self.sampling = sampling
         self.lengths: set[int] = set()
@@ -154,18 +156,28 @@ def break_window(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
     assert isinstance(engine._arrays, LeanThin)
     with patch.context() as briefly:
         briefly.setattr(engine._arrays, "_windows", (None, None))
-        engine._follower = engine._follower_of(engine._arrays)
+        engine._follower, engine._lone = engine._chained(engine._arrays)
 
 
 def break_noise(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine._picker, "rule", later_noise(engine))
 
 
-def break_parent(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pick_follower, "_parents", lambda num_nodes, num_more: np.full(num_more, -1, np.int32))
+def break_nodes(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
+    """The newest node is forgotten."""
+    assert engine._lone is not None
+    original = engine._lone.step
+
+    def step(rows: SequenceRows, state: SequenceState, started_ns: int) -> StepResult | None:
+        result = original(rows, state, started_ns)
+        if result is not None and len(state.tree):
+            state.tree.shrink(len(state.tree) - 1)
+        return result
+
+    patch.setattr(engine._lone, "step", step)
 
 
-@pytest.mark.parametrize("broken", [break_window, break_noise, break_parent])
+@pytest.mark.parametrize("broken", [break_window, break_noise, break_nodes])
 def test_a_chain_that_differs_would_be_noticed(
     engines: FollowingEngines, broken: Callable[[PagedEngine, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

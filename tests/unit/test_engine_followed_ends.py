@@ -30,8 +30,8 @@ from fakes_followed import (
     step,
 )
 from outrider.engine import lean_engine
-from outrider.engine.block_table import BlockTable
 from outrider.engine.lean_arrays import LeanArrays
+from outrider.engine.lone_step import LoneStep
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.pick_follower import PickFollower
 from outrider.engine.step_batch import StepBatch
@@ -39,7 +39,7 @@ from outrider.errors import ModelRefused, OutriderError
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows
 from outrider.types.tree import FloatArray
-from outrider_kernels.thin_chain import ChainStart, Followed
+from outrider_kernels.thin_chain import ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule
 
 PROMPT = np.random.default_rng(8).integers(0, NUM_IDS, 30).astype(np.int32)
@@ -92,7 +92,7 @@ def test_a_chain_ends_where_its_tree_may_not_go_on(engines: FollowingEngines) ->
     assert len(followed(engine, OPENING, Follow(50))[0]) == MAX_NODES + 1
     shallow = opened(engines.make())
     shallow._max_tree_depth = 4
-    shallow._follower = shallow._follower_of(shallow._arrays)
+    shallow._follower, shallow._lone = shallow._chained(shallow._arrays)
     assert followed(shallow, OPENING, Follow(50)) == one_by_one(opened(engines.make()), OPENING, Follow(4))
     assert len(shallow._sequences.state(51).tree) == 4
     late = opened(engines.make())
@@ -152,14 +152,21 @@ class Failing:
 
     def __init__(self, engine: PagedEngine, good_rows: int, raises: bool) -> None:
         assert engine._follower is not None
-        self._chain, self._good_rows, self._raises = engine._follower._chain, good_rows, raises
+        self._chain, self._good_rows, self._raises = engine._follower._picks.chain, good_rows, raises
 
     @property
     def logits(self) -> FloatArray:
         return self._chain.logits
 
-    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
-        found = self._chain.follow(replace(start, most=min(start.most, self._good_rows + 1)), rule, table)
+    @property
+    def most_rows(self) -> int:
+        return self._chain.most_rows
+
+    def feeds(self, token: int, prob: float, stop_below: float) -> bool:
+        return self._chain.feeds(token, prob, stop_below)
+
+    def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
+        found = self._chain.follow(replace(start, most=min(start.most, self._good_rows + 1)), rule, where)
         num_good, self._good_rows = self._good_rows, self._good_rows - len(found.picks) - found.is_left
         if self._good_rows >= 0:
             return found
@@ -169,23 +176,27 @@ class Failing:
         return Followed(found.picks[:num_good], found.probs[:num_good], is_left=True)
 
 
-def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool) -> None:
-    """A step that fails changes nothing, and the same step later gives what it gives an engine that never failed."""
+def fail_midway(engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool, *, is_alone: bool = False) -> None:
+    """A step that fails changes nothing, and the same step later gives what it gives an engine that never failed.
+
+    is_alone: the step is one call; else another sequence has a part in it.
+    """
     engine, other = opened(engines.make()), opened(engines.make())
     for each in (engine, other):
         step(each, replace(OPENING, committed=PROMPT[:20]))
         each.open(52, spec(SAMPLINGS["greedy"]))
         if not len(rows.committed):
             followed(each, SequenceRows(51, PROMPT[20:], NONE, NONE), Follow(2))
-    before, good = [held(engine, 51), held(engine, 52), engine.num_free_blocks], engine._follower
-    assert good is not None
-    engine._follower = PickFollower(Failing(engine, good_rows, raises), engine._picker, MAX_NODES, MAX_CONTEXT)
-    neighbour = SequenceRows(52, PROMPT[:9], NONE, NONE)
+    before, good = [held(engine, 51), held(engine, 52), engine.num_free_blocks], (engine._follower, engine._lone)
+    failing = Failing(engine, good_rows, raises)
+    engine._follower = PickFollower(failing, engine._picker, MAX_NODES, MAX_CONTEXT)
+    engine._lone = LoneStep(failing, engine._picker, engine._follower, engine.limits, NUM_IDS)
+    others = [] if is_alone else [SequenceRows(52, PROMPT[:9], NONE, NONE)]
     with pytest.raises(ModelRefused, match="spoilt" if raises else "logit"):
-        followed(engine, rows, Follow(5), neighbour)
+        followed(engine, rows, Follow(5), *others)
     assert [held(engine, 51), held(engine, 52), engine.num_free_blocks] == before
-    engine._follower = good
-    assert followed(engine, rows, Follow(5), neighbour) == followed(other, rows, Follow(5), neighbour)
+    engine._follower, engine._lone = good
+    assert followed(engine, rows, Follow(5), *others) == followed(other, rows, Follow(5), *others)
     assert held(engine, 51) == held(other, 51)
     assert read_by_another(engine, SAMPLINGS["warm"]) == read_by_another(other, SAMPLINGS["warm"])
 
@@ -194,13 +205,14 @@ COMMITTED = replace(OPENING, committed=PROMPT[20:])
 NODE = SequenceRows(51, NONE, ints(8), ints(1), pick_probs=True)
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
 @pytest.mark.parametrize("raises", [True, False])
 @pytest.mark.parametrize("good_rows", [0, 3])
 @pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])
 def test_a_chain_that_fails_midway_leaves_every_sequence_as_it_was(
-    engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool
+    engines: FollowingEngines, rows: SequenceRows, good_rows: int, raises: bool, is_alone: bool
 ) -> None:
-    fail_midway(engines, rows, good_rows, raises)
+    fail_midway(engines, rows, good_rows, raises, is_alone=is_alone)
 
 
 @pytest.mark.parametrize("rows", [COMMITTED, NODE], ids=["committed", "node"])

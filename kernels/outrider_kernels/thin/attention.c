@@ -324,6 +324,7 @@ static void attend_chunk(const void *argument, int64_t chunk) {
 
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step) {
     turn_and_store(layer, step);
+    if (!step->num_segments) return;
     const int64_t num_places = step->num_segments * layer->num_kv_heads;
     /* Half as many chunks as of work that is all alike: each goes through all of its keys. */
     const int64_t wanted = team_chunks(all, step->rows * layer->num_heads) / 2;

@@ -1,39 +1,49 @@
-/* A model's own picks, followed: each is fed as the next row of its sequence, picked after, and so on, all in one call.
+/* A sequence's next rows, the pick after the last of them, and the model's own picks followed: each is fed as the next row, picked after, and so
+   on, all in one call.
 
-   A row is what the program's operations make of it alone; the row stands at the next position and sees what its sequence holds up to there.
+   A row is what the program's operations make of it alone; the rows stand at the next positions, and each sees what its sequence holds up to
+   there. Of rows behind which nothing is picked, what comes after the last attention has stored them is needed by nobody, and left out.
    thin_chain.py has the same structures. */
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "thin.h"
 
 #define MAX_WINDOWS 8 /* thin_chain.py checks it */
+#define MAX_ROWS 512 /* that go through the operations at once; thin_chain.py checks it too */
 
 /* What stays the same from chain to chain. */
 struct thin_chain {
     const thin_operation *operations;
     const thin_call *head;  /* from `last` to `logits` */
     const float *embedding; /* [>= num_ids][hidden_len] */
-    float *states, *last;   /* [hidden_len]: where the operations begin and end; what the head reads */
-    float *logits;          /* [>= num_ids] */
+    float *states, *last;   /* [most_rows][hidden_len]: where the operations begin and end; what the head reads */
+    float *attended;        /* [most_rows][attended_len]: what the last attention leaves to the operations behind it */
+    float *logits;          /* [most_rows][logits_len] */
     const int64_t *windows; /* [num_windows], by the steps' places; 0: all that went before */
     const int64_t *missing, *ends; /* ids that stand for nothing; ids that end a text */
-    int64_t num_operations, hidden_len, num_ids, num_windows, num_missing, num_ends;
+    int64_t num_operations, last_attention; /* its place among them */
+    int64_t hidden_len, attended_len, logits_len, most_rows, num_ids, num_windows, num_missing, num_ends;
 };
 
-/* One chain. It begins with a token picked already, and its probability. */
+/* One chain. It begins with rows that are fed for certain. */
 struct thin_chain_call {
     const int64_t *slots; /* pool slot of each position */
     const int64_t *edges; /* [num_runs + 1], ascending: positions from one edge to the next lie side by side in the pool */
     int64_t num_runs;
-    int64_t token, position, most; /* position: of that token; most: rows to feed */
-    double prob, stop_below;
+    const int32_t *tokens; /* [num_tokens], at least one */
+    int64_t num_tokens, position, most; /* position: of the first of them; most: picks */
+    int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
+                           go through at once; those that are left are LEFT among the picks then */
+    double stop_below;
     thin_pick_row rule;
     int32_t *picks; /* [most] */
     float *probs;   /* [most] */
-    int64_t num_found, is_left; /* picks; whether one more row was fed, whose logits are there and whose pick is left */
+    int64_t num_found, is_left;   /* picks; whether what is behind the newest row, whose logits are there, is left */
+    int64_t forward_ns, first_ns; /* from the beginning to the first rows' logits, and to the pick after them */
 };
 
 static int is_among(int64_t token, const int64_t *ids, int64_t num_ids) {
@@ -43,59 +53,167 @@ static int is_among(int64_t token, const int64_t *ids, int64_t num_ids) {
 }
 
 /* The pool ranges of positions [first, end), in order. */
-static void place_runs(const thin_chain_call *call, int64_t first, int64_t end, thin_segment *segment, int64_t *runs) {
+static int64_t place_runs(const thin_chain_call *call, int64_t first, int64_t end, int64_t *runs) {
     int64_t num_runs = 0;
     for (int64_t run = 0; run < call->num_runs && call->edges[run] < end; run++) {
         if (call->edges[run + 1] <= first) continue;
-        const int64_t from = call->edges[run] > first ? call->edges[run] : first, to = call->edges[run + 1] < end ? call->edges[run + 1] : end;
+        const int64_t from = call->edges[run] > first ? call->edges[run] : first, to = min(call->edges[run + 1], end);
         runs[2 * num_runs] = call->slots[from];
         runs[2 * num_runs + 1] = call->slots[from] + to - from;
         num_runs++;
     }
-    *segment = (thin_segment){0, 1, runs, num_runs, end - first, 0, 0};
+    return num_runs;
 }
 
-/* One row through the model, to its logits. */
-static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, int64_t token, int64_t position, int64_t *runs) {
+/* What each of several rows sees of the last mask_len positions before `end`: those up to its own, of its window. */
+static void place_mask(int64_t rows, int64_t end, int64_t window, int64_t mask_len, float *mask) {
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t own = end - rows + row;
+        for (int64_t at = 0; at < mask_len; at++) {
+            const int64_t key = end - mask_len + at;
+            mask[row * mask_len + at] = key > own || (window && key <= own - window) ? -INFINITY : 0.0f;
+        }
+    }
+}
+
+/* Keys of `rows` rows from `position` on. A row alone sees all of them. */
+static thin_segment keys_of(const thin_chain_call *call, int64_t position, int64_t rows, int64_t window, int64_t *runs, float *mask) {
+    const int64_t end = position + rows, first = window && position + 1 > window ? position + 1 - window : 0;
+    thin_segment segment = {0, rows, runs, place_runs(call, first, end, runs), end - first, 0, 0};
+    if (rows > 1) {
+        segment.mask = mask;
+        segment.mask_len = window && end > window ? end - first : rows;
+        place_mask(rows, end, window, segment.mask_len, mask);
+    }
+    return segment;
+}
+
+/* Floats of the mask of one kind of windows, of so many rows at once before `end`. */
+static int64_t room_of_mask(const thin_chain *chain, int64_t rows, int64_t end) {
+    if (rows == 1) return 0;
+    for (int64_t at = 0; at < chain->num_windows; at++)
+        if (chain->windows[at]) return rows * end;
+    return rows * rows;
+}
+
+/* Room for the runs and the mask of every kind of windows. */
+typedef struct {
+    int64_t *runs;
+    float *mask;
+    int64_t mask_room; /* floats of each window */
+} scratch;
+
+/* The last attention of several rows, and what is behind it of the last of them alone, as many as are wanted. */
+static void end_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const thin_step *step, scratch room, int64_t wanted) {
+    const thin_operation *last = chain->operations + chain->last_attention;
+    const int64_t rows = step->rows, first = rows - wanted;
+    thin_segment segment;
+    thin_step own = {step->positions, step->slots, &segment, rows, wanted > 0};
+    if (wanted) {
+        segment = keys_of(call, step->positions[first], wanted, chain->windows[last->step], room.runs, room.mask);
+        segment.row_begin = first;
+        segment.row_end = rows;
+    }
+    thin_attention(all, last->operand, &own);
+    if (!wanted) return;
+    memmove(chain->attended, chain->attended + first * chain->attended_len, (size_t)(wanted * chain->attended_len) * sizeof(float));
+    memmove(chain->states, chain->states + first * chain->hidden_len, (size_t)(wanted * chain->hidden_len) * sizeof(float));
+    thin_program(all, last + 1, chain->num_operations - chain->last_attention - 1, wanted, 0);
+}
+
+/* Rows through the layers; the states of the last ones that are wanted are the first then. */
+static void run_rows(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t position, scratch room, int64_t wanted) {
     thin_segment segments[MAX_WINDOWS];
     thin_step steps[MAX_WINDOWS];
     const thin_step *places[MAX_WINDOWS];
+    int64_t positions[MAX_ROWS];
+    for (int64_t row = 0; row < rows; row++) {
+        positions[row] = position + row;
+        memcpy(chain->states + row * chain->hidden_len, chain->embedding + tokens[row] * chain->hidden_len, (size_t)chain->hidden_len * sizeof(float));
+    }
     for (int64_t at = 0; at < chain->num_windows; at++) {
-        const int64_t window = chain->windows[at], end = position + 1;
-        place_runs(call, window && end > window ? end - window : 0, end, segments + at, runs + at * 2 * call->num_runs);
-        steps[at] = (thin_step){&position, call->slots + position, segments + at, 1, 1};
+        segments[at] = keys_of(call, position, rows, chain->windows[at], room.runs + at * 2 * call->num_runs, room.mask + at * room.mask_room);
+        steps[at] = (thin_step){positions, call->slots + position, segments + at, rows, 1};
         places[at] = steps + at;
     }
-    const size_t row_bytes = (size_t)chain->hidden_len * sizeof(float);
-    memcpy(chain->states, chain->embedding + token * chain->hidden_len, row_bytes);
-    thin_program(all, chain->operations, chain->num_operations, 1, places);
-    memcpy(chain->last, chain->states, row_bytes);
-    thin_product(all, chain->head, 1);
-    for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[chain->missing[at]] = -INFINITY;
+    const int is_whole = rows == wanted;
+    thin_program(all, chain->operations, is_whole ? chain->num_operations : chain->last_attention, rows, places);
+    if (!is_whole) end_rows(all, chain, call, steps, room, wanted);
+}
+
+/* Rows through the model, to the logits of the last ones, as many as are wanted. */
+static void feed(team *all, const thin_chain *chain, const thin_chain_call *call, const int32_t *tokens, int64_t rows, int64_t wanted, int64_t position, scratch room) {
+    for (int64_t at = 0; at < rows; at += chain->most_rows) {
+        const int64_t count = min(chain->most_rows, rows - at);
+        run_rows(all, chain, call, tokens + at, count, position + at, room, at + count == rows ? wanted : 0);
+    }
+    memcpy(chain->last, chain->states, (size_t)(wanted * chain->hidden_len) * sizeof(float));
+    thin_product(all, chain->head, wanted);
+    for (int64_t row = 0; row < wanted; row++)
+        for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[row * chain->logits_len + chain->missing[at]] = -INFINITY;
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* The pick after the newest row, at `position`; false where it is left. */
+static int pick_next(const thin_chain *chain, thin_chain_call *call, int64_t position) {
+    thin_pick_row *rule = &call->rule;
+    rule->logits = chain->logits;
+    rule->position = position;
+    thin_pick_one(rule, chain->num_ids);
+    if (rule->token == LEFT) return 0;
+    call->picks[call->num_found] = rule->token;
+    call->probs[call->num_found] = rule->with_prob ? rule->prob : 1.0f;
+    call->num_found++;
+    return 1;
+}
+
+/* The picks after each of the rows that are wanted; false where any is left. */
+static int pick_all(team *all, const thin_chain *chain, thin_chain_call *call) {
+    thin_pick_row rows[MAX_ROWS];
+    const int64_t first = call->position + call->num_tokens - call->num_wanted + 1;
+    for (int64_t row = 0; row < call->num_wanted; row++) {
+        rows[row] = call->rule;
+        rows[row].logits = chain->logits + row * chain->logits_len;
+        rows[row].position = first + row;
+    }
+    thin_pick(all, rows, call->num_wanted, chain->num_ids);
+    int is_decided = 1;
+    for (int64_t row = 0; row < call->num_wanted; row++) {
+        call->picks[row] = rows[row].token;
+        call->probs[row] = call->rule.with_prob ? rows[row].prob : 1.0f;
+        is_decided &= rows[row].token != LEFT;
+    }
+    call->num_found = call->num_wanted;
+    return is_decided;
+}
+
+/* Whether the newest pick is to be fed. */
+static int goes_on(const thin_chain *chain, const thin_chain_call *call) {
+    const int64_t newest = call->num_found - 1;
+    if (call->num_found >= call->most || is_among(call->picks[newest], chain->ends, chain->num_ends)) return 0;
+    return !((double)call->probs[newest] < call->stop_below);
 }
 
 void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call) {
-    int64_t *runs = malloc((size_t)(chain->num_windows * 2 * call->num_runs) * sizeof(int64_t));
+    const int64_t began_ns = now_ns(), rows = call->num_tokens, end = call->position + rows;
+    const int64_t runs_room = chain->num_windows * 2 * call->num_runs, mask_room = room_of_mask(chain, min(rows, chain->most_rows), end);
+    int64_t *runs = malloc((size_t)runs_room * sizeof(int64_t) + (size_t)(chain->num_windows * mask_room) * sizeof(float));
     if (!runs) abort(); /* a few kilobytes: the process is lost anyway */
-    int64_t token = call->token, found = 0;
-    double prob = call->prob;
-    call->is_left = 0;
-    while (found < call->most && !is_among(token, chain->ends, chain->num_ends) && !(prob < call->stop_below)) {
-        const int64_t position = call->position + found;
-        feed(all, chain, call, token, position, runs);
-        call->rule.logits = chain->logits;
-        call->rule.position = position + 1;
-        thin_pick_one(&call->rule, chain->num_ids);
-        if (call->rule.token == LEFT) {
-            call->is_left = 1;
-            break;
-        }
-        token = call->rule.token;
-        prob = call->rule.with_prob ? (double)call->rule.prob : 1.0;
-        call->picks[found] = (int32_t)token;
-        call->probs[found] = (float)prob;
-        found++;
+    const scratch room = {runs, (float *)(runs + runs_room), mask_room};
+    call->num_found = 0;
+    feed(all, chain, call, call->tokens, rows, call->num_wanted, call->position, room);
+    call->forward_ns = now_ns() - began_ns;
+    call->is_left = !(call->num_wanted == 1 ? pick_next(chain, call, end) : pick_all(all, chain, call));
+    call->first_ns = now_ns() - began_ns;
+    while (!call->is_left && goes_on(chain, call)) {
+        const int64_t position = end + call->num_found - 1;
+        feed(all, chain, call, call->picks + call->num_found - 1, 1, 1, position, room);
+        call->is_left = !pick_next(chain, call, position + 1);
     }
-    call->num_found = found;
     free(runs);
 }

@@ -51,9 +51,11 @@ class FollowCost:
 
     def note(self, result: StepResult) -> None:
         """A step is over."""
-        num_sessions = len(result.results)
-        follow_us = sum(outcome.follow_us for outcome in result.results)
-        num_followed = sum(len(outcome.picks) - 1 for outcome in result.results if outcome.follow_us)
+        num_sessions, follow_us, num_followed = len(result.results), 0, 0
+        for outcome in result.results:
+            if outcome.follow_us:
+                follow_us += outcome.follow_us
+                num_followed += len(outcome.picks) - 1
         if num_followed:
             self._guess_us = _measured(self._guess_us, follow_us / num_followed)
         if num_sessions <= MAX_FOLLOWING_SESSIONS and result.num_rows <= 2 * num_sessions:  # nobody reads a prompt

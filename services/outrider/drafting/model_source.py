@@ -10,7 +10,7 @@ when a draft step costs nearly what a verify step does, or when the pair agrees 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,23 +39,40 @@ _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class _Part:
-    """One session's part in the step under way. parents: the rows' nodes (the root's own row first when committed tokens end in it).
+    """One session's part in the step under way: what it feeds (as in SequenceRows; above: the nodes' parents), and what it asks for.
 
-    branches: the rows are these, of side branches; parents is empty.
+    parents: the rows' nodes (the root's own row first when committed tokens end in it). shares: children of each, where they are several.
+    branches: the rows are these, of side branches; parents is empty. rows: how the engine hears of it, once that is settled.
     """
 
     tree: ModelTree
     draft_until: int
-    rows: SequenceRows
+    committed: IntArray
+    tokens: IntArray
+    above: IntArray
     parents: list[int]
-    shares: list[int]
+    shares: list[int] = field(default_factory=list)
     branches: tuple[Branch, ...] = ()
+    num_choices: int = 0
+    top_logprobs: int | None = None
+    pick_probs: bool = False
+    follow: Follow | None = None
 
     @property
     def is_chain(self) -> bool:
         """Whether one row is expanded, which asks for nothing but its pick."""
         tree = self.tree
         return len(self.parents) == 1 and not (tree.with_rows or tree.wants_choices or tree.hedge_budget)
+
+    @property
+    def num_rows(self) -> int:
+        """Fed for certain."""
+        return len(self.committed) + len(self.tokens)
+
+    def rows(self) -> SequenceRows:
+        """For the engine."""
+        wanted = bool(self.parents or self.branches), self.num_choices, self.top_logprobs, self.pick_probs
+        return SequenceRows(self.tree.session, self.committed, self.tokens, self.above, *wanted, follow=self.follow)
 
 
 class ModelSource:
@@ -131,12 +148,12 @@ class ModelSource:
         grown: dict[int, Proposal] = {}
         if parts:
             if len(parts) == len(requests):  # nobody else waits for this step to end
-                parts = self._all_going_on(parts, {request.session: request.flush_nodes for request in requests})
-            result = self._engine.step(StepPlan(tuple(part.rows for part in parts)))
+                self._follow_all(parts, requests)
+            result = self._engine.step(StepPlan(tuple([part.rows() for part in parts])))
             self._follow_cost.note(result)
-            follow_us = sum(outcome.follow_us for outcome in result.results)
+            follow_us = sum([outcome.follow_us for outcome in result.results])
             for part, outcome in zip(parts, result.results, strict=True):
-                grown[part.tree.session] = self._apply(part, outcome, follow_us if outcome.follow_us else 0)
+                grown[part.tree.session] = self._apply(part, outcome, outcome.follow_us and follow_us)
         return [grown.get(request.session) or self._idle(request) for request in requests]
 
     def _idle(self, request: ProposeRequest) -> Proposal:
@@ -179,7 +196,7 @@ class ModelSource:
                     continue
                 part = self._feed_leaves(tree, request.draft_until, leaves[:left])
             parts.append(part)
-            left -= len(part.rows.committed) + len(part.rows.tokens)
+            left -= part.num_rows
         self._turn += 1
         if not parts and not prefills:
             return self._plan_branches(requests[start:] + requests[:start], left)
@@ -205,12 +222,14 @@ class ModelSource:
     def _late(self, requests: list[ProposeRequest]) -> frozenset[int]:
         """Sessions that wait because another is being read whose blocks will be theirs too."""
         limits = self._engine.limits
+        if len(requests) < 2 or not limits.prefix_cache:
+            return frozenset()
         reading: list[ModelTree] = []
         for request in requests:
             tree = self._trees[request.session]
             if tree.is_reading and request.draft_until > len(tree.truth):
                 reading.append(tree)
-        if len(reading) < 2 or not limits.prefix_cache:
+        if len(reading) < 2:
             return frozenset()
         reading.sort(key=lambda tree: tree.session)  # as they came, whatever the order of the requests
         return frozenset(waiting({tree.session: tree.prefill() for tree in reading}, limits.block_len))
@@ -237,45 +256,53 @@ class ModelSource:
         tokens = np.array([branch.token for branch in branches], np.int32)
         above = [branch.parent for branch in branches]
         parents = np.array([ROOT if parent == tree.root else tree.place[parent] for parent in above], np.int32)
-        part = self._part(tree, draft_until, _NO_TOKENS, tokens, parents, above)
-        return replace(part, parents=[], shares=[], branches=branches)
+        part = _Part(tree, draft_until, _NO_TOKENS, tokens, parents, [], branches=branches)
+        return self._asking(part)
 
-    def _part(
-        self, tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, engine_parents: IntArray, parents: list[int]
-    ) -> _Part:
-        wanted = bool(parents)
-        num_choices = tree.limits.tree_width if wanted and not tree.with_rows and tree.wants_choices else 0
-        top_logprobs = self._row_support if wanted and tree.with_rows else None
-        pick_probs = wanted and bool(tree.rules) and not num_choices
-        if wanted and tree.hedge_budget:
-            num_choices = max(num_choices, 2)
-        rows = SequenceRows(tree.session, committed, tokens, engine_parents, wanted, num_choices, top_logprobs, pick_probs)
-        return _Part(tree, draft_until, rows, parents, tree.shares(len(parents)))
+    def _part(self, tree: ModelTree, draft_until: int, committed: IntArray, tokens: IntArray, above: IntArray, parents: list[int]) -> _Part:
+        part = _Part(tree, draft_until, committed, tokens, above, parents)
+        if not parents:
+            return part
+        if tree.with_rows or tree.wants_choices:
+            part.shares = tree.shares(len(parents))
+        return self._asking(part)
 
-    def _all_going_on(self, parts: list[_Part], flush_nodes: dict[int, int]) -> list[_Part]:
-        """Chains with the guesses that may follow their first in the same step, where all parts are such, and that pays. flush_nodes: by
-        session, as in ProposeRequest."""
+    def _asking(self, part: _Part) -> _Part:
+        """With what is wanted of its rows."""
+        tree = part.tree
+        if tree.with_rows:
+            part.top_logprobs = self._row_support
+        elif tree.wants_choices:
+            part.num_choices = tree.limits.tree_width
+        part.pick_probs = bool(tree.rules) and not part.num_choices
+        if tree.hedge_budget:
+            part.num_choices = max(part.num_choices, 2)
+        return part
+
+    def _follow_all(self, parts: list[_Part], requests: list[ProposeRequest]) -> None:
+        """Let guesses follow each chain's first in the same step, where all parts are such, and that pays. requests: of the parts."""
         if not all(part.is_chain for part in parts) or not self._follow_cost.pays(len(parts)):
-            return parts
+            return
         most = min(MAX_FOLLOWED, self._follow_cost.most(len(parts)))
-        return [self._going_on(part, flush_nodes[part.tree.session], most) for part in parts]
+        flush_nodes = {request.session: request.flush_nodes for request in requests}  # parts may stand in another order
+        for part in parts:
+            self._follow(part, flush_nodes[part.tree.session], most)
 
-    def _going_on(self, part: _Part, flush_nodes: int, most: int) -> _Part:
-        tree, limits = part.tree, part.tree.limits
+    def _follow(self, part: _Part, flush_nodes: int, most: int) -> None:
+        tree = part.tree
         first = len(tree.truth) if part.parents[0] == tree.root else tree.positions[part.parents[0]] + 1
         last = min(part.draft_until, len(tree.truth) + self._max_depth) - 1
         num_more = min(last - first, tree.room - 1, (flush_nodes or most + 1) - 1, most)
         if num_more > 0:
-            part.rows = _followed(part.rows, Follow(num_more, limits.stop_below))
-        return part
+            part.follow = Follow(num_more, tree.limits.stop_below)
 
     # --- results --------------------------------------------------------------------------------------------------------
 
     def _apply(self, part: _Part, outcome: SequenceResult, follow_us: int) -> Proposal:
         """follow_us: of the step, what went into anybody's picks that followed: all of it passes before this session has its own."""
         tree = part.tree
-        tree.num_cached += len(part.rows.committed)
-        if len(part.rows.tokens):
+        tree.num_cached += len(part.committed)
+        if len(part.tokens) and part.parents:
             tree.mark_fed(part.parents)
         first = len(tree.tokens)
         scores: list[float] | None = None
@@ -287,7 +314,7 @@ class ModelSource:
             rows = grow_drawn(tree, part.parents, part.shares, outcome, self._drawers[tree.session]) if part.parents else ()
         elif is_followed:
             scores = grow_followed(tree, part.parents[0], outcome)
-        elif part.rows.pick_probs:
+        elif part.pick_probs:
             scores = grow_picked(tree, part.parents, outcome)
         elif outcome.choices is not None and tree.wants_choices:
             scores = grow_chosen(tree, part.parents, part.shares, outcome)
@@ -302,9 +329,3 @@ class ModelSource:
         is_hedge = bool(part.branches)
         how = (is_hedge, may_hedge, follow_us)
         return Proposal(tree.session, tree.tree_id, tokens, parents, packed, end, rows, *how)
-
-
-def _followed(rows: SequenceRows, follow: Follow) -> SequenceRows:
-    """Drafting rows with guesses that follow: as dataclasses.replace makes them, in a third of its time, once for every draft."""
-    wanted = rows.wanted, rows.num_choices, rows.top_logprobs, rows.pick_probs
-    return SequenceRows(rows.sequence, rows.committed, rows.tokens, rows.parents, *wanted, follow=follow)

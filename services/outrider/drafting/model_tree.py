@@ -158,6 +158,23 @@ class ModelTree:
                 self.leaves[node] = value + step
         return len(tokens)
 
+    def add_fed(self, parent: int, tokens: list[int]) -> int:
+        """A chain of guesses below a row, each fed after the one before; returns the newest. They end nothing: the engine went on."""
+        first, end = len(self.tokens), len(self.tokens) + len(tokens)
+        position = len(self.truth) if parent == self.root else self.positions[parent] + 1
+        value = 0.0 if parent == self.root else self.values[parent]
+        self.tokens += tokens
+        self.parents.append(parent)
+        self.parents += range(first, end - 1)
+        self.positions += range(position, position + len(tokens))
+        self.values += [value] * len(tokens)
+        self.live.update(range(first, end))
+        self.place.update(zip(range(first, end), range(len(self.place), len(self.place) + len(tokens)), strict=True))
+        if self.hedges is not None:
+            for node in range(first, end):
+                self.hedges.note(self.parents[node], node, 1.0, None)
+        return end - 1
+
     def _add(self, parent: int, token: int, position: int, value: float) -> int:
         node = len(self.tokens)
         self.tokens.append(token)

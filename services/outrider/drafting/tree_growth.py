@@ -26,18 +26,16 @@ def grow_picked(tree: ModelTree, parents: Sequence[int], outcome: SequenceResult
 
 
 def grow_followed(tree: ModelTree, parent: int, outcome: SequenceResult) -> list[float] | None:
-    """A chain of picks, all but the last of which were fed; returns the new nodes' log-probabilities where they were asked for."""
+    """A chain of picks, all but the last of which were fed: nothing but the last may end it. Returns the new nodes' log-probabilities where
+    they were asked for."""
+    picks = outcome.picks.tolist()
     probs = None if outcome.pick_probs is None else outcome.pick_probs.tolist()
-    logprobs: list[float] = []
-    for place, pick in enumerate(outcome.picks.tolist()):
-        if place:
-            tree.mark_fed([parent])
-        prob = 1.0 if probs is None else probs[place]
-        if tree.add_children(parent, (pick,), (0.0,), prob, 0.0):
-            logprobs.append(math.log(max(prob, 1e-30)))
-            tree.note_row(parent, (), ())
-        parent = len(tree.tokens) - 1
-    return None if probs is None else logprobs
+    newest = tree.add_fed(parent, picks[:-1])
+    if tree.add_children(newest, (picks[-1],), (0.0,), 1.0 if probs is None else probs[-1], 0.0):
+        tree.note_row(newest, (), ())
+    elif probs is not None:
+        del probs[-1]
+    return None if probs is None else [math.log(max(prob, 1e-30)) for prob in probs]
 
 
 def grow_chosen(tree: ModelTree, parents: Sequence[int], shares: Sequence[int], outcome: SequenceResult) -> list[float]:

@@ -11,6 +11,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from outrider_kernels.thin_chain import ChainSlots
+
 SlotArray = npt.NDArray[np.int64]
 
 
@@ -18,7 +20,7 @@ class BlockTable:
     """The blocks of one sequence.
 
     slots: int64 [capacity], logical to pool. edges: int64 [runs + 1] logical slots, ascending: from one to the next, slots are neighbours
-    in the pool.
+    in the pool. chain_slots: both, for chains of rows.
     """
 
     def __init__(self, blocks: list[int], block_len: int) -> None:
@@ -28,6 +30,7 @@ class BlockTable:
         cuts = np.flatnonzero(np.diff(starts) != block_len) + 1
         self._cuts: list[int] = (cuts * block_len).tolist()  # logical slots that do not follow the one before them in the pool
         self.edges: SlotArray = np.array([0, *self._cuts, len(self.slots)], np.int64)
+        self.chain_slots = ChainSlots(self.slots, self.edges)
 
     @property
     def capacity(self) -> int:

@@ -11,11 +11,10 @@ from typing import Protocol
 from torch import Tensor
 
 from outrider.engine.attention import StepAttention
-from outrider.engine.block_table import BlockTable
 from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
-from outrider_kernels.thin_chain import ChainIds, ChainStart, Followed
+from outrider_kernels.thin_chain import ChainIds, ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule, ThinPick
 
 
@@ -34,14 +33,24 @@ class DecoderShape:
 
 
 class RowChain(Protocol):
-    """A sequence's own picks, each fed as the row below the newest, as cheaply as the model can be called."""
+    """A sequence's next rows and its own picks, each fed as the row below the newest, as cheaply as the model can be called."""
 
     @property
     def logits(self) -> FloatArray:
-        """float32 [num_logits] of the newest row, which the next call overwrites; ids that stand for nothing are at -inf."""
+        """float32 [most_rows, num_logits]: of the newest row, or of those that were wanted, which the next call overwrites; ids that stand
+        for nothing are at -inf."""
         ...
 
-    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
+    @property
+    def most_rows(self) -> int:
+        """That several may be wanted of."""
+        ...
+
+    def feeds(self, token: int, prob: float, stop_below: float) -> bool:
+        """Whether a chain goes on with a pick of this probability: it ends no text, and is not below the bar."""
+        ...
+
+    def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
         """Stores the rows' keys and values at logical slots start.position and on, and lets each see the slots up to its own."""
         ...
 

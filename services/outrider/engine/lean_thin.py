@@ -7,23 +7,23 @@ padding here: a row costs a row. Must not know sampling or files.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 from torch import Tensor
 
-from outrider.engine.block_table import BlockTable
 from outrider.engine.decoder_forward import RowChain
 from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
-from outrider.engine.step_batch import LongArray, StepBatch
+from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.types.tree import FloatArray
 from outrider_kernels.cache_lines import zeros_on_lines
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
-from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ChainSlots, ChainStart, Followed, ThinChain
+from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ThinChain
 from outrider_kernels.thin_gate import ThinGate
-from outrider_kernels.thin_pick import PickRule, ThinPick
+from outrider_kernels.thin_pick import ThinPick
 from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
@@ -47,6 +47,7 @@ class LeanThin:
             attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
             operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
         self._program = ThinProgram(team, operations)
+        self._storing = ThinProgram(team, _to_last_keys(operations, self._program.last_attention, len(self._windows)))
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
         self.picker: ThinPick | None = ThinPick(team)
@@ -56,13 +57,13 @@ class LeanThin:
         """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
         if num_rows <= most and len(wanted):
-            self._run_layers(batch, 0, num_rows)
+            self._run_layers(batch, 0, num_rows, is_wanted=True)
             return self._logits_of(wanted, num_rows).copy()
         found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
-            self._run_layers(batch, begin, end)
             first, last = np.searchsorted(wanted, (begin, end))
+            self._run_layers(batch, begin, end, is_wanted=bool(first < last))
             if first < last:
                 found[first:last] = self._logits_of(wanted[first:last] - begin, end - begin)
         return found
@@ -72,14 +73,18 @@ class LeanThin:
         if len(self._windows) > MAX_WINDOWS:
             return None
         buffers = self._buffers
-        first_rows = buffers.states[0], buffers.last[0], buffers.logits[0]
-        return _Chain(ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *first_rows, self._windows), ids))
+        rows = buffers.states, buffers.attended, buffers.last, buffers.logits
+        return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
 
-    def _run_layers(self, batch: StepBatch, begin: int, end: int) -> None:
-        """Rows [begin, end) of the step, into `states`."""
+    def _run_layers(self, batch: StepBatch, begin: int, end: int, *, is_wanted: bool) -> None:
+        """Rows [begin, end) of the step, into `states` where any of them is wanted; else their keys and values are stored, and no more."""
         num_rows = end - begin
         np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
-        self._program.run(num_rows, [thin_step(batch, begin, end, window) for window in self._windows])
+        steps = [thin_step(batch, begin, end, window) for window in self._windows]
+        if is_wanted:
+            self._program.run(num_rows, steps)
+        else:
+            self._storing.run(num_rows, [*steps, ThinStep(batch.positions[begin:end], batch.slots[begin:end], [])])
 
     def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
         """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
@@ -89,20 +94,13 @@ class LeanThin:
         return buffers.logits[:num_wanted]
 
 
-class _Chain:
-    """RowChain over a ThinChain."""
-
-    def __init__(self, chain: ThinChain) -> None:
-        self._chain = chain
-
-    @property
-    def logits(self) -> FloatArray:
-        """See RowChain."""
-        return self._chain.logits
-
-    def follow(self, start: ChainStart, rule: PickRule, table: BlockTable) -> Followed:
-        """See RowChain."""
-        return self._chain.follow(start, rule, ChainSlots(table.slots, table.edges))
+def _to_last_keys(operations: list[ThinOperation], last: int, no_keys: int) -> list[ThinOperation]:
+    """The operations up to the last attention, at this place, which stores keys and values and reads none: those of the step no_keys."""
+    match operations[last]:
+        case (attention, _):
+            return [*operations[:last], (attention, no_keys)]
+        case other:
+            raise AssertionError(f"{other} is no attention")
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
@@ -112,10 +110,21 @@ def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> Thi
         first, last = max(begin, segment.begin), min(end, segment.end)
         if first >= last:
             continue
-        keys = key_range(segment, batch.positions[segment.begin : segment.end], window)
-        mask = None if keys.tail_mask is None else keys.tail_mask[first - segment.begin : last - segment.begin]
+        part = _part_of(segment, first, last)
+        keys = key_range(part, batch.positions[part.begin : part.end], window)
+        mask = None if keys.tail_mask is None else keys.tail_mask[first - part.begin : last - part.begin]
         sequences.append(RowKeys(first - begin, last - begin, keys.runs, mask))
     return ThinStep(batch.positions[begin:end], batch.slots[begin:end], sequences)
+
+
+def _part_of(segment: Segment, first: int, last: int) -> Segment:
+    """What its flat rows [first, last) see of a segment: of committed tokens alone, which are in order, they and those before."""
+    is_whole = first == segment.begin and last == segment.end
+    if is_whole or len(segment.rows.tokens):
+        return segment
+    before = segment.cached_before + first - segment.begin
+    num_rows = last - first
+    return replace(segment, begin=first, end=last, num_committed=num_rows, cached_before=before, num_keys=before + num_rows)
 
 
 def head_sizes(weights: LeanWeights, layer: LeanLayer) -> HeadSizes:

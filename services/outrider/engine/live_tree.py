@@ -1,10 +1,12 @@
 """The nodes of one sequence whose KV is present but not committed, and who descends from whom.
 
-Knows indices, parents, tokens, depths and the ancestor relation, as arrays ready to become masks. Must not know slots, tensors or
-which nodes will be accepted.
+Knows indices, parents, tokens, depths and the ancestor relation, as arrays ready to become masks. Most trees are chains all their life, and
+what relates the nodes of a chain is known before there are any. Must not know slots, tensors or which nodes will be accepted.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +15,21 @@ from outrider.types.tree import ROOT, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
+_CHAIN_LENGTHS_KEPT = 16  # a process has a few: as many as there are bounds of trees in use
+
 
 class LiveTree:
     """Nodes [0, len) in the order they were fed; parents precede children.
 
-    tokens, parents, depths: int32 [len]. ancestry: bool [len, len], row i marks i and its ancestors.
+    tokens, parents, depths: int32 [len]. ancestry: bool [len, len], row i marks i and its ancestors. is_chain: each node is the child of
+    the one before it, the first of the root; then the last three are not to be written to.
     """
 
     def __init__(self, max_nodes: int) -> None:
         self._max_nodes = max_nodes
         self._num = 0
         self._tokens = np.empty(max_nodes, np.int32)
-        self._parents = np.empty(max_nodes, np.int32)
-        self._depths = np.empty(max_nodes, np.int32)
-        self._ancestry = np.zeros((max_nodes, max_nodes), np.bool_)
-        self._places = np.arange(max_nodes, dtype=np.int32)
+        self._become_chain()
 
     def __len__(self) -> int:
         return self._num
@@ -57,16 +59,24 @@ class LiveTree:
         """Nodes that still fit."""
         return self._max_nodes - self._num
 
+    def extend(self, tokens: IntArray) -> None:
+        """Append nodes, each the child of the one before it; of a chain only, and they must fit the room."""
+        assert self.is_chain
+        end = self._num + len(tokens)
+        self._tokens[self._num : end] = tokens
+        self._num = end
+
     def add(self, tokens: IntArray, parents: IntArray) -> None:
         """Append nodes; parents must be checked (each in [-1, its own index)) and fit the room."""
         begin, count = self._num, len(tokens)
+        above = parents.tolist()
+        if self.is_chain and above == list(range(begin - 1, begin + count - 1)):
+            self.extend(tokens)
+            return
+        self._branch_out()
         self._tokens[begin : begin + count] = tokens
         self._parents[begin : begin + count] = parents
-        above = parents.tolist()
         self._num += count
-        if begin == 0 and above == list(range(ROOT, count - 1)):
-            self._descend(count)
-            return
         for index, parent in enumerate(above, begin):
             row = self._ancestry[index]
             if parent == ROOT:
@@ -77,12 +87,15 @@ class LiveTree:
                 self._depths[index] = self._depths[parent] + 1
             row[index] = True
 
-    def _descend(self, count: int) -> None:
-        """The first `count` nodes are a chain: what most trees are, in a few array operations."""
-        places = self._places[:count]
-        self._depths[:count] = places
-        self._ancestry[:count] = False
-        np.greater_equal.outer(places, places, out=self._ancestry[:count, :count])
+    def _become_chain(self) -> None:
+        self.is_chain, self._chain_len = True, self._max_nodes
+        self._parents, self._depths, self._ancestry = _chain_of(self._max_nodes)
+
+    def _branch_out(self) -> None:
+        """From now on the relations are the tree's own."""
+        if self.is_chain:
+            self.is_chain, self._chain_len = False, self._num
+            self._parents, self._depths, self._ancestry = self._parents.copy(), self._depths.copy(), self._ancestry.copy()
 
     def path_to(self, node: int) -> list[int]:
         """Indices from a child of the root down to the node; empty for ROOT."""
@@ -90,6 +103,8 @@ class LiveTree:
 
     def is_path(self, path: tuple[int, ...]) -> bool:
         """Whether the nodes run from a child of the root downwards, each the child of the one before."""
+        if self.is_chain:
+            return len(path) <= self._num and path == tuple(range(len(path)))
         above, parents = ROOT, self.parents.tolist()
         for node in path:
             if not 0 <= node < self._num or parents[node] != above:
@@ -99,25 +114,42 @@ class LiveTree:
 
     def survivors(self, path: tuple[int, ...]) -> list[int]:
         """Old indices of the proper descendants of the path's last node (of the root: all nodes), ascending."""
-        if not path:
-            return list(range(self._num))
+        if self.is_chain or not path:
+            return list(range(len(path), self._num))
         below = self.ancestry[:, path[-1]].copy()
         below[path[-1]] = False
         return np.flatnonzero(below).tolist()
 
     def keep(self, survivors: list[int]) -> None:
         """Reduce the tree to the survivors; those whose parent does not survive become children of the root."""
-        new_index = {old: new for new, old in enumerate(survivors)}
+        if self.is_chain:  # what stays is its end
+            end, self._num = self._num, 0
+            self.extend(self._tokens[end - len(survivors) : end].copy())
+            return
         tokens = self._tokens[survivors]
+        new_index = {old: new for new, old in enumerate(survivors)}
         parents = np.asarray([new_index.get(int(self._parents[old]), ROOT) for old in survivors], np.int32)
-        self._num = 0
+        self.clear()
         self.add(tokens, parents)
 
     def shrink(self, length: int) -> None:
         """Forget the newest nodes until `length` are left."""
         assert 0 <= length <= self._num
         self._num = length
+        if length <= self._chain_len and not self.is_chain:
+            self._become_chain()
 
     def clear(self) -> None:
         """Forget every node."""
-        self._num = 0
+        self.shrink(0)
+
+
+@lru_cache(maxsize=_CHAIN_LENGTHS_KEPT)
+def _chain_of(num_nodes: int) -> tuple[IntArray, IntArray, BoolArray]:
+    """Parents, depths and ancestry of a chain; shared, and not to be written to."""
+    depths = np.arange(num_nodes, dtype=np.int32)
+    parents = depths - np.int32(1)
+    ancestry = np.tri(num_nodes, dtype=np.bool_)
+    for array in (depths, parents, ancestry):
+        array.setflags(write=False)
+    return parents, depths, ancestry

@@ -19,6 +19,7 @@ from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.config import EngineConfig
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
+from outrider.engine.lone_step import LoneStep
 from outrider.engine.paged_cache import LayerShape, PagedCache, bytes_per_slot
 from outrider.engine.pick_follower import PickFollower
 from outrider.engine.row_picker import Decided, RowPicker
@@ -66,7 +67,7 @@ class PagedEngine:
         self._sequences = SequenceTable(identity, self._limits)
         self._missing_ids = missing_ids
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
-        self._follower = self._follower_of(self._arrays)
+        self._follower, self._lone = self._chained(self._arrays)
         self._card = None if card is None else card.steps(forward, self._cache, self._card_sizes(), identity.vocab_size, missing_ids)
 
     @property
@@ -105,6 +106,20 @@ class PagedEngine:
         the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
         self._threads.use(plan.lent_threads)
+        return self._lone_result(plan, started) or self._general_result(plan, started)
+
+    def _lone_result(self, plan: StepPlan, started: int) -> StepResult | None:
+        """Of a step that is one call; else None."""
+        if self._lone is None or len(plan.sequences) != 1:
+            return None
+        (rows,) = plan.sequences
+        state = self._sequences.states.get(rows.sequence)
+        if state is None or (result := self._lone.step(rows, state, started)) is None:
+            return None
+        self._sequences.share(state)
+        return result
+
+    def _general_result(self, plan: StepPlan, started: int) -> StepResult:
         self._picker.check(plan)
         with torch.inference_mode():
             batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
@@ -151,11 +166,16 @@ class PagedEngine:
         """Free everything of the sequence."""
         self._sequences.close(sequence)
 
-    def _follower_of(self, arrays: ArrayForward | None) -> PickFollower | None:
+    def _chained(self, arrays: ArrayForward | None) -> tuple[PickFollower | None, LoneStep | None]:
+        """Who follows picks, and takes whole steps in one call."""
         if arrays is None or not arrays.is_invariant:
-            return None  # a chain would have other bits than a step for each of its rows
-        chain = arrays.row_chain(ChainIds(self._identity.vocab_size, self._missing_ids, self._identity.eos_token_ids))
-        return None if chain is None else PickFollower(chain, self._picker, self._max_tree_depth, self._limits.max_context)
+            return None, None  # a chain would have other bits than a step for each of its rows
+        identity, limits = self._identity, self._limits
+        chain = arrays.row_chain(ChainIds(identity.vocab_size, self._missing_ids, identity.eos_token_ids))
+        if chain is None:
+            return None, None
+        follower = PickFollower(chain, self._picker, self._max_tree_depth, limits.max_context)
+        return follower, LoneStep(chain, self._picker, follower, limits, identity.vocab_size)
 
     def _followed(self, batch: StepBatch, results: tuple[SequenceResult, ...]) -> tuple[SequenceResult, ...]:
         follower = self._follower

@@ -1,23 +1,22 @@
 """A sequence's own picks, followed: each is fed as the newest node's child and picked after, many to a step.
 
-For drafting, where a step for each token would cost more than the model does. Knows one sequence's state and how to call the model for
-rows one after another; what that leaves undecided the general pick decides. A row's bits and its pick are those that a step for it would
-give. Must not know batches, trees beside the chain, or drafts.
+For drafting, where a step for each token would cost more than the model does. Knows what a step has made of one sequence's rows. A row's
+bits and its pick are those that a step for it would give. Must not know batches, trees beside the chain, or drafts.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from outrider.engine.chain_picks import ChainPicks
 from outrider.engine.decoder_forward import RowChain
 from outrider.engine.row_picker import RowPicker
+from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment
 from outrider.types.step import Follow, SequenceResult, SequenceRows
-from outrider.types.tree import ROOT, IntArray
 from outrider_kernels.thin_chain import ChainStart
 
 
@@ -25,63 +24,37 @@ class PickFollower:
     """max_depth: levels a tree may have. max_context: positions the model has."""
 
     def __init__(self, chain: RowChain, picker: RowPicker, max_depth: int, max_context: int) -> None:
-        self._chain = chain
-        self._picker = picker
+        self._picks = ChainPicks(chain, picker)
         self._max_depth = max_depth
         self._max_context = max_context
+
+    def room(self, state: SequenceState, base: int, num_nodes: int) -> int:
+        """Nodes that the sequence may still get behind a chain of num_nodes. base: position of the first of them."""
+        own_room = state.spec.max_nodes - num_nodes
+        return min(own_room, self._max_depth - num_nodes, self._max_context - base - num_nodes)
 
     def follow(self, segment: Segment, result: SequenceResult, wish: Follow) -> SequenceResult:
         """The result with the picks that followed; as it was where there is no chain to go on with.
 
-        May raise what the pick raises, with nodes added: whoever asked for the step reverts it.
+        May raise what the pick raises, with nothing added.
         """
         state, with_prob = segment.state, segment.rows.pick_probs
         tree, params = state.tree, state.spec.sampling
-        is_chain = not len(tree) or int(tree.depths[-1]) == len(tree) - 1
-        if segment.num_wanted != 1 or not is_chain or params.has_penalties or params.logit_bias or _says_more(segment.rows):
+        if segment.num_wanted != 1 or not tree.is_chain or params.has_penalties or params.logit_bias or says_more(segment.rows):
             return result
         begin_ns = time.perf_counter_ns()
-        room = min(wish.num_more, tree.room, self._max_depth - len(tree), self._max_context - segment.base - len(tree))
-        grown = _Grown([int(result.picks[0])], [1.0 if result.pick_probs is None else float(result.pick_probs[0])], with_prob)
-        while len(grown.picks) <= room and self._go_on(segment, grown, room + 1 - len(grown.picks), wish.stop_below):
-            pass
-        found_probs = np.array(grown.probs, np.float32) if with_prob else None
-        follow_us = (time.perf_counter_ns() - begin_ns) // 1000
-        return replace(result, picks=np.array(grown.picks, np.int32), pick_probs=found_probs, follow_us=follow_us)
-
-    def _go_on(self, segment: Segment, grown: _Grown, most: int, stop_below: float) -> bool:
-        """At most so many picks more, and the nodes that they were made after. False where the chain has ended."""
-        tree, spec = segment.state.tree, segment.state.spec
-        newest, position = grown.picks[-1], segment.base + len(tree)
-        rule = self._picker.rule(spec, with_prob=grown.with_prob)
-        found = self._chain.follow(ChainStart(newest, grown.probs[-1], position, most, stop_below), rule, segment.state.table)
-        picks = found.picks.tolist()
-        fed = [newest, *picks][: len(picks) + found.is_left]
-        tree.add(np.array(fed, np.int32), _parents(len(tree), len(fed)))
-        grown.picks += picks
-        grown.probs += found.probs.tolist()
-        if found.is_left:
-            pick, prob = self._picker.pick_left(self._chain.logits, spec, position + len(picks), with_prob=grown.with_prob)
-            grown.picks.append(pick)
-            grown.probs.append(1.0 if math.isnan(prob) else float(np.float32(prob)))  # as the result says it
-        return found.is_left
+        first, prob = int(result.picks[0]), 1.0 if result.pick_probs is None else float(result.pick_probs[0])
+        room = min(wish.num_more, self.room(state, segment.base, len(tree)))
+        if room < 1 or not self._picks.chain.feeds(first, prob, wish.stop_below):
+            return result
+        start = ChainStart((first,), segment.base + len(tree), room, wish.stop_below)
+        found = self._picks.run(state, start, with_prob=with_prob)
+        picks = np.concatenate((result.picks, found.picks))
+        tree.extend(picks[:-1])
+        probs = np.concatenate((result.pick_probs, found.probs)) if result.pick_probs is not None else None
+        return replace(result, picks=picks, pick_probs=probs, follow_us=(time.perf_counter_ns() - begin_ns) // 1000)
 
 
-@dataclass(slots=True)
-class _Grown:
-    """A chain's picks so far and their probabilities, 1 each where nobody asks for them."""
-
-    picks: list[int]
-    probs: list[float]
-    with_prob: bool
-
-
-def _says_more(rows: SequenceRows) -> bool:
+def says_more(rows: SequenceRows) -> bool:
     """Whether the result says of each row what a followed pick would not have."""
     return bool(rows.num_choices or rows.acceptance) or rows.top_logprobs is not None
-
-
-def _parents(num_nodes: int, num_more: int) -> IntArray:
-    """Of the next nodes of a chain that has so many."""
-    assert ROOT == -1  # so the node before the first is the root
-    return np.arange(num_nodes - 1, num_nodes - 1 + num_more, dtype=np.int32)

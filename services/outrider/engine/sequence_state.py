@@ -14,6 +14,7 @@ from outrider.engine.block_table import BlockTable
 from outrider.engine.live_tree import LiveTree
 from outrider.types.step import SequenceSpec
 from outrider.types.tree import IntArray
+from outrider_kernels.thin_pick import PickRule
 
 if TYPE_CHECKING:  # torch stays out of engines that run no model
     from outrider.engine.sampling.penalties import PenaltyState
@@ -25,6 +26,7 @@ class SequenceState:
 
     keys: of the leading blocks that are frozen, because others may read them (engine/prefix_cache.py).
     penalties: counts over the first counted_len committed tokens; None until a penalised row asks, or after a truncation.
+    pick_rules: how it is picked after, with and without a probability, once somebody asked.
     """
 
     sequence: int
@@ -36,6 +38,7 @@ class SequenceState:
     keys: list[bytes] = field(default_factory=list)
     penalties: PenaltyState | None = None
     counted_len: int = 0
+    pick_rules: dict[bool, PickRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tokens = np.zeros(self.spec.max_len, np.int32)
@@ -63,6 +66,9 @@ class SequenceState:
             self.tree.clear()
             return [], [], []
         survivors = self.tree.survivors(path) if subtree else []
+        if self.tree.is_chain:  # all that stays is where it belongs
+            self._take_beginning(len(path), survivors)
+            return survivors, [], []
         base = self.cached_len
         source = [base + node for node in (*path, *survivors)]
         destination = list(range(base, base + len(source)))
@@ -73,3 +79,9 @@ class SequenceState:
             self.tree.clear()
         self.append(tokens)
         return survivors, source, destination
+
+    def _take_beginning(self, num_nodes: int, survivors: list[int]) -> None:
+        """Commit so many nodes of a chain; the survivors are its end, or nothing."""
+        tokens = self.tree.tokens[:num_nodes].copy()
+        self.tree.keep(survivors)
+        self.append(tokens)

@@ -1,0 +1,109 @@
+"""A step of one sequence whose rows are the next of a chain: the rows and their picks in one call, and what follows the only one.
+
+That is what a drafter beside one session does all the time, and a target that decodes plainly or verifies a chain. Whatever is not clearly
+such a step, wrong plans among them, is left to the general way, which checks and refuses; what both can do has the same bits. Must not know
+other sequences, sessions or drafts.
+"""
+
+from __future__ import annotations
+
+import time
+
+from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
+from outrider.engine.acceptance.registry import ACCEPTANCE_RULES
+from outrider.engine.chain_picks import ChainPicks
+from outrider.engine.contract import EngineLimits
+from outrider.engine.decoder_forward import RowChain
+from outrider.engine.pick_follower import PickFollower
+from outrider.engine.row_picker import RowPicker
+from outrider.engine.sequence_state import SequenceState
+from outrider.types.step import SequenceResult, SequenceRows, StepResult
+from outrider.types.tree import DraftTree, IntArray, Verdict
+from outrider_kernels.thin_chain import ChainStart, Followed
+
+
+class LoneStep:
+    """num_ids: emittable ids. follower: for the room a chain has."""
+
+    def __init__(self, chain: RowChain, picker: RowPicker, follower: PickFollower, limits: EngineLimits, num_ids: int) -> None:
+        self._picks = ChainPicks(chain, picker)
+        self._follower = follower
+        self._most_rows = limits.max_rows
+        self._most_together = min(limits.max_rows, chain.most_rows)
+        self._num_ids = num_ids
+
+    def step(self, rows: SequenceRows, state: SequenceState, started_ns: int) -> StepResult | None:
+        """The whole step, begun at started_ns (perf_counter_ns); None, with nothing changed, for the general way.
+
+        Raises ModelRefused (logits that are no numbers) with nothing changed.
+        """
+        if not self._is_plain(rows, state):
+            return None
+        num_committed, num_live = len(rows.committed), len(state.tree)
+        tokens = rows.committed.tolist() + rows.tokens.tolist()
+        base = state.cached_len + num_committed
+        room = self._follower.room(state, base, num_live + len(rows.tokens))
+        if room < 0 or min(tokens) < 0 or max(tokens) >= self._num_ids:
+            return None
+        called_ns = time.perf_counter_ns()
+        found = self._found(rows, state, tokens, room)
+        verdict = _verdict(rows, state, base, found.picks) if rows.acceptance else None
+        if num_committed:
+            state.append(rows.committed)
+        state.tree.extend(rows.tokens)
+        if rows.follow is not None:
+            state.tree.extend(found.picks[:-1])
+        probs = found.probs if rows.pick_probs else None
+        ended_ns = time.perf_counter_ns()
+        has_followed = rows.follow is not None and len(found.picks) > 1
+        follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
+        result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us)
+        forward_us = (called_ns - started_ns + found.forward_ns) // 1000
+        return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens))
+
+    def _found(self, rows: SequenceRows, state: SequenceState, tokens: list[int], room: int) -> Followed:
+        """The picks after the newest committed token and each guess, or after the only one and what follows it."""
+        position, wish = state.cached_len + len(state.tree), rows.follow
+        num_wanted = min(1, len(rows.committed)) + len(rows.tokens)
+        if num_wanted > 1:
+            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), with_prob=rows.pick_probs)
+        most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
+        return self._picks.run(state, ChainStart(tokens, position, most, stop_below), with_prob=rows.pick_probs)
+
+    def _is_plain(self, rows: SequenceRows, state: SequenceState) -> bool:
+        """Whether rows and results are of the kind, and in keeping with what the sequence holds."""
+        num_committed, num_nodes, num_live = len(rows.committed), len(rows.tokens), len(state.tree)
+        params = state.spec.sampling
+        if not rows.wanted or params.has_penalties or params.logit_bias or rows.num_choices or rows.top_logprobs is not None:
+            return False
+        if num_committed:
+            has_room = state.cached_len + num_committed <= state.spec.max_len and num_committed <= self._most_rows
+            return has_room and not num_live and self._are_guesses(rows) and _is_judged_by_picks(rows)
+        if num_nodes != 1 or len(rows.parents) != 1 or rows.acceptance or not state.cached_len:
+            return False
+        return state.tree.is_chain and int(rows.parents[0]) == num_live - 1
+
+    def _are_guesses(self, rows: SequenceRows) -> bool:
+        """Whether the nodes are a chain below the committed tokens, or none."""
+        num_nodes = len(rows.tokens)
+        if not num_nodes:
+            return not len(rows.parents)
+        is_chain = rows.parents.tolist() == list(range(-1, num_nodes - 1))
+        return is_chain and rows.follow is None and len(rows.committed) + num_nodes <= self._most_together
+
+
+def _is_judged_by_picks(rows: SequenceRows) -> bool:
+    """Whether no rule is asked, or one that looks at nothing but picks."""
+    if not rows.acceptance:
+        return True
+    rule = ACCEPTANCE_RULES.get(rows.acceptance)
+    return rule is not None and not rule.reads_probs and rows.follow is None
+
+
+def _verdict(rows: SequenceRows, state: SequenceState, base: int, picks: IntArray) -> Verdict:
+    tree, target = DraftTree(rows.tokens, rows.parents), TargetRows(picks, _no_probs)
+    return ACCEPTANCE_RULES[rows.acceptance].accept(tree, rows.draft_rows, target, AcceptanceNoise(state.spec.noise, base))
+
+
+def _no_probs(row: int) -> ProbArray:
+    raise AssertionError(f"a rule that says it reads no probabilities asked for those of row {row}")
