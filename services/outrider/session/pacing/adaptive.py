@@ -18,6 +18,7 @@ from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
+from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.first_asking import LATER, FirstAsking
@@ -337,15 +338,18 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
-        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[tuple[int, ...], DepthOffsets], dict[Pace, list[Course]]] = {}
         own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
         looks: list[Look] = []
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
+            shares = hoped_acceptance(session), session.continue_prob, hedge_share
+            steps = tuple(round(share / ACCEPTANCE_STEP) for share in shares)
+            key = steps, session.depth_offsets
             if key not in found:
-                found[key] = courses_of(rates, own_paces, self._longest, *(share * ACCEPTANCE_STEP for share in key))
+                acceptance, continue_prob, hedges = (share * ACCEPTANCE_STEP for share in steps)
+                found[key] = courses_of(rates, own_paces, self._longest, acceptance, continue_prob, hedges, session.depth_offsets)
             looks.append((session, found[key]))
         return looks
 

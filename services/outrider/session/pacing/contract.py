@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.explanation import PlanExplanation
 
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
@@ -74,7 +75,8 @@ class SessionView:
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
     nothing is known. takes_turns: its drafters compute only while the target rests, so that none can run ahead. holds_reading:
-    draft_us_per_token is all of a first tail, the reading of the prompt included.
+    draft_us_per_token is all of a first tail, the reading of the prompt included. depth_offsets: where acceptance clearly differs with how
+    far a guess is from what its drafter knew, the difference of its log odds for each band of depth (depth_bands.py); () = it does not.
     """
 
     session: int
@@ -108,6 +110,7 @@ class SessionView:
     takes_turns: bool = False
     holds_reading: bool = False
     draft_alone_us: float = 0.0
+    depth_offsets: DepthOffsets = ()
 
 
 class PrefillRoom(Protocol):
