@@ -345,11 +345,9 @@ class AdaptivePacing(ExplainsAdaptive):
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             shares = hoped_acceptance(session), session.continue_prob, hedge_share
-            steps = tuple(round(share / ACCEPTANCE_STEP) for share in shares)
-            key = steps, session.depth_offsets
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets
             if key not in found:
-                acceptance, continue_prob, hedges = (share * ACCEPTANCE_STEP for share in steps)
-                found[key] = courses_of(rates, own_paces, self._longest, acceptance, continue_prob, hedges, session.depth_offsets)
+                found[key] = courses_of(rates, own_paces, self._longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
             looks.append((session, found[key]))
         return looks
 

@@ -47,6 +47,7 @@ def courses_of(
     acceptance: float,
     continue_prob: float,
     hedge_share: float,
+    *,
     offsets: DepthOffsets = (),
 ) -> dict[Pace, list[Course]]:
     """Of plain decoding and of each drafting pace, those worth comparing. continue_prob, hedge_share, offsets: as in SessionView."""

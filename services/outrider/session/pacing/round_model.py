@@ -4,7 +4,8 @@ A chain of guesses goes on with probability continue_prob and each is right with
 is the chance of one more accepted token: a round of length L emits sum over i <= L of g^i (ALGORITHMS 0, with pauses). Overlapped
 rounds are a chain of two states, after the fashion of ALGORITHMS A.1: MISS (the drafter starts over; the verifier waits for `miss_len`
 guesses, or, PEARL's 0, decodes on without until it is heard of, or nearly, and waits for the rest) and HIT (it had guessed on while its
-guesses were verified; the verifier waits until `hit_len` are there).
+guesses were verified; the verifier waits until `hit_len` are there). Where acceptance differs with depth (depth_bands.py), g differs from
+guess to guess, and those that were made while the round before was verified are as much deeper.
 Must not know sessions, views or how a pace is carried out.
 """
 
@@ -170,10 +171,12 @@ def _ahead_course(
     longest = longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
     # Chance that what the drafter guessed beyond a round's guesses still stands after it.
-    goes_on, useful_len = right ** (lengths + 1.0), math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
+    goes_on: _FloatArray = np.power(right, lengths + 1.0, dtype=np.float64)
+    useful_len = math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
     foreseen = None
     if offsets:
-        reached = np.cumprod(np.minimum(_ALMOST_ONE, continue_prob * rights_by_depth(acceptance, offsets)))
+        rights = np.minimum(_ALMOST_ONE, continue_prob * rights_by_depth(acceptance, offsets))
+        reached: _FloatArray = np.cumprod(rights, dtype=np.float64)
         goes_on, useful_len = reached[: MAX_WAIT_LEN + 1].copy(), 1 + int((reached >= HARDLY_EVER).sum())
         foreseen = _foreseen(reached, ready, num_unheard)
         right = float(reached[min(num_unheard, len(reached)) - 1] ** (1.0 / min(num_unheard, len(reached))))
