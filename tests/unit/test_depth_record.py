@@ -72,6 +72,16 @@ def test_a_text_that_changes_is_no_drift() -> None:
             assert not stats.by_depth.differs
 
 
+def test_an_estimate_that_lags_behind_is_no_drift() -> None:
+    """Session after session begins with a hope that its text does not fulfil."""
+    depths = NO_DEPTHS
+    for seed in SEEDS:
+        stats = SessionStatistics(acceptance=0.9, by_depth=DepthRecord(depths))
+        drafted((0.0,) * NUM_BANDS, 60, seed, stats)
+        assert not stats.by_depth.differs
+        depths = stats.by_depth.remembered()
+
+
 def test_the_next_session_begins_with_what_depth_changes_and_its_own_acceptance() -> None:
     priors = drafted(FALLING, 400, 1).remembered(FIRST_PRIORS)
     offsets = DepthRecord(priors.depths).offsets_from(0.5)
@@ -92,32 +102,41 @@ def test_a_drafter_that_stops_to_drift_is_forgiven() -> None:
 
 
 def test_depth_is_what_the_drafter_had_not_heard_of_when_it_began_the_tail() -> None:
-    depths = GuessDepths()
+    depths = GuessDepths(batch=1)
     depths.told(100, 1_000.0)
     depths.join(3, 100, 1_200)  # guesses for 100, 101, 102, the first three beyond the truth it knows
     depths.told(102, 2_000.0)
     depths.join(2, 100, 1_900)  # for 103 and 104, before it has heard: the fourth and fifth
     depths.join(2, 100, 2_000)  # for 105 and 106, after: the fourth and fifth again
     depths.judge(0, 100, 107, right=True)
-    assert depths.take() == DepthCounts((1, 2, 4, 0), (0,) * NUM_BANDS)
+    assert depths.take() == DepthCounts([1, 2, 4, 0], [0] * NUM_BANDS)
     assert depths.take() is None
 
 
+def test_few_guesses_wait_for_others() -> None:
+    depths = GuessDepths(batch=3)
+    depths.join(4, 10, 0)
+    depths.judge(0, 10, 12, right=True)
+    assert depths.take() is None
+    depths.judge(2, 12, 13, right=False)
+    assert depths.take() == DepthCounts([1, 1, 0, 0], [0, 1, 0, 0])
+
+
 def test_a_new_tree_counts_its_nodes_anew() -> None:
-    depths = GuessDepths()
+    depths = GuessDepths(batch=1)
     depths.join(4, 10, 0)
     depths.begin_tree()
     depths.join(1, 20, 0)
     depths.judge(0, 20, 21, right=False)
-    assert depths.take() == DepthCounts((0,) * NUM_BANDS, (1, 0, 0, 0))
+    assert depths.take() == DepthCounts([0] * NUM_BANDS, [1, 0, 0, 0])
 
 
 def test_what_was_drafted_before_the_truth_it_knew_has_no_depth() -> None:
-    depths = GuessDepths()
+    depths = GuessDepths(batch=1)
     depths.told(105, 0.0)
     depths.join(2, 100, 10)
     depths.judge(0, 100, 102, right=True)
-    assert depths.take() == DepthCounts((0,) * NUM_BANDS, (0,) * NUM_BANDS)
+    assert depths.take() == DepthCounts([0] * NUM_BANDS, [0] * NUM_BANDS)
 
 
 def test_bands_cover_every_depth_in_order() -> None:

@@ -19,7 +19,8 @@ RATE = 1 / 32  # of a guess: as quick as the session's single estimate, so that 
 LEAST_SPREAD = 0.05  # p (1 - p) of a guess, by which the level is moved: one surprise must not move it by more than a tenth of certainty
 PRIOR_INFORMATION = 4.0  # of an offset of 0: so much must be learned before half of what was seen is believed
 MAX_INFORMATION = 32.0  # of a band, some 150 guesses: beyond it, what is older counts half
-EVIDENCE, KEPT_EVIDENCE = 3.5, 2.5  # standard deviations of a band from the single estimate, for offsets to begin, and to stay
+EVIDENCE, KEPT_EVIDENCE = 4.0, 3.0  # standard deviations of a band from all of them, for offsets to begin, and to stay
+LITTLE = 0.25  # added to the variance of a band: a guess more or less is no evidence
 CHECK_EVERY = 16  # guesses
 MAX_OFFSET = 4.0
 STEP = 1 / 8  # offsets that agree to this are the same
@@ -49,6 +50,7 @@ class DepthRecord:
         self._level: float | None = None  # until a guess was judged: as the single estimate has it
         self._shift = AcceptanceShift()
         self._num_fresh = 0
+        self._found: tuple[float, DepthOffsets] | None = None  # the single estimate that offsets were asked for, and those
         self.differs = False
         self._check()
 
@@ -56,29 +58,31 @@ class DepthRecord:
         """Guesses that were judged. acceptance: the session's single estimate."""
         if self._level is None or not self.differs:
             self._level = log_odds(acceptance) - self._mix
-        spread = max(LEAST_SPREAD, acceptance * (1.0 - acceptance))
+        spread = acceptance * (1.0 - acceptance)
+        if spread < LEAST_SPREAD:
+            spread = LEAST_SPREAD
         for band, num_right in enumerate(counts.right):
-            num = num_right + counts.wrong[band]
-            if num:
-                self._count_band(band, num, num_right, acceptance, spread)
+            if num := num_right + counts.wrong[band]:
+                self._surplus[band] += num_right - num * acceptance
+                self._information[band] += num * spread
                 self._num_fresh += num
+                self._learn(band, num, num_right)
+        self._found = None
         if self._num_fresh >= CHECK_EVERY:
             self._num_fresh = 0
             self._check()
 
-    def _count_band(self, band: int, num: int, num_right: int, acceptance: float, spread: float) -> None:
+    def _learn(self, band: int, num: int, num_right: int) -> None:
         level, offset = self._level, self._offsets[band]
         assert level is not None
         expected = 1.0 / (1.0 + math.exp(-level - offset))
         surplus = num_right - num * expected
-        self._information[band] = known = self._information[band] + num * spread
-        self._surplus[band] += num_right - num * acceptance
-        self._offsets[band] = offset = offset + surplus / (PRIOR_INFORMATION + known)
-        self._mix += min(1.0, RATE * num) * (offset - self._mix)
+        self._offsets[band] = offset = offset + surplus / (PRIOR_INFORMATION + self._information[band])
+        rate = RATE * num
+        self._mix += (rate if rate < 1.0 else 1.0) * (offset - self._mix)
         if self.differs:  # else the single estimate says where it is, a change of text included
             changed = self._changed(num, num_right, expected)
-            own_spread = expected * (1.0 - expected)
-            moved = level + RATE * surplus / (own_spread if own_spread > LEAST_SPREAD else LEAST_SPREAD)
+            moved = level + RATE * surplus / max(LEAST_SPREAD, expected * (1.0 - expected))
             self._level = moved if changed is None else log_odds(changed) - offset
 
     def _changed(self, num: int, num_right: int, expected: float) -> float | None:
@@ -90,10 +94,15 @@ class DepthRecord:
         return found
 
     def _check(self) -> None:
-        """Whether depth makes a difference, and forget a part of what is old."""
+        """Whether depth makes a difference, and forget a part of what is old. A band is held against what all of them showed: an estimate
+        that lags behind, as at the beginning of a text that suits nobody, is wrong for all alike."""
         least = KEPT_EVIDENCE if self.differs else EVIDENCE
+        known_of_all = sum(self._information) or 1.0
+        usual = sum(self._surplus) / known_of_all
         every = list(zip(self._surplus, self._information, strict=True))
-        self.differs = any(surplus * surplus > least * least * known for surplus, known in every)
+        self.differs = any(
+            (one - usual * known) ** 2 > least * least * (LITTLE + known * (1.0 - known / known_of_all)) for one, known in every
+        )
         for band, (surplus, known) in enumerate(every):
             if known > MAX_INFORMATION:
                 self._information[band], self._surplus[band] = 0.5 * known, 0.5 * surplus
@@ -103,6 +112,11 @@ class DepthRecord:
         tested is taken to be as the one before it."""
         if not self.differs:
             return ()
+        if self._found is None or self._found[0] != acceptance:
+            self._found = acceptance, self._offsets_from(acceptance)
+        return self._found[1]
+
+    def _offsets_from(self, acceptance: float) -> DepthOffsets:
         above = -self._mix if self._level is None else self._level - log_odds(acceptance)
         found: list[float] = []
         for offset, known in zip(self._offsets, self._information, strict=True):

@@ -8,28 +8,31 @@ by number and times that are handed in. Must not know trees, frames or what is m
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from outrider.session.pacing.depth_bands import BAND_OF, MAX_DEPTH, NUM_BANDS
 
+BATCH = 8
 MAX_TELLINGS = 16  # the newest commits; a drafter further behind is taken to know what its tree began with
 
 
 class DepthCounts(NamedTuple):
     """By band: guesses that were right, and that were wrong though all before them were right."""
 
-    right: tuple[int, ...]
-    wrong: tuple[int, ...]
+    right: Sequence[int]
+    wrong: Sequence[int]
 
 
 class GuessDepths:
-    """Of one drafter in one session. Nodes are those of its newest tree."""
+    """Of one drafter in one session. Nodes: of its newest tree. batch: guesses that are counted together, as counting takes time."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = BATCH) -> None:
+        self._batch = batch
         self._tellings: deque[tuple[float, int]] = deque(maxlen=MAX_TELLINGS)
         self._known_lens: list[int] = []  # by node
         self._right, self._wrong = [0] * NUM_BANDS, [0] * NUM_BANDS
-        self._has_counted = False
+        self._num_judged = 0
 
     def told(self, known_len: int, heard_us: float) -> None:
         """A commit that makes the text so long is expected to be heard then, by the verifier's clock."""
@@ -55,13 +58,13 @@ class GuessDepths:
             depth = position - known_len + 1
             if depth > 0:  # else it was drafted before the truth that its drafter had by then
                 counts[BAND_OF[depth if depth < MAX_DEPTH else MAX_DEPTH]] += 1
-        self._has_counted = True
+        self._num_judged += end - begin
 
     def take(self) -> DepthCounts | None:
-        """Since last asked; None when nothing was judged."""
-        if not self._has_counted:
+        """Since they were last taken; None until there is a batch."""
+        if self._num_judged < self._batch:
             return None
-        counts = DepthCounts(tuple(self._right), tuple(self._wrong))
+        counts = DepthCounts(self._right, self._wrong)
         self._right, self._wrong = [0] * NUM_BANDS, [0] * NUM_BANDS
-        self._has_counted = False
+        self._num_judged = 0
         return counts

@@ -22,8 +22,9 @@ _BANDS: npt.NDArray[np.int64] = np.array(BAND_OF[1:])
 
 def log_odds(share: float) -> float:
     """Of a share within LEAST and MOST, or of the nearer of the two."""
-    bounded = min(MOST, max(LEAST, share))
-    return math.log(bounded / (1.0 - bounded))
+    if not LEAST < share < MOST:
+        share = LEAST if share <= LEAST else MOST
+    return math.log(share / (1.0 - share))
 
 
 def rights_by_depth(acceptance: float, offsets: DepthOffsets) -> npt.NDArray[np.float64]:
