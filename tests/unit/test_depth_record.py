@@ -47,9 +47,14 @@ def test_a_drafter_that_errs_by_depth_is_found_out(rights: tuple[float, ...]) ->
         assert mean == pytest.approx(rights[band], abs=0.08), band
 
 
-def test_a_band_that_was_never_tested_is_as_the_one_before_it() -> None:
-    offsets = drafted(FALLING, 400, 1).by_depth.offsets_from(0.7)
+def test_a_band_that_was_hardly_tested_is_as_the_one_before_it() -> None:
+    stats = drafted(FALLING, 400, 1)
+    offsets = stats.by_depth.offsets_from(0.7)
     assert offsets[3] == offsets[2] < offsets[1] < offsets[0]
+    for wanted in (True, False):
+        stats.count_depths(DepthCounts([0] * NUM_BANDS, [0, 0, 0, 3 if wanted else 12]))
+        offsets = stats.by_depth.offsets_from(0.7)
+        assert (offsets[3] == offsets[2]) is wanted
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])

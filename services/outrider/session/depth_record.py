@@ -18,6 +18,7 @@ from outrider.session.pacing.depth_bands import NUM_BANDS, DepthOffsets, log_odd
 RATE = 1 / 32  # of a guess: as quick as the session's single estimate, so that both speak of the same guesses
 LEAST_SPREAD = 0.05  # p (1 - p) of a guess, by which the level is moved: one surprise must not move it by more than a tenth of certainty
 PRIOR_INFORMATION = 4.0  # of an offset of 0: so much must be learned before half of what was seen is believed
+LEAST_INFORMATION = 2.0  # of a band, some 10 guesses, for it to be another than the one before it
 MAX_INFORMATION = 32.0  # of a band, some 150 guesses: beyond it, what is older counts half
 EVIDENCE, KEPT_EVIDENCE = 4.0, 3.0  # standard deviations of a band from all of them, for offsets to begin, and to stay
 LITTLE = 0.25  # added to the variance of a band: a guess more or less is no evidence
@@ -108,8 +109,8 @@ class DepthRecord:
                 self._information[band], self._surplus[band] = 0.5 * known, 0.5 * surplus
 
     def offsets_from(self, acceptance: float) -> DepthOffsets:
-        """Of each band, from the log odds of the session's single estimate; () while depth makes no difference. A band that was never
-        tested is taken to be as the one before it."""
+        """Of each band, from the log odds of the session's single estimate; () while depth makes no difference. A band that was
+        hardly tested is taken to be as the one before it."""
         if not self.differs:
             return ()
         if self._found is None or self._found[0] != acceptance:
@@ -121,7 +122,7 @@ class DepthRecord:
         found: list[float] = []
         for offset, known in zip(self._offsets, self._information, strict=True):
             whole = max(-MAX_OFFSET, min(MAX_OFFSET, offset + above))
-            found.append(round(whole / STEP) * STEP if known or not found else found[-1])
+            found.append(round(whole / STEP) * STEP if known >= LEAST_INFORMATION or not found else found[-1])
         return tuple(found)
 
     def remembered(self) -> DepthPriors:
