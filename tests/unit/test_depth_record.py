@@ -77,6 +77,12 @@ def test_a_text_that_changes_is_no_drift() -> None:
             assert not stats.by_depth.differs
 
 
+def test_until_depth_makes_a_difference_the_single_estimate_says_how_right_guesses_are() -> None:
+    stats = drafted((0.95,) * NUM_BANDS, 100, 1)
+    offsets = drafted((0.3,) * NUM_BANDS, 200, 2, stats).by_depth.remembered().offsets
+    assert max(map(abs, offsets)) < 1.0
+
+
 def test_an_estimate_that_lags_behind_is_no_drift() -> None:
     """Session after session begins with a hope that its text does not fulfil."""
     depths = NO_DEPTHS
