@@ -14,6 +14,7 @@ from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.depth_bands import NUM_BANDS, rights_by_depth
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.round_model import MAX_WAIT_LEN, best_ahead_course, chains, measured_rates, serial_courses
+from outrider_bench.simulation.curves import CURVE_SHAPES
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.profile import Profile
 from outrider_bench.simulation.text import text_of
@@ -106,6 +107,15 @@ def test_a_drafter_that_does_not_is_asked_as_ever(acceptance: str, monkeypatch: 
     found = simulate(world, make_pacing("adaptive"), 1_500).tokens_per_s
     monkeypatch.setattr("outrider.session.depth_record.EVIDENCE", 1e9)
     assert found == simulate(world, make_pacing("adaptive"), 1_500).tokens_per_s
+
+
+@pytest.mark.parametrize("acceptance", [0.97, 0.99])
+def test_rounds_with_few_guesses_are_not_quick_by_merit_of_a_course_that_wants_many(acceptance: float) -> None:
+    """Short answers, rows that cost something: 0.48 and 0.28 of PEARL while a step with two guesses was held against the time of one
+    with thirty, so that the course seemed two and a half times as good as it promised, and time too dear to wait for guesses."""
+    world = replace(WORLD, verify=CURVE_SHAPES["measured"].verify_curve(STEP_US), phases=((Phase(acceptance),),), output_len=100)
+    adaptive, pearl = (simulate(world, make_pacing(name), 1_000).tokens_per_s for name in ("adaptive", "pearl"))
+    assert adaptive > pearl
 
 
 def test_a_profile_by_depth_is_what_a_simulated_drafter_guesses_by() -> None:

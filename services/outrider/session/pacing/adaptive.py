@@ -271,15 +271,15 @@ class AdaptivePacing(ExplainsAdaptive):
                 own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
 
     def _note_promises(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
-        """What the courses promise of this step, by whether the drafters follow (everybody waits for the last); and parts without guesses
-        where the course promises some, or that leave guesses out, for their rows would cost too much."""
+        """What the courses promise of this step, by whether drafters follow (all wait for the last); and parts that leave guesses out."""
         sessions = {session.session: session for session in view.sessions}
-        step_us = cost.verify_us(sum(part.num_rows for part in plan.take)) + self._rates.overhead_us
+        rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
         kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
         for part in plan.take:
             own = self._sessions.known(part.session)
-            promised_us = max(own.course.hit_us if is_hit else own.course.miss_us for is_hit in kinds)
-            own.expected_us = max(promised_us, own.chosen_wait_us + step_us) if promised_us else 0.0
+            fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
+            promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
+            own.expected_us = max(promised_us, own.chosen_wait_us + rows_us + self._rates.overhead_us) if promised_us else 0.0
             own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
