@@ -110,3 +110,11 @@ def test_guesses_are_kept_to_for_less_than_they_are_begun_for() -> None:
                 break
         else:
             raise AssertionError(f"{pace}: no gain lies between the margins")
+
+
+def test_in_turns_each_drafts_as_deep_as_it_is_right() -> None:
+    rates = rates_of(1.8, 1_000.0)
+    falling = [(replace(session, depth_offsets=(1.5, 0.0, -2.0, -3.0)), courses) for session, courses in looks_of(rates, [0.8] * NUM)]
+    (alike, _), (shorter, _) = (offers(rates).of(Pace.SERIAL, looks) for looks in (looks_of(rates, [0.8] * NUM), falling))
+    assert {course.pace for course in (*alike, *shorter)} == {Pace.SERIAL}
+    assert max(course.hit_len for course in shorter) < max(course.hit_len for course in alike)

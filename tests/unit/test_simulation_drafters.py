@@ -35,6 +35,9 @@ WORLDS = {
     "a drafter slower than the target": replace(QUIET, draft=FLAT.draft_curve(7_300), step_overhead_us=311),
     "a drafter that is often unsure": replace(QUIET, unsure_when_wrong=0.7, unsure_when_right=0.15, num_sessions=2),
     "unsure and never right": replace(QUIET, unsure_when_wrong=0.9, phases=((Phase(0.0),),), delay_us=900),
+    "a drafter that drifts": replace(
+        QUIET, phases=((Phase(0.95, 30, (0.8, 0.3)), Phase(0.9)), (Phase(0.4, None, (0.9,)),)), num_sessions=2
+    ),
     "tight bounds": replace(QUIET, max_draft_len=3, max_nodes=4, max_rows=8, num_sessions=3),
 }
 POLICIES = (("serial", 5), ("pearl", 4), ("adaptive", None), ("serial", None), ("pearl", None))

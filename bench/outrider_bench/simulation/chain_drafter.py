@@ -18,7 +18,8 @@ _CHAIN: IntArray = np.arange(-1, MAX_TREE_NODES, dtype=np.int32)
 
 
 class ChainDrafter:
-    """Positions, absolute: _known tokens are committed, the tree reaches from _base to _tip, its nodes from _sent on are unsent."""
+    """Positions, absolute: _known tokens are committed, the tree reaches from _base to _tip, its nodes from _sent on are unsent. _guessed:
+    its tokens, from _base on."""
 
     def __init__(self, handle: int, text: Text) -> None:
         self.ended = False
@@ -30,6 +31,7 @@ class ChainDrafter:
         self._flush_nodes = 0
         self._incarnation = self._tree_id = 0
         self._known = self._credit = self._base = self._tip = self._sent = 0
+        self._guessed: list[int] = []
         self._armed = self._opened = False
         self._draft_us = self._begin_us = self._end_us = self._first_us = 0
 
@@ -76,7 +78,7 @@ class ChainDrafter:
         if end is TailEnd.MORE:
             token, end = self._guesser.draft(place)
             if token is not None:
-                self._add(begin_us, end_us)
+                self._add(token, begin_us, end_us)
         frames = self._answer_open(self._known)
         if end is not TailEnd.MORE:
             self._armed = False
@@ -85,9 +87,10 @@ class ChainDrafter:
             frames.append(self._tail(TailEnd.MORE))
         return frames
 
-    def _add(self, begin_us: int, end_us: int) -> None:
+    def _add(self, token: int, begin_us: int, end_us: int) -> None:
         if self._sent == self._tip:
             self._begin_us, self._draft_us, self._first_us = begin_us, 0, end_us - begin_us
+        self._guessed.append(token)
         self._tip += 1
         self._draft_us += end_us - begin_us
         self._end_us = end_us
@@ -115,12 +118,13 @@ class ChainDrafter:
 
     def _follows(self, newest: int) -> bool:
         """Whether the tree holds the truth up to `newest`."""
-        fresh = self._text.guesses[self._known : newest]
-        return newest <= self._tip and self._text.num_right(self._known, fresh) == len(fresh)
+        fresh = self._guessed[self._known - self._base : newest - self._base]
+        return newest <= self._tip and self._text.num_right(self._known, np.array(fresh, np.int32)) == len(fresh)
 
     def _plant(self, tree_id: int) -> None:
         self._tree_id = tree_id
         self._base = self._tip = self._sent = self._known
+        self._guessed = []
         self._said = TailEnd.MORE
 
     def _arm(self) -> list[DrafterFrame]:
@@ -146,7 +150,7 @@ class ChainDrafter:
     def _tail(self, end: TailEnd) -> Tail:
         first, last = self._sent - self._base, self._tip - self._base
         times, first_us = ((self._draft_us, self._begin_us * 1000, self._end_us * 1000), self._first_us) if first < last else ((0, 0, 0), 0)
-        tokens = self._text.guesses[self._sent : self._tip]
+        tokens = np.array(self._guessed[first:last], np.int32)
         self._sent, self._said = self._tip, end
         identity = (self._handle, self._incarnation, self._tree_id, first, self._base, self._text.hashes[self._base])
         return Tail(*identity, tokens, _CHAIN[first:last], end, SOURCE, *times, first_us=first_us)

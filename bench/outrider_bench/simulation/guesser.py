@@ -48,4 +48,4 @@ class Guesser:
         after = Place(place.tree_id, position + 1, place.num_live + 1, place.until, place.limits)
         if unsure:
             self._closed = (place.tree_id, position + 1)
-        return int(self._text.guesses[position]), self.pause(after)
+        return self._text.guess(position, place.num_live), self.pause(after)

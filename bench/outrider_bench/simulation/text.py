@@ -36,6 +36,8 @@ class Text:
     seconds: int32 [max_len], another guess, right with the world's hedge acceptance where the first is wrong. acceptances: float64
     [max_len], how likely the first guess is to be right. prompt_len: tokens that are given. next_wrong: int64 [max_len], the first wrong
     guess at or behind a position. stray_ends: int64 [max_len], where a chain pauses that went wrong there. NEVER stands for none.
+    deeper: int32 [max_len] each, guesses of a drafter that has made one already beyond the truth it knows, two, ...: the last for all
+    beyond, () = as `guesses`.
     """
 
     truth: IntArray
@@ -47,6 +49,13 @@ class Text:
     prompt_len: int
     next_wrong: npt.NDArray[np.int64]
     stray_ends: npt.NDArray[np.int64]
+    deeper: tuple[IntArray, ...] = ()
+
+    def guess(self, position: int, num_live: int) -> int:
+        """What its drafter guesses, with so many guesses before it beyond the truth that it knows."""
+        if not self.deeper or not num_live:
+            return int(self.guesses[position])
+        return int(self.deeper[min(num_live, len(self.deeper)) - 1][position])
 
     def num_right(self, position: int, tokens: IntArray) -> int:
         """How many leading tokens of a chain that begins at `position` are the truth."""
@@ -73,15 +82,17 @@ def text_of(world: World, client: int, request: int) -> Text:
     """The text of a client's request; positions before the prompt's end are never guessed."""
     truth, hashes = _truth(world.max_len, world.spare_len)
     phases = world.phases[client % len(world.phases)]
-    acceptance = _acceptances(phases, world.prompt_len, world.output_len + world.spare_len)
-    lucky = _draws(world, client, request) < acceptance
+    acceptance, *deeper = _acceptances(phases, world.prompt_len, world.output_len + world.spare_len)
+    draws = _draws(world, client, request)
+    lucky = draws < acceptance
     unsure_shares = np.where(lucky, world.unsure_when_right, world.unsure_when_wrong)
     unsure = _uniforms(world.seed, client, request, world.max_len, _UNSURE) < unsure_shares
     guesses = np.where(lucky, truth, np.int32(WRONG_TOKEN)).astype(np.int32)
     hedged = ~lucky & (_uniforms(world.seed, client, request, world.max_len, _SECOND) < world.hedge_acceptance)
     seconds = np.where(hedged, truth, np.int32(SECOND_WRONG_TOKEN)).astype(np.int32)
     never = np.full(world.max_len, NEVER, np.int64)
-    return Text(truth, guesses, unsure, hashes, seconds, acceptance, world.prompt_len, _next_wrong(lucky), never)
+    later = tuple(np.where(draws < rights, truth, np.int32(WRONG_TOKEN)).astype(np.int32) for rights in deeper)
+    return Text(truth, guesses, unsure, hashes, seconds, acceptance, world.prompt_len, _next_wrong(lucky), never, later)
 
 
 def traced_text(prompt_len: int, right: Sequence[bool], unsure: Sequence[bool], stray_lens: Sequence[int]) -> Text:
@@ -133,10 +144,14 @@ def _replayed(seed: int, length: int) -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def _acceptances(phases: Phases, prompt_len: int, output_len: int) -> npt.NDArray[np.float64]:
-    values = np.full(prompt_len + output_len, phases[-1].acceptance)
+    """[depths, max_len]: of the first guess, the second, ... at every position."""
+    depths = max(len(phase.rights) for phase in phases)
+    values = np.empty((depths, prompt_len + output_len))
     begin = 0
     for phase in phases:
         end = output_len if phase.until is None else min(phase.until, output_len)
-        values[prompt_len + begin : prompt_len + end] = phase.acceptance
+        rights = np.array((*phase.rights, *[phase.rights[-1]] * (depths - len(phase.rights))))
+        values[:, prompt_len + begin : prompt_len + end] = rights[:, None]
         begin = end
+    values[:, :prompt_len] = values[:, prompt_len + begin :] = rights[:, None]
     return values

@@ -18,10 +18,18 @@ MAX_SESSIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of an answer: until this token (exclusive, None = its end) a guess is right with this probability."""
+    """A stretch of an answer: until this token (exclusive, None = its end) a guess is right with this probability, if it is the first that
+    its drafter makes beyond the truth it knows. deeper: the same of its second, third, ... guess, the last for all beyond; () = of all
+    alike, as where a guess is made of the tokens before it, whoever wrote them."""
 
     acceptance: float
     until: int | None = None
+    deeper: tuple[float, ...] = ()
+
+    @property
+    def rights(self) -> tuple[float, ...]:
+        """Of the first guess, the second, and so on."""
+        return (self.acceptance, *self.deeper)
 
 
 Phases = tuple[Phase, ...]
@@ -103,8 +111,10 @@ class World:
             raise InvalidRequest("world.prefill_stretch", f"must be 0 or above 1, got {self.prefill_stretch}")
         self._check_loads()
         for phases in self.phases:
-            if not phases or any(not 0.0 <= phase.acceptance <= 1.0 for phase in phases):
+            if not phases or any(not 0.0 <= right <= 1.0 for phase in phases for right in phase.rights):
                 raise InvalidRequest("world.phases", "every session needs an acceptance in [0, 1]")
+            if any(phase.deeper for phase in phases) and (self.hedge_acceptance or self.unsure_when_wrong or self.unsure_when_right):
+                raise InvalidRequest("world.phases", "a drafter that errs by depth has no side branches and is never unsure here")
 
     def _check_loads(self) -> None:
         if any(not 0 <= load.num_clients <= self.num_sessions for load in self.loads):

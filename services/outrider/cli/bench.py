@@ -164,7 +164,9 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
         "--policies", nargs="+", default=["adaptive"], metavar="NAME", help="judged policies, or name:length; grid: one (%(default)s)"
     )
     group.add_argument("--fixed", nargs="+", default=list(FIXED_POLICIES), metavar="NAME", help="the yardstick (%(default)s)")
-    group.add_argument("--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 differs by session")
+    group.add_argument(
+        "--acceptances", nargs="+", metavar="A", help="axis: 0.8; 0.9>0.2 changes mid-answer; 0.9|0.3 by session; 0.9/0.5 by depth"
+    )
     group.add_argument("--cost-ratios", nargs="+", type=_positive, metavar="C", help="axis: a target step over a draft step")
     group.add_argument("--delays", nargs="+", type=_not_negative, metavar="D", help="axis: one way, in target steps")
     group.add_argument("--sessions", nargs="+", type=int, metavar="N", help="axis: requests at a time; fleet: one number, requests in all")

@@ -12,6 +12,7 @@ from enum import Enum
 from outrider.errors import ProtocolViolation
 from outrider.session.asked_times import AskedTimes
 from outrider.session.drafter_tally import DrafterTally
+from outrider.session.guess_depths import GuessDepths
 from outrider.session.guess_tree import GuessTree
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.tail_check import check_tail
@@ -21,6 +22,7 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow
 MAX_MISSED_DEADLINES = 3
 # Rounds that began past their deadline with at most a trickle (one level) from a drafter, less rounds that it brought more for.
 MAX_LATE_ROUNDS = 8
+NS_PER_US = 1_000
 MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 _STILL_PAUSED_WHILE_FOLLOWED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
 
@@ -55,7 +57,7 @@ class DrafterLink:
     hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
     guesses beyond the truth, side branches left out; side_depths: of those on side branches (GuessTree.side_depths). tally: what it did, in
-    all its incarnations.
+    all its incarnations. depths: how far its guesses were from what it knew.
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
@@ -77,6 +79,7 @@ class DrafterLink:
         self.starts_over_at = prefix_len
         self.tree: GuessTree | None = None
         self.rows: dict[int, DraftRow] = {}
+        self.depths = GuessDepths()
         self.depth = 0
         self.num_live = 0
         self.side_depths: tuple[int, ...] = ()
@@ -161,6 +164,7 @@ class DrafterLink:
             raise ProtocolViolation(f"tree {tail.tree_id} stands at {tail.base}, outside [{self.open_len}, {len(prefix)}]")
         self._newest_tree = tail.tree_id
         self.tree = None
+        self.depths.begin_tree()
         self.rows = {}
         self.depth = self.num_live = 0
         self.side_depths = ()
@@ -195,6 +199,7 @@ class DrafterLink:
     def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
         assert self.tree is not None
         self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
+        self.depths.join(len(tail.tokens), tail.base, tail.begin_ns // NS_PER_US)
         self.newest_levels = self.tree.num_levels(tail.first_node)
         for row in tail.rows:
             if not ROOT <= row.parent < self.tree.num_nodes:
@@ -260,7 +265,7 @@ class DrafterLink:
             self.num_live, self.depth, self.side_depths = num_below, num_levels, tree.side_depths()
             return
         if num_below:
-            self._judge(position, position + 1, right=False)
+            self._judge(position, position + 1, tree.first_child(tree.root), right=False)
             self._count_mismatch(position)
         self.num_live = self.depth = 0
         self.side_depths = ()
@@ -275,11 +280,11 @@ class DrafterLink:
         begin, above = tree.root_len, tree.root
         path = tree.follow(prefix.tokens_from(begin))
         if tree.is_chain:
-            self._judge(begin, begin + len(path), right=True)
+            self._judge(begin, begin + len(path), begin - tree.base, right=True)
             return begin + len(path)
         for position, node in enumerate(path, begin):
             took_side = tree.is_side_of(node, above)
-            self._judge(position, position + 1, right=not took_side)
+            self._judge(position, position + 1, tree.first_child(above), right=not took_side)
             if took_side:
                 self._take_side(position, prefix)
             above = node
@@ -298,14 +303,16 @@ class DrafterLink:
             self._mismatched_len = position + 1
             self._num_mismatches += 1
 
-    def _judge(self, begin: int, end: int, *, right: bool) -> None:
-        """The guesses for committed positions [begin, end), each once: for the tally whether they were verified or overtaken, and as
-        outcomes if no round has judged them."""
+    def _judge(self, begin: int, end: int, node: int | None, *, right: bool) -> None:
+        """The guesses for committed positions [begin, end), each once: for the tally and by depth whether they were verified or overtaken,
+        and as outcomes if no round has judged them. node: the first of them, the others follow by number."""
         if end > self._judged_len:
             self._outcomes += [right] * (end - max(begin, self._judged_len))
             self._judged_len = end
         if end > self._tallied_len:
             num = end - max(begin, self._tallied_len)
+            if node is not None:
+                self.depths.judge(node + end - num - begin, end - num, end, right=right)
             self._tallied_len = end
             self.tally.num_right += num if right else 0
             self.tally.num_wrong += 0 if right else num

@@ -202,6 +202,7 @@ class SessionDrafters:
             commit = Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes, leave.flush_nodes)
             effects.append(SendToDrafter(link.name, commit))
             link.told_len = known_len
+            link.depths.told(known_len, now_us + self._statistics.link_us)
             if leave.draft_until > known_len:
                 link.asked.note(known_len, now_us)
         return effects
@@ -355,6 +356,8 @@ class SessionDrafters:
         """What the truth said of its guesses."""
         if outcomes := link.take_outcomes():
             self._statistics.count_overtaken(outcomes)
+        if counts_by_depth := link.depths.take():
+            self._statistics.count_depths(counts_by_depth)
         counts = link.take_mismatches()
         if link.hedge_nodes:
             self._statistics.count_hedges(*counts)

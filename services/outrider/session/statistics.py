@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.session.acceptance_shift import AcceptanceShift
+from outrider.session.depth_record import NO_DEPTHS, DepthPriors, DepthRecord
 from outrider.session.drafter_loss import DrafterLossCause
+from outrider.session.guess_depths import DepthCounts
 from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
 
@@ -39,13 +41,14 @@ NS_PER_US = 1_000
 @dataclass(frozen=True)
 class DraftPriors:
     """Where a session's estimates begin: acceptance, of a drafted token, in [0, 1]; continue_prob and draft_start_us, as in
-    SessionStatistics. hope: acceptance of the agreeable ones among the sessions before. Without
+    SessionStatistics. hope: acceptance of the agreeable ones among the sessions before. depths: how it differs with depth. Without
     draft_start_us, a session whose drafts are of one guess each takes their start for the time of a guess."""
 
     acceptance: float = 0.7
     continue_prob: float = 1.0
     draft_start_us: float = 0.0
     hope: float = FIRST_HOPE
+    depths: DepthPriors = NO_DEPTHS
 
 
 FIRST_PRIORS = DraftPriors()
@@ -81,7 +84,8 @@ class SessionStatistics:
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
-    num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one.
+    num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one. by_depth: how acceptance
+    differs with what a drafter knew when it guessed.
     """
 
     num_rounds: int = 0
@@ -120,6 +124,7 @@ class SessionStatistics:
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
     _num_alike: int = 0  # guesses judged since their acceptance last changed
+    by_depth: DepthRecord = field(default_factory=DepthRecord)
     _shift: AcceptanceShift = field(default_factory=AcceptanceShift)
     _num_answers: int = 0
     _num_draft_times: int = 0
@@ -289,6 +294,10 @@ class SessionStatistics:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
         self._count_tests([float(right) for right in outcomes])
 
+    def count_depths(self, counts: DepthCounts) -> None:
+        """Guesses that the truth judged, verified or overtaken, after they were counted without their depth."""
+        self.by_depth.count(counts, self.acceptance)
+
     def count_hedges(self, num_mismatches: int, num_hedged: int) -> None:
         """Mismatches while side branches were allowed, and of them those that found one."""
         self.num_hedge_tests += num_mismatches
@@ -303,7 +312,8 @@ class SessionStatistics:
         """What to expect of the next session's drafts, after this one and those before it."""
         acceptance = known.acceptance + _weight(self.num_tested) * (self.acceptance - known.acceptance)
         continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
-        return DraftPriors(acceptance, continue_prob, self.draft_start_us, self._hope_after(known.hope))
+        hope, depths = self._hope_after(known.hope), self.by_depth.remembered()
+        return DraftPriors(acceptance, continue_prob, self.draft_start_us, hope, depths)
 
     def _hope_after(self, hope: float) -> float:
         """One agreeable session is reason to hope for another; that there is none takes several others."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from outrider.session.depth_record import DepthRecord
 from outrider.session.drafter_tally import DrafterTally
 from outrider.session.events import (
     CancelRequested,
@@ -85,7 +86,10 @@ class VerifierSession:
         self.spec = spec
         known = spec.draft_priors
         self.statistics = SessionStatistics(
-            acceptance=known.acceptance, continue_prob=known.continue_prob, draft_start_us=known.draft_start_us
+            acceptance=known.acceptance,
+            continue_prob=known.continue_prob,
+            draft_start_us=known.draft_start_us,
+            by_depth=DepthRecord(known.depths),
         )
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0
@@ -196,6 +200,7 @@ class VerifierSession:
             hedge_hit_share=stats.hedge_hit_share,
             hope=spec.draft_priors.hope,
             kind=spec.kind,
+            depth_offsets=stats.by_depth.offsets_from(stats.acceptance),
         )
 
     @property

@@ -18,6 +18,7 @@ from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
+from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.first_asking import LATER
@@ -269,15 +270,15 @@ class AdaptivePacing(ExplainsAdaptive):
                 own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
 
     def _note_promises(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
-        """What the courses promise of this step, by whether the drafters follow (everybody waits for the last); and parts without guesses
-        where the course promises some, or that leave guesses out, for their rows would cost too much."""
+        """What the courses promise of this step, by whether drafters follow (all wait for the last); and parts that leave guesses out."""
         sessions = {session.session: session for session in view.sessions}
-        step_us = cost.verify_us(sum(part.num_rows for part in plan.take)) + self._rates.overhead_us
+        rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
         kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
         for part in plan.take:
             own = self._sessions.known(part.session)
-            promised_us = max(own.course.hit_us if is_hit else own.course.miss_us for is_hit in kinds)
-            own.expected_us = max(promised_us, own.chosen_wait_us + step_us) if promised_us else 0.0
+            fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
+            promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
+            own.expected_us = max(promised_us, own.chosen_wait_us + rows_us + self._rates.overhead_us) if promised_us else 0.0
             own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
@@ -335,15 +336,16 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
-        found: dict[tuple[int, ...], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[tuple[int, ...], DepthOffsets], dict[Pace, list[Course]]] = {}
         own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
         looks: list[Look] = []
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in (hoped_acceptance(session), session.continue_prob, hedge_share))
+            shares = hoped_acceptance(session), session.continue_prob, hedge_share
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets
             if key not in found:
-                found[key] = courses_of(rates, own_paces, self._longest, *(share * ACCEPTANCE_STEP for share in key))
+                found[key] = courses_of(rates, own_paces, self._longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
             looks.append((session, found[key]))
         return looks
 

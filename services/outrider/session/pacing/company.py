@@ -12,20 +12,28 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.round_model import MAX_SERIAL_LEN, Course, Pace, RoundRates, chains, longest_sent
 
 KEEP_WITHIN = 0.04  # another length must promise all of them so much more than the present one
 _FloatArray = npt.NDArray[np.float64]
 
 
-def company_courses(rates: RoundRates, shares: Sequence[tuple[float, float] | None], longest: int, present_len: int) -> list[Course]:
+def company_courses(
+    rates: RoundRates,
+    shares: Sequence[tuple[float, float] | None],
+    longest: int,
+    present_len: int,
+    offsets: Sequence[DepthOffsets] = (),
+) -> list[Course]:
     """A course for each session. shares: acceptance and continue_prob, None for one without guesses, whose course is plain, in the rounds
     of the others. longest: guesses of a session at most. present_len: of the longest draft as it is now, 0 = nobody drafts in turns.
-    Somebody must have guesses."""
+    offsets: of each session's acceptance by depth, as in SessionView; () = of none. Somebody must have guesses."""
     longest = min(longest, MAX_SERIAL_LEN)
-    each = {share: _emitted_and_sent(share, longest) for share in set(shares)}
-    emitted = np.array([each[share][0] for share in shares])  # [session, length]
-    sent = np.array([each[share][1] for share in shares])
+    kinds = list(zip(shares, offsets or [()] * len(shares), strict=True))
+    each = {kind: _emitted_and_sent(*kind, longest) for kind in set(kinds)}
+    emitted = np.array([each[kind][0] for kind in kinds])  # [session, length]
+    sent = np.array([each[kind][1] for kind in kinds])
     going = [share[1] for share in shares if share is not None]
     waits_us = rates.start_us + 2.0 * rates.link_us + longest_sent(sum(going) / len(going), longest, len(going)) * rates.draft_us
     speeds = emitted.sum(axis=0) / (waits_us + rates.round_us(1.0 + sent.mean(axis=0)))
@@ -49,10 +57,10 @@ def _own_lengths(rates: RoundRates, emitted: _FloatArray, sent: _FloatArray, lon
     return np.asarray(1 + np.argmax(net, axis=1), np.int64)
 
 
-def _emitted_and_sent(share: tuple[float, float] | None, longest: int) -> tuple[_FloatArray, _FloatArray]:
+def _emitted_and_sent(share: tuple[float, float] | None, offsets: DepthOffsets, longest: int) -> tuple[_FloatArray, _FloatArray]:
     if share is None:
         return np.ones(longest + 1), np.zeros(longest + 1)
-    return chains(*share, longest)
+    return chains(*share, longest, offsets)
 
 
 def _course(length: int, tokens_per_us: float, round_us: float) -> Course:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from outrider.session.pacing.contract import SessionView, StepView
+from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.round_model import (
     Course,
     Pace,
@@ -46,13 +47,15 @@ def courses_of(
     acceptance: float,
     continue_prob: float,
     hedge_share: float,
+    *,
+    offsets: DepthOffsets = (),
 ) -> dict[Pace, list[Course]]:
-    """Of plain decoding and of each drafting pace, those worth comparing. continue_prob, hedge_share: as in SessionView."""
+    """Of plain decoding and of each drafting pace, those worth comparing. continue_prob, hedge_share, offsets: as in SessionView."""
     courses = {Pace.PLAIN: [plain_course(rates[Pace.PLAIN])]}
     if Pace.SERIAL in drafting:
-        courses[Pace.SERIAL] = serial_courses(rates[Pace.SERIAL], acceptance, continue_prob)[:longest]
+        courses[Pace.SERIAL] = serial_courses(rates[Pace.SERIAL], acceptance, continue_prob, offsets)[:longest]
     if Pace.AHEAD in drafting:
-        courses[Pace.AHEAD] = [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share)]
+        courses[Pace.AHEAD] = [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share, offsets)]
     return courses
 
 

@@ -64,7 +64,9 @@ class Offers:
             return plain, self._total(plain)
         present = [self.own(session.session).course for session, _ in looks]
         present_len = max(course.hit_len if course.pace is Pace.SERIAL else 0 for course in present)
-        together = company_courses(self.rates[Pace.SERIAL], shares, self.longest, present_len)
+        together = company_courses(
+            self.rates[Pace.SERIAL], shares, self.longest, present_len, [session.depth_offsets for session, _ in looks]
+        )
         for at, ((session, courses), course) in enumerate(zip(looks, together, strict=True)):
             if course.pace is Pace.SERIAL:
                 looks[at] = session, {**courses, Pace.SERIAL: [course]}

@@ -4,7 +4,8 @@ A chain of guesses goes on with probability continue_prob and each is right with
 is the chance of one more accepted token: a round of length L emits sum over i <= L of g^i (ALGORITHMS 0, with pauses). Overlapped
 rounds are a chain of two states, after the fashion of ALGORITHMS A.1: MISS (the drafter starts over; the verifier waits for `miss_len`
 guesses, or, PEARL's 0, decodes on without until it is heard of, or nearly, and waits for the rest) and HIT (it had guessed on while its
-guesses were verified; the verifier waits until `hit_len` are there).
+guesses were verified; the verifier waits until `hit_len` are there). Where acceptance differs with depth (depth_bands.py), g differs from
+guess to guess, and those that were made while the round before was verified are as much deeper.
 Must not know sessions, views or how a pace is carried out.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve
+from outrider.session.pacing.depth_bands import DepthOffsets, rights_by_depth
 
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
@@ -98,9 +100,9 @@ def plain_course(rates: RoundRates) -> Course:
     return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us, round_us)
 
 
-def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float) -> list[Course]:
-    """One course for each length 1..MAX_SERIAL_LEN."""
-    emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN)
+def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> list[Course]:
+    """One course for each length 1..MAX_SERIAL_LEN. offsets: of acceptance by depth."""
+    emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
     drafts_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
     round_us = drafts_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
     each = zip((emitted / round_us).tolist(), round_us.tolist(), strict=True)
@@ -115,7 +117,13 @@ def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:
 
 
 def best_ahead_course(
-    rates: RoundRates, acceptance: float, continue_prob: float, hedge_share: float = 0.0, *, sides_count: bool = False
+    rates: RoundRates,
+    acceptance: float,
+    continue_prob: float,
+    hedge_share: float = 0.0,
+    offsets: DepthOffsets = (),
+    *,
+    sides_count: bool = False,
 ) -> Course:
     """The best pair of lengths: miss_len in 0..MAX_WAIT_LEN, hit_len in 1..MAX_WAIT_LEN. hedge_share: of mismatches that find a branch;
     sides_count: branches are expected to add to the step itself too."""
@@ -123,10 +131,10 @@ def best_ahead_course(
     heard_us = _heard_us(rates)
     num_before = int(heard_us / plain_us)
     shares = acceptance, continue_prob, hedge_share, hedge_share if sides_count else 0.0
-    courses = [_ahead_course(rates, shares, num_unheard, 0.0)]
+    courses = [_ahead_course(rates, shares, offsets, num_unheard, 0.0)]
     if 0 < num_before < MAX_UNHEARD:  # or the rounds that end before it is heard of, and a wait for the rest
         rest_us = heard_us - num_before * plain_us
-        courses.append(_ahead_course(rates, shares, num_before, rest_us / num_before))
+        courses.append(_ahead_course(rates, shares, offsets, num_before, rest_us / num_before))
     return max(courses, key=lambda course: course.tokens_per_us)
 
 
@@ -150,17 +158,28 @@ def _heard_us(rates: RoundRates) -> float:
     return 2.0 * rates.link_us + rates.start_us + rates.draft_us
 
 
-def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], num_unheard: int, unheard_wait_us: float) -> Course:
+def _ahead_course(
+    rates: RoundRates, shares: tuple[float, float, float, float], offsets: DepthOffsets, num_unheard: int, unheard_wait_us: float
+) -> Course:
     """The best pair of lengths. shares: acceptance, continue_prob, hedge_share, and the same of branches verified in the step.
     num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what each waits on average."""
     acceptance, continue_prob, hedge_share, side_share = shares
-    emitted, sent = chains(acceptance, continue_prob, MAX_WAIT_LEN)
+    emitted, sent = chains(acceptance, continue_prob, MAX_WAIT_LEN, offsets)
     lengths = np.arange(MAX_WAIT_LEN + 1)
     right = min(_ALMOST_ONE, acceptance * continue_prob)
-    goes_on = right ** (lengths + 1.0)  # chance that what the drafter guessed beyond a round's guesses still stands after it
     step_us = rates.round_us(1.0 + sent)
     longest = longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
     ready = np.maximum(0.0, step_us / rates.draft_us - LOST_TOKENS)  # guessed meanwhile
+    # Chance that what the drafter guessed beyond a round's guesses still stands after it.
+    goes_on: _FloatArray = np.power(right, lengths + 1.0, dtype=np.float64)
+    useful_len = math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
+    foreseen = None
+    if offsets:
+        rights = np.minimum(_ALMOST_ONE, continue_prob * rights_by_depth(acceptance, offsets))
+        reached: _FloatArray = np.cumprod(rights, dtype=np.float64)
+        goes_on, useful_len = reached[: MAX_WAIT_LEN + 1].copy(), 1 + int((reached >= HARDLY_EVER).sum())
+        foreseen = _foreseen(reached, ready, num_unheard)
+        right = float(reached[min(num_unheard, len(reached)) - 1] ** (1.0 / min(num_unheard, len(reached))))
     # A drafter that is told of a mismatch has a token under way, which it ends first.
     miss_wait_us = 2.0 * rates.link_us + rates.start_us + (0.5 + longest) * rates.draft_us
     # Without guesses rounds go on one after another until the drafter is heard of; it follows if all their tokens were guessed.
@@ -171,8 +190,11 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     if side_share > 0.0:
         emitted = emitted + _side_tokens(rates, right, sent, side_share)
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
-    hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
-    tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
+    if foreseen is None:
+        hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
+        tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
+    else:
+        hit_share, tokens = _by_depth(goes_on, emitted, foreseen, branch_share)
     waits_us = _mean_longest_wait(miss_wait_us[:, None], hit_wait_us[None, :], hit_share, rates.num_sessions)
     steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
     round_us = waits_us + steps_us
@@ -182,7 +204,6 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     flow = np.broadcast_to(rates.leave_len / (2.0 * rates.link_us + step_us + hit_wait_us), speeds.shape).copy()
     flow[0] = np.maximum(flow[0], 1.0 / (step_us[0] + unheard_wait_us))
     speeds = np.minimum(speeds, flow)
-    useful_len = math.ceil(math.log(HARDLY_EVER) / math.log(max(HARDLY_EVER, right)))
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     speeds[:, useful_len + 1 :] = 0.0
     miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
@@ -192,6 +213,36 @@ def _ahead_course(rates: RoundRates, shares: tuple[float, float, float, float], 
     ahead_len = max(miss_len, hit_len, min(meanwhile_len, useful_len))
     miss_us, hit_us = float(miss_wait_us[miss_len] + step_us[miss_len]), float(hit_wait_us[hit_len] + step_us[hit_len])
     return Course(Pace.AHEAD, miss_len, hit_len, ahead_len, float(speeds[miss_len, hit_len]), miss_us, hit_us)
+
+
+def _foreseen(reached: _FloatArray, ready: _FloatArray, num_unheard: int) -> tuple[_FloatArray, _FloatArray]:
+    """Of a round with guesses that its drafter made while the one before was verified, [length of that, own length]: expected tokens, and
+    the chance that the next is such a round too. reached: chance that the guess at depth 1, 2, ... and all before it are right; ready:
+    guesses that are made meanwhile, beyond which the drafter knows what the round before has brought; num_unheard: rounds of length 0
+    that pass meanwhile."""
+    whole = np.concatenate(([1.0], reached))
+    begins = np.arange(1, MAX_WAIT_LEN + 2)  # a guess lies where the round before has its own token
+    begins[0] = min(num_unheard, MAX_WAIT_LEN)
+    ranks = np.arange(MAX_WAIT_LEN + 2)
+    known = np.minimum(ranks[-1], ready.astype(np.int64))[:, None]
+    ahead = whole[begins[:, None] + ranks[None, :]] / whole[begins][:, None]
+    reach = np.where(ranks[None, :] <= known, ahead, np.take_along_axis(ahead, known, 1) * whole[ranks][None, :] / whole[known])
+    return np.cumsum(reach[:, :-1], axis=1), reach[:, 1:]
+
+
+def _by_depth(
+    goes_on: _FloatArray, emitted: _FloatArray, foreseen: tuple[_FloatArray, _FloatArray], branch_share: float
+) -> tuple[_FloatArray, _FloatArray]:
+    """Share of rounds whose guesses were made meanwhile, and tokens of a round, [miss_len, hit_len]: the first of them follows a round for
+    which the drafter had started over, each other one a round like itself."""
+    first, first_goes_on = foreseen
+    first_goes_on = first_goes_on + (1.0 - first_goes_on) * branch_share
+    again, again_goes_on = np.diagonal(first), np.minimum(_ALMOST_ONE, np.diagonal(first_goes_on))
+    num_first = np.broadcast_to(goes_on[:, None], first.shape)
+    num_again = num_first * first_goes_on / (1.0 - again_goes_on)[None, :]
+    num_all = 1.0 + num_first + num_again
+    tokens = (emitted[:, None] + num_first * first + num_again * again[None, :]) / num_all
+    return (num_first + num_again) / num_all, tokens
 
 
 def _worth_len(toll: float, right: float) -> int:
@@ -239,9 +290,14 @@ def longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _Floa
     return np.cumsum(reached) - 1.0
 
 
-def chains(acceptance: float, continue_prob: float, longest: int) -> tuple[_FloatArray, _FloatArray]:
-    """For each length 0..longest: expected tokens of the round, and expected guesses sent."""
+def chains(acceptance: float, continue_prob: float, longest: int, offsets: DepthOffsets = ()) -> tuple[_FloatArray, _FloatArray]:
+    """For each length 0..longest: expected tokens of the round, and expected guesses sent, of a drafter that starts over. offsets: of
+    acceptance by depth."""
     powers = np.arange(longest + 1, dtype=np.float64)
-    emitted = np.cumsum(min(_ALMOST_ONE, acceptance * continue_prob) ** powers)
+    if offsets:
+        emitted = np.ones(longest + 1)
+        emitted[1:] += np.cumsum(np.cumprod(continue_prob * rights_by_depth(acceptance, offsets)[:longest]))
+    else:
+        emitted = np.cumsum(min(_ALMOST_ONE, acceptance * continue_prob) ** powers)
     sent = np.cumsum(continue_prob**powers) - 1.0
     return emitted, sent
