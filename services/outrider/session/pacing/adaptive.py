@@ -124,9 +124,10 @@ class AdaptivePacing(ExplainsAdaptive):
         return plan
 
     def _goes_without(self, session: SessionView) -> bool:
-        """Decodes plainly, no probe is on, and no guess is at hand."""
+        """Decodes plainly or has no use for drafters, no probe is on, and no guess is at hand."""
         own = self._sessions.of(session)
-        return own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth and not self._by_lookup.goes(session)
+        plain = not session.max_draft_len or (own.course.pace is Pace.PLAIN and not own.probe.is_on)
+        return plain and not session.depth and not self._by_lookup.goes(session)
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""

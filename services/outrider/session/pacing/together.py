@@ -135,7 +135,9 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
     if not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
         prospects = [_Prospect(session, outlook, view.now_us, most) for session, outlook in zip(view.sessions, outlooks, strict=True)]
         waiting = [prospect.outlook for prospect in prospects if prospect.is_waiting]
-        if waiting and all(outlook.in_turns_until_us is not None for outlook in outlooks):
+        if not waiting:
+            begin_us = 0.0
+        elif all(outlook.in_turns_until_us is not None for outlook in outlooks):
             begin_us = max(outlook.in_turns_until_us or 0.0 for outlook in waiting)
         else:
             begin_us = _best_time(prospects, (cost, view.overlapped_cost), tokens_per_us, view.now_us)
@@ -151,6 +153,8 @@ def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], co
     """The most guesses of a session that a step of all is worth making longer for: all that are there, or a half, a quarter, ..."""
     there = [min(session.depth, outlook.most) for session, outlook in zip(sessions, outlooks, strict=True)]
     longest = max(there)
+    if not longest:
+        return MAX_TREE_NODES
     least_us = cost.verify_us(len(there))
     if cost.verify_us(len(there) + sum(there)) <= (1.0 + FREE_SHARE) * least_us:
         return MAX_TREE_NODES
@@ -188,5 +192,7 @@ def _best_time(prospects: Sequence[_Prospect], costs: tuple[CostCurve, CostCurve
     over_us = now_us + costs[0].verify_us(sum(prospect.rows(now_us) for prospect in prospects))
     waiting = [prospect for prospect in prospects if prospect.is_waiting and prospect.comes_by(over_us)]
     etas = sorted({eta_us for prospect in waiting for eta_us in prospect.etas_us if eta_us > now_us})
+    if not etas:
+        return float(now_us)
     every = -(-len(etas) // MAX_TIMES) or 1
     return max((float(now_us), *etas[every - 1 :: every]), key=worth)
