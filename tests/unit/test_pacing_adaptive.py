@@ -12,7 +12,7 @@ import pytest
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
-from outrider.session.pacing.contract import FIRST_HOPE, PLAIN_REPEATS, CostCurve, SessionView, StepView
+from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
@@ -336,17 +336,6 @@ def test_noise_at_a_switching_point_does_not_make_it_oscillate() -> None:
 
 def test_drafts_off_in_the_request_gives_no_credit() -> None:
     assert AdaptivePacing().draft_ahead(replace(READY, max_draft_len=0)) == 0
-
-
-def test_a_request_without_drafts_is_not_planned_anew_for_each_token_whatever_others_do() -> None:
-    """Its course is nobody's business: as long as it was weighed, plain decoding beside sessions that draft took an eighth longer."""
-    driver = taught(0.95)
-    assert driver.policy._sessions.of(successor(driver)).course.pace is not Pace.PLAIN
-    off = replace(successor(driver), session=3, max_draft_len=0, has_drafter=False)
-    plan = driver.policy.plan(StepView((off,), FLAT, 64, driver.now_us))
-    assert (plan.repeats, [part.max_nodes for part in plan.take]) == (PLAIN_REPEATS, [0])
-    guessed = replace(successor(driver), session=4, num_nodes=2, depth=2)
-    assert driver.policy.plan(StepView((off, guessed), FLAT, 64, driver.now_us)).repeats == 0
 
 
 def test_a_given_draft_length_bounds_every_course() -> None:

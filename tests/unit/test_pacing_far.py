@@ -236,5 +236,5 @@ def test_answers_without_a_drafter_say_nothing_of_how_far_it_is() -> None:
 
 def test_the_leave_of_short_drafts_is_what_flows() -> None:
     sessions = (replace(READY, max_draft_len=8),)
-    found = AdaptivePacing()._rates_of(StepView(sessions, VERIFY, 64, READY.waiting_since_us))
+    found = AdaptivePacing()._rates_of(StepView(sessions, VERIFY, 64, READY.waiting_since_us), (Pace.SERIAL, Pace.AHEAD))
     assert {one.leave_len for one in found.values()} == {LEAVE_BOUNDS * 8}

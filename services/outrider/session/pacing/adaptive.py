@@ -319,8 +319,8 @@ class AdaptivePacing(ExplainsAdaptive):
         if not self._rates.is_known or not self._taught:
             return
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
-        rates = self._seen_rates = self._rates_of(view)
         paces = drafting_paces(view)
+        rates = self._seen_rates = self._rates_of(view, paces)
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
         offers = Offers(rates, margins, self._longest, self._sessions.known, self._worth, self._worth_to_end)
@@ -350,18 +350,18 @@ class AdaptivePacing(ExplainsAdaptive):
             looks.append((session, found[key]))
         return looks
 
-    def _rates_of(self, view: StepView) -> dict[Pace, RoundRates]:
-        """What is measured by now, and the leave that drafters have."""
+    def _rates_of(self, view: StepView, paces: Collection[Pace]) -> dict[Pace, RoundRates]:
+        """What is measured by now, and the leave that drafters have. Where nobody can run ahead there is nothing beside the target."""
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
-        alone, beside = (replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in (Pace.SERIAL, Pace.AHEAD))
-        return {Pace.PLAIN: alone, Pace.SERIAL: alone, Pace.AHEAD: beside}
+        rates = {pace: replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in paces}
+        return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: rates[Pace.SERIAL]}
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
         self._silence.observe(view.sessions)
         if not (least_us := self._silence.least_us):
             return
-        rates = self._rates_of(view)
+        rates = self._rates_of(view, (Pace.SERIAL, Pace.AHEAD))
         self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
         self._look_at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
         plain = plain_course(rates[Pace.PLAIN])

@@ -49,7 +49,7 @@ class CostCurve:
         return us_b + (us_b - us_a) * (num_rows - rows_b) / (rows_b - rows_a)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # nobody changes one; frozen, each of the three that a round makes would take more than twice as long
 class SessionView:
     """What a policy may know of one session.
 
