@@ -10,10 +10,11 @@ from outrider.types.tree import ROOT, IntArray, Verdict
 
 def walk_picks(tokens: IntArray, parents: IntArray, picks: IntArray) -> Verdict:
     """What the picks make of a tree. tokens, parents: int32 [num_nodes]; picks: int32 [1 + num_nodes], the root's row first."""
-    children = {(int(parent), int(token)): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    above, picked = parents.tolist(), picks.tolist()
+    children = {child: node for node, child in enumerate(zip(above, tokens.tolist(), strict=True))}
     path: list[int] = []
     here = ROOT
-    while (here, int(picks[here + 1])) in children:
-        here = children[here, int(picks[here + 1])]
+    while (node := children.get((here, picked[here + 1]))) is not None:
+        here = node
         path.append(here)
-    return Verdict(tuple(path), int(picks[here + 1]), bonus=here not in parents)
+    return Verdict(tuple(path), picked[here + 1], bonus=here not in above)
