@@ -11,10 +11,11 @@ import pytest
 
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing import adaptive
-from outrider.session.pacing.adaptive import FIRST_LEN, FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS, PROBE_LEN, SURPRISE, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, SURPRISE, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
+from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed

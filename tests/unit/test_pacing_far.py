@@ -16,6 +16,7 @@ import pytest
 from fakes_pacing import READY
 from mostly_slow import mostly_slow
 from outrider.session.pacing.adaptive import LEAVE_BOUNDS, AdaptivePacing
+from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.registry import make_pacing
@@ -204,9 +205,55 @@ class NoRecord(FarRecord):
         return 1.0
 
 
-def test_a_drafter_that_slows_the_target_more_than_it_helps_is_given_up() -> None:
+def test_a_drafter_that_slows_the_target_more_than_it_helps_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what came of asking at all, before anything is promised; and else by what came of running ahead."""
     where = world(5_000, 0.97, 36)
-    assert of_plain(AdaptivePacing(), where) > of_plain(Credulous(), where) + 0.02
+    both = of_plain(AdaptivePacing(), where)
+    monkeypatch.setattr(AskingRecord, "asks", True)
+    by_promise = of_plain(AdaptivePacing(), where)
+    assert both > by_promise > of_plain(Credulous(), where) + 0.02
+    assert both >= 0.97
+
+
+def test_a_drafter_far_away_that_pays_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long answers, always right, a core each: what is tried without it costs less than a tenth."""
+    where = replace(world(5_000, 0.995, 400), verify_slowdown=1.0, draft_slowdown=1.0)
+    own = of_plain(AdaptivePacing(), where)
+    assert own > 1.3
+    with monkeypatch.context() as patch:
+        patch.setattr(AskingRecord, "asks", True)
+        assert own > 0.9 * of_plain(AdaptivePacing(), where)
+    monkeypatch.setattr(AskingRecord, "asks", False)
+    assert of_plain(AdaptivePacing(), where) < own - 0.2
+
+
+def spent(record: AskingRecord, speeds: tuple[float, float], num_sessions: int, num_tokens: int = 40) -> list[bool]:
+    """Sessions one after another, each as the record has it. speeds: tokens a step of who is not asked and of who is."""
+    asked = []
+    for _ in range(num_sessions):
+        asked.append(record.asks)
+        record.count(num_tokens, num_tokens / speeds[asked[-1]], asked=asked[-1])
+    return asked
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_of_asking_and_not_asking_the_slower_way_is_taken_seldom_and_never_given_up(pays: bool) -> None:
+    record = AskingRecord()
+    asked = spent(record, (1.0, 1.2 if pays else 0.85), 400)
+    share = asked.count(not pays) / len(asked)
+    assert 0.02 < share < 0.12
+    asked = spent(record, (1.0, 0.85 if pays else 1.2), 400)
+    assert asked[100:].count(pays) / 300 < 0.12, "another distance, or other texts"
+
+
+def test_another_kind_begins_with_what_is_known_and_learns_by_itself() -> None:
+    record = AskingRecord()
+    spent(record, (1.0, 0.8), 50)
+    other = AskingRecord(record)
+    assert not other.asks
+    spent(other, (1.0, 1.5), 200)
+    assert not record.asks
+    assert spent(other, (1.0, 1.5), 20).count(True) > 15
 
 
 def test_one_stall_of_the_machine_condemns_nothing() -> None:

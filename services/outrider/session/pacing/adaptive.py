@@ -21,7 +21,7 @@ from outrider.session.pacing.course_choice import courses_of, drafting_paces, ho
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.far_record import FarRecord
-from outrider.session.pacing.first_asking import LATER
+from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
@@ -49,9 +49,6 @@ FAR_STEPS = 4.0  # of the target, there and back: a promise across more is held 
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
-FIRST_TESTS = 8  # guesses judged before the model is asked for the first time, or
-FIRST_ROUNDS = 4  # rounds in which some were: who is wrong at once in each of them has said enough, and far away each costs three steps
-MAX_FIRST_TOKENS = 24
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 # An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
 # than these, one that waits for its turn costs little, and looking much.
@@ -83,7 +80,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
         self._pace = Pace.SERIAL
         self._taught = False
-        self._num_first_tests = self._num_first_rounds = 0
+        self._lessons = FirstLessons()
         self._rates = PaceRates()
         self._now_us = 0
         self._num_sessions = 1
@@ -137,8 +134,11 @@ class AdaptivePacing(ExplainsAdaptive):
         if session.committed_len < own.asked_from:
             return 0
         if not session.num_tested and session.committed_len == own.begin:
-            if self._seen_rates is not None and not own.is_met and self._sessions.kind(session).asking.is_later():
-                own.asked_from, own.course = own.begin + LATER, plain_course(self._seen_rates[Pace.PLAIN])
+            later = 0
+            if self._seen_rates is not None and not own.is_met:
+                later = self._sessions.kind(session).asked_later(is_far_away=self._is_far_away)
+            if later and self._seen_rates is not None:
+                own.asked_from, own.course = own.begin + later, plain_course(self._seen_rates[Pace.PLAIN])
                 return 0
             own.is_met = True
             own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)
@@ -153,6 +153,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
+        self._sessions.of(session).is_asked = True
         if not self._rates.is_known:
             self._silence.asked(session)
         return min(num_guesses, self._bound(session))
@@ -292,6 +293,9 @@ class AdaptivePacing(ExplainsAdaptive):
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
+            if self._is_far_away and own.committed_len > own.begin and session.num_uncached == 1:
+                num_steps = (session.waiting_since_us - own.ready_us) / self._step_us
+                self._sessions.kind(session).far.count(session.committed_len - own.committed_len, num_steps, asked=own.is_asked)
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN
@@ -313,7 +317,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _look(self, view: StepView) -> None:
         self._measure(view)
-        self._taught = self._taught or self._has_seen_enough(view)
+        self._taught = self._taught or self._lessons.are_over(view.sessions, lambda session: self._sessions.of(session).begin)
         if not self._rates.is_known:
             self._look_at_silence(view)
         if not self._rates.is_known or not self._taught:
@@ -391,14 +395,6 @@ class AdaptivePacing(ExplainsAdaptive):
             return True
         return session.draft_alone_us > 0.0 and not self._rates.is_sure
 
-    def _has_seen_enough(self, view: StepView) -> bool:
-        """Of all sessions together; an answer without a drafter teaches nothing, and need not be waited for."""
-        num_tokens = sum(session.committed_len - self._sessions.of(session).begin for session in view.sessions)
-        num_tested = sum(session.num_tested for session in view.sessions)
-        if num_tested > self._num_first_tests:
-            self._num_first_tests, self._num_first_rounds = num_tested, self._num_first_rounds + 1
-        return num_tokens >= MAX_FIRST_TOKENS or num_tested >= FIRST_TESTS or self._num_first_rounds >= FIRST_ROUNDS
-
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
         fresh: dict[Pace, list[SessionView]] = {}
@@ -421,7 +417,11 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _is_far(self, course: Course) -> bool:
         """Runs ahead of rounds that wait for nothing, several of which it takes to be heard of."""
-        return course.waits_for_none and 2.0 * self._rates.link_us >= FAR_STEPS * self._step_us
+        return course.waits_for_none and self._is_far_away
+
+    @property
+    def _is_far_away(self) -> bool:
+        return 2.0 * self._rates.link_us >= FAR_STEPS * self._step_us > 0.0
 
     def _drafting_pace(self, gains: dict[Pace, float]) -> Pace:
         """One drafting pace for all: they share the drafter and its cores."""

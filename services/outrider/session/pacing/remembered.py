@@ -10,13 +10,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
-from outrider.session.pacing.first_asking import FirstAsking
+from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe
 from outrider.session.pacing.round_model import Course, Pace
 
 MAX_REMEMBERED = 4096
 MAX_KINDS = 256
+FAR_LATER = 1024  # tokens of a session, decoded plainly before a drafter far away is asked that is not asked at once
+TRIED_LEN = 128  # the same where not to ask is only tried
 
 
 @dataclass(slots=True)
@@ -45,15 +48,25 @@ class RememberedSession:
     num_hedged: int = 0  # commits in a row with leave for side branches; negative: without
     hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay
+    is_asked: bool = False  # its drafter had leave to guess
 
 
 @dataclass(slots=True)
 class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
-    asked."""
+    asked; far: the same of one far away."""
 
     usual: Course
     asking: FirstAsking
+    far: AskingRecord
+
+    def asked_later(self, *, is_far_away: bool) -> int:
+        """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
+        if is_far_away and self.far.asks:
+            return 0
+        if is_far_away:
+            return FAR_LATER if self.far.is_known else TRIED_LEN
+        return LATER if self.asking.is_later() else 0
 
 
 class RememberedSessions:
@@ -64,12 +77,14 @@ class RememberedSessions:
         self._usual = usual
         self._sessions: OrderedDict[int, RememberedSession] = OrderedDict()
         self._kinds: OrderedDict[int, RememberedKind] = OrderedDict()
+        self._far: AskingRecord | None = None  # of the newest kind: another may hope for as much
 
     def kind(self, session: SessionView) -> RememberedKind:
         """Of its kind, from the first time on that it is asked for."""
         kind = self._kinds.get(session.kind)
         if kind is None:
-            kind = self._kinds[session.kind] = RememberedKind(self._usual, FirstAsking(alike=session.kind > 0))
+            far = self._far = AskingRecord(self._far)
+            kind = self._kinds[session.kind] = RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), far)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(session.kind)
