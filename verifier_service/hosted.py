@@ -134,6 +134,7 @@ def host(
         request.spec,
         session=handle,
         kind=kind.number,
+        shorter_kind=kind.shorter,
         draft_priors=priors.drafts,
         lookup_priors=priors.lookup,
         shared_priors=priors.shared,

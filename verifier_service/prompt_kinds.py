@@ -22,11 +22,12 @@ MAX_BEGINNINGS = 4096  # kinds not met for the longest are forgotten, and what d
 
 @dataclass(slots=True)
 class PromptKind:
-    """number: from 1 on, 0 = like no earlier prompt. newest_prompt: its hash; num_prompts: how often another prompt came than the one
-    before it."""
+    """number: from 1 on, 0 = like no earlier prompt. shorter: the number of the kind that its first session was of before it was one
+    itself. newest_prompt: its hash; num_prompts: how often another prompt came than the one before it."""
 
     number: int
     priors: SessionPriors
+    shorter: int = 0
     newest_prompt: int = 0
     num_prompts: int = 0
 
@@ -71,7 +72,7 @@ class PromptKinds:
         kind = self._beginnings.get(key)
         if kind is None:
             self._num_kinds += 1
-            kind = self._beginnings[key] = PromptKind(self._num_kinds, shorter.priors)
+            kind = self._beginnings[key] = PromptKind(self._num_kinds, shorter.priors, shorter.number)
             if len(self._beginnings) > MAX_BEGINNINGS:
                 self._beginnings.popitem(last=False)
         if kind.newest_prompt != prompt or not kind.num_prompts:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fakes_pacing import READY
 from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.first_asking import MAX_AT_ONCE_EVERY, NUM_AGAINST
 from outrider.session.pacing.remembered import MAX_KINDS, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace
 
@@ -38,3 +39,28 @@ def test_kinds_are_bounded_and_the_one_not_met_for_the_longest_is_forgotten() ->
         known.kind(view(1, number))
     assert known.kind(view(1, 1)) is first
     assert known.kind(view(1, 2)) is not second
+
+
+def test_a_longer_beginning_goes_on_where_the_shorter_one_was() -> None:
+    """Else every prompt that is met again would be learned about from the start, at each length of its beginning."""
+    known = RememberedSessions(SERIAL)
+    short = known.kind(view(1, 1))
+    short.usual = PLAIN
+    for _ in range(3 * NUM_AGAINST):
+        short.asking.judged(drafts=False)
+    short.far.count(500, 400.0, asked=False)
+    short.far.count(500, 800.0, asked=True)
+    longer = known.kind(replace(view(2, 2), shorter_kind=1))
+    assert (longer.usual, longer.far.asks) == (PLAIN, False)
+    assert [longer.asking.is_later() for _ in range(MAX_AT_ONCE_EVERY)].count(False) == 1
+    longer.far.count(5_000, 1_000.0, asked=True)
+    assert not short.far.asks, "from then on each learns by itself"
+
+
+def test_a_first_kind_is_not_held_back_by_prompts_like_none_before() -> None:
+    known = RememberedSessions(SERIAL)
+    unlike = known.kind(view(1, 0))
+    for _ in range(3 * NUM_AGAINST):
+        unlike.asking.judged(drafts=False)
+    assert unlike.asking.is_later()
+    assert not known.kind(view(2, 1)).asking.is_later()

@@ -120,3 +120,13 @@ def test_a_prompt_is_no_beginning_of_itself() -> None:
     answer(kinds, [20, 21, 22, 23, 24], 0.5)
     answer(kinds, [20, 21, 22, 30, 31], 0.5)
     assert kinds.of(spec([20, 21, 22, 23, 99])).number == kinds.of(spec([20, 21, 22, 99])).number > 0
+
+
+def test_a_kind_knows_which_one_its_sessions_were_of_before() -> None:
+    kinds = PromptKinds()
+    for at in range(MIN_PROMPTS + 1):
+        short = answer(kinds, [20, 21, 100 + at, 5], 0.05)
+    for at in range(MIN_PROMPTS + 1):
+        long = answer(kinds, [20, 21, 60, 61, 62, 63, 100 + at, 5], 0.05)
+    assert 0 < short != long
+    assert (kinds.of(spec([20, 21, 999, 5])).shorter, kinds.of(spec([20, 21, 60, 61, 62, 63, 999, 5])).shorter) == (0, short)

@@ -54,8 +54,8 @@ async def test_a_slow_reader_is_left_out_until_it_catches_up() -> None:
 async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() -> None:
     engine = TableEngine(TABLE)
     answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
-    hosted = host(answer, 1, PlainPacing(), engine, PromptKind(7, SessionPriors()), 0)
-    assert hosted.session.view(0).kind == 7
+    hosted = host(answer, 1, PlainPacing(), engine, PromptKind(7, SessionPriors(), 3), 0)
+    assert (hosted.session.view(0).kind, hosted.session.view(0).shorter_kind) == (7, 3)
     assert not hosted.is_left_out(10)
     answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
     assert hosted.is_left_out(20)

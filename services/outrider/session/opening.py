@@ -29,7 +29,8 @@ class VerifierSpec:
     draft_priors: what to expect of drafts until the session has estimates of its own. answer_ends: of earlier answers.
     lookup: guesses may be taken from the session's own text, where its policy does that; not with rows. lookup_priors: the same estimate
     for these, by class (lookup_odds.CLASS_LENS); shared_priors: of guesses from other answers. has_stop_strings: whoever asks may end the
-    answer before its last committed token. kind: sessions whose prompts began alike are of one, 0 = like no earlier prompt.
+    answer before its last committed token. kind: sessions whose prompts began alike are of one, 0 = like no earlier prompt;
+    shorter_kind: that of prompts which have only a part of that beginning.
     """
 
     session: int
@@ -55,6 +56,7 @@ class VerifierSpec:
     shared_priors: tuple[float, ...] = FIRST_SHARED_RIGHTS
     has_stop_strings: bool = False
     kind: int = 0
+    shorter_kind: int = 0
 
 
 def opening_frames(spec: VerifierSpec, limits: DraftLimits, prefix: CommittedPrefix, incarnation: int, credit: int) -> list[Open | Commit]:

@@ -200,6 +200,7 @@ class VerifierSession:
             hedge_hit_share=stats.hedge_hit_share,
             hope=spec.draft_priors.hope,
             kind=spec.kind,
+            shorter_kind=spec.shorter_kind,
             depth_offsets=stats.by_depth.offsets_from(stats.acceptance),
         )
 

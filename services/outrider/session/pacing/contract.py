@@ -76,8 +76,9 @@ class SessionView:
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
     nothing is known. takes_turns: its drafters compute only while the target rests, so that none can run ahead. holds_reading:
     draft_us_per_token is all of a first tail, the reading of the prompt included. kind: sessions whose prompts began alike are of one,
-    0 = like no earlier prompt. depth_offsets: where acceptance clearly differs with how far a guess is from what its drafter knew, the
-    difference of its log odds for each band of depth (depth_bands.py); () = it does not.
+    0 = like no earlier prompt; shorter_kind: that of prompts which have only a part of that beginning. depth_offsets: where acceptance
+    clearly differs with how far a guess is from what its drafter knew, the difference of its log odds for each band of depth
+    (depth_bands.py); () = it does not.
     """
 
     session: int
@@ -112,6 +113,7 @@ class SessionView:
     holds_reading: bool = False
     draft_alone_us: float = 0.0
     kind: int = 0
+    shorter_kind: int = 0
     depth_offsets: DepthOffsets = ()
 
 

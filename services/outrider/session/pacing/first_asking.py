@@ -18,11 +18,11 @@ LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: 
 
 class FirstAsking:
     """Of a kind of sessions. alike: their prompts began alike, so that another kind of text is hardly to be expected among them: the more
-    of them went without in a row, the fewer are asked at once."""
+    of them went without in a row, the fewer are asked at once. known: of sessions that these were among before."""
 
-    def __init__(self, *, alike: bool = False) -> None:
+    def __init__(self, known: FirstAsking | None = None, *, alike: bool = False) -> None:
         self._most_between = MAX_AT_ONCE_EVERY if alike else AT_ONCE_EVERY
-        self._num_against = 0
+        self._num_against: int = 0 if known is None else known._num_against
         self._num_later = 0  # new sessions since the newest that was asked at once
 
     def judged(self, *, drafts: bool) -> None:

@@ -77,18 +77,24 @@ class RememberedSessions:
         self._usual = usual
         self._sessions: OrderedDict[int, RememberedSession] = OrderedDict()
         self._kinds: OrderedDict[int, RememberedKind] = OrderedDict()
-        self._far: AskingRecord | None = None  # of the newest kind: another may hope for as much
 
     def kind(self, session: SessionView) -> RememberedKind:
         """Of its kind, from the first time on that it is asked for."""
         kind = self._kinds.get(session.kind)
         if kind is None:
-            far = self._far = AskingRecord(self._far)
-            kind = self._kinds[session.kind] = RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), far)
+            kind = self._kinds[session.kind] = self._new_kind(session)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(session.kind)
         return kind
+
+    def _new_kind(self, session: SessionView) -> RememberedKind:
+        """Begins with what is known of the kind that its sessions were of before; the first of all with the usual course."""
+        before = self._kinds.get(session.shorter_kind) if session.kind else None
+        if before is None:
+            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord())
+        asking = before.asking if session.shorter_kind else None  # the count of prompts like none before says nothing of any kind
+        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far))
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
