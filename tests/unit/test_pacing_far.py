@@ -246,6 +246,25 @@ def test_of_asking_and_not_asking_the_slower_way_is_taken_seldom_and_never_given
     assert asked[100:].count(pays) / 300 < 0.12, "another distance, or other texts"
 
 
+@pytest.mark.parametrize("asked_us", [400, 900])
+def test_what_sessions_had_of_their_time_is_told_in_steps_of_the_target(asked_us: int) -> None:
+    """A token for each commit either way, planned one by one: only the time tells, on a machine that is twice as slow while they ask."""
+    policy = AdaptivePacing()
+    policy._rates.observe({Pace.SERIAL: [replace(READY, draft_us_per_token=80.0, link_us=10_000.0, num_tested=50)]})
+    now_us = READY.waiting_since_us
+    for number in range(12):
+        is_asked = number % 2 == 1
+        slow = 1 + is_asked
+        verify = CostCurve(tuple((rows, slow * us) for rows, us in VERIFY.points))
+        for num in range(20):
+            now_us += slow * (asked_us if is_asked else 600)
+            session = replace(READY, session=number, committed_len=10 + num, waiting_since_us=now_us, has_drafter=False)
+            policy._sessions.of(session).is_asked = is_asked
+            policy.plan(StepView((session,), verify, 64, now_us))
+    assert policy._sessions.kind(session).far.is_known
+    assert policy._sessions.kind(session).far.asks is (asked_us < 600)
+
+
 def test_another_kind_begins_with_what_is_known_and_learns_by_itself() -> None:
     record = AskingRecord()
     spent(record, (1.0, 0.8), 50)
