@@ -83,6 +83,12 @@ def spec(sampling: SamplingParams, seed: int = 3) -> SequenceSpec:
     return SequenceSpec(sampling, NoiseAddress(seed), 4, MAX_LEN, MAX_NODES)
 
 
+def opened(engine: PagedEngine, sampling: SamplingParams = SAMPLINGS["warm"]) -> PagedEngine:
+    """With a sequence, 51."""
+    engine.open(51, spec(sampling))
+    return engine
+
+
 def ints(*tokens: int) -> IntArray:
     return np.array(tokens, np.int32)
 

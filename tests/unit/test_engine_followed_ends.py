@@ -25,6 +25,7 @@ from fakes_followed import (
     held,
     ints,
     one_by_one,
+    opened,
     read_by_another,
     spec,
     step,
@@ -57,11 +58,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
 
 
 # --- what ends a chain ----------------------------------------------------------------------------------------------------
-
-
-def opened(engine: PagedEngine, sampling: SamplingParams = SAMPLINGS["warm"]) -> PagedEngine:
-    engine.open(51, spec(sampling))
-    return engine
 
 
 def test_an_end_token_is_the_last_pick(engines: FollowingEngines) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, spec, step
+from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, opened, spec, step
 from outrider.engine import lean_thin
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.lone_step import LoneStep
@@ -41,11 +41,6 @@ def _one_thread() -> None:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
     return FollowingEngines(tmp_path_factory.mktemp)
-
-
-def opened(engine: PagedEngine, sampling: SamplingParams = SAMPLINGS["warm"]) -> PagedEngine:
-    engine.open(51, spec(sampling))
-    return engine
 
 
 def general(engine: PagedEngine) -> PagedEngine:

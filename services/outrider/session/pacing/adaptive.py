@@ -134,11 +134,9 @@ class AdaptivePacing(ExplainsAdaptive):
         if session.committed_len < own.asked_from:
             return 0
         if not session.num_tested and session.committed_len == own.begin:
-            later = 0
-            if self._seen_rates is not None and not own.is_met:
-                later = self._sessions.kind(session).asked_later(is_far_away=self._is_far_away)
-            if later and self._seen_rates is not None:
-                own.asked_from, own.course = own.begin + later, plain_course(self._seen_rates[Pace.PLAIN])
+            kind, rates = self._sessions.kind(session), self._seen_rates
+            if rates is not None and not own.is_met and (later := kind.asked_later(is_far_away=self._is_far_away)):
+                own.asked_from, own.course = own.begin + later, plain_course(rates[Pace.PLAIN])
                 return 0
             own.is_met = True
             own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)

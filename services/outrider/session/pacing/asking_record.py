@@ -1,9 +1,9 @@
 """What sessions made of their time whose far-away drafter was asked, and what others did: whether the next one's is asked.
 
-Four steps away and more a drafter costs before it brings anything: its session is opened, messages pass, steps have guesses that come too
-late, and its machine may share caches with the target's. None of that is in a promise, and all of it in the tokens of a session's time. Who
-is hardly ever asked, or always, says nothing of the other way, so what is known fades and each way is tried again. Source: our own, after
-the fashion of a bandit with two arms. Must not know sessions, courses or why asking pays.
+Four steps away and more a drafter costs before it brings anything: its session is opened, messages pass, and steps have guesses that
+come too late. None of that is in a promise, and all of it in the tokens of a session's time. Who is hardly ever asked, or always, says
+nothing of the other way, so what is known fades and each way is tried again. Source: our own, after the fashion of a bandit with two arms.
+Must not know sessions, courses or why asking pays.
 """
 
 from __future__ import annotations
