@@ -23,7 +23,7 @@ DRAFTED = DraftWishes("serial", no_lookup=True)
 @dataclass(frozen=True, slots=True)
 class MicroBenchmarks:
     """verify: a step by rows, as the verifier measured it before its first request (scaled where a whole round now takes less than one row
-    did then). step_overhead_us: of a round of plain decoding, between one token's arrival and the next, beside that step. request_us: until
+    did then); unlent: the same while a drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between one token's arrival and the next, beside that step. request_us: until
     an answer's first token arrives, beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say).
     draft_us: a replayed token. round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us:
     what a round of drafts in turns takes beyond its step, a plain round's overhead, its drafting and a message there and back."""
@@ -35,6 +35,7 @@ class MicroBenchmarks:
     round_trip_us: float
     max_rows: int
     guess_us: int = 0
+    unlent: CostCurve | None = None
 
     @property
     def steps_text(self) -> str:
@@ -72,6 +73,8 @@ class MicroBenchmark:
         self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
+        unlent = tuple(zip(info.cost_rows, info.cost_unlent_us, strict=True)) if info.cost_unlent_us else ()
+        self._unlent = CostCurve(unlent) if unlent else None
         self._max_rows = info.max_rows
         self._rounds_us: list[float] = []
         self._firsts_us: list[float] = []
@@ -91,14 +94,18 @@ class MicroBenchmark:
         round_us = statistics.median(self._rounds_us)
         # A round holds its step: where it is the shorter, the machine has become faster since the curve was measured.
         faster = min(1.0, round_us / self._verify.verify_us(1))
-        verify = CostCurve(tuple((rows, us * faster) for rows, us in self._verify.points))
+        verify, unlent = _scaled(self._verify, faster), None if self._unlent is None else _scaled(self._unlent, faster)
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
         trip_us = statistics.median(self._trips_us)
         draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, unlent)
+
+
+def _scaled(curve: CostCurve, factor: float) -> CostCurve:
+    return CostCurve(tuple((rows, us * factor) for rows, us in curve.points))
 
 
 def replayed_text(plain: Stack, prompt: Prompt, temperature: float = 0.0) -> tuple[int, ...]:

@@ -100,10 +100,11 @@ def _request_us(wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
 
 
 def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
-    """Replayed drafts take no core while they pause, so that nobody slows the other down."""
+    """Replayed drafts take no core while they pause, so that nobody slows the other down; but cores are lent only while they rest."""
     defaults, micro = DraftDefaults(), at.micro
     return World(
         verify=micro.verify,
+        unlent=micro.unlent,
         draft=CostCurve(((1, micro.draft_us),)),
         phases=((Phase(at.acceptance),),),
         delay_us=at.delay_us,

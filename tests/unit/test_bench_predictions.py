@@ -118,6 +118,27 @@ def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.Mon
     found = micro.result()
     assert found.step_overhead_us == 0
     assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 3750.0])
+    assert found.unlent is None, "it lends nothing"
+
+
+def test_steps_beside_a_drafter_at_work_are_as_much_quicker_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], cost_unlent_us=[3000.0, 8000.0])
+    gateway = Gateway([(0.010, 0.0015)])
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    micro.sample()
+    unlent = micro.result().unlent
+    assert unlent is not None
+    assert [unlent.verify_us(rows) for rows in (1, 4)] == pytest.approx([2250.0, 6000.0])
+
+
+@pytest.mark.parametrize(("pacing", "is_slower"), [("off", False), ("serial", False), ("pearl", True)])
+def test_only_who_drafts_meanwhile_verifies_on_fewer_cores(pacing: str, *, is_slower: bool) -> None:
+    """A drafter that costs next to nothing: then a step is all there is to a round."""
+    slow = CostCurve(((1, 6000.0), (16, 6000.0)))
+    worlds = [replace(AT, micro=replace(MICRO, draft_us=1.0, round_trip_us=0.0, unlent=unlent)) for unlent in (None, slow)]
+    lends_always, lends = (predicted_tokens_per_s(DraftWishes(pacing, 4), at, [Shape(20, 400)]) for at in worlds)
+    assert lends_always / lends == pytest.approx(6100 / 2100 if is_slower else 1.0, rel=0.1)
 
 
 def test_a_message_takes_half_a_trip_less_the_distance() -> None:
