@@ -34,8 +34,8 @@ class Rounds:
     """The rounds that a long answer has more than a short one, of the same request; and the short one as a whole.
 
     num_guesses: in a round. wait_us: in a round, ready and waiting for guesses. step_us: of a step, as the verifier timed it; reading_us:
-    of the short answer's first one, which reads the prompt. draft_us: of drafting, in a round. delta_us: processor time of gateway and client for a
-    message to the client; short_cpu_us: for all of the short answer, of short_deltas.
+    of the short answer's first one, which reads the prompt. draft_us: of drafting, in a round. delta_us: processor time of gateway and
+    client for a message to the client; short_cpu_us: for all of the short answer, of short_deltas.
     """
 
     round_us: float
