@@ -20,7 +20,7 @@ from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, 
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
-from outrider_bench.simulation.event_loop import simulate
+from outrider_bench.simulation.event_loop import Simulation, simulate
 from outrider_bench.simulation.text import text_of
 
 MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (16, 2000.0))), 100, 0.0, 300.0, 100.0, 512)
@@ -158,6 +158,14 @@ def test_only_who_drafts_meanwhile_verifies_on_fewer_cores(pacing: str, *, is_sl
     worlds = [replace(AT, micro=replace(MICRO, draft_us=1.0, round_trip_us=0.0, unlent=unlent)) for unlent in (None, slow)]
     lends_always, lends = (predicted_tokens_per_s(DraftWishes(pacing, 4), at, [Shape(20, 400)]) for at in worlds)
     assert lends_always / lends == pytest.approx(6100 / 2100 if is_slower else 1.0, rel=0.1)
+
+
+def test_steps_without_a_loan_teach_nothing_of_those_with_one() -> None:
+    slow = CostCurve(((1, 6000.0), (16, 6000.0)))
+    at = replace(AT, micro=replace(MICRO, draft_us=1.0, round_trip_us=0.0, unlent=slow))
+    simulation = Simulation(world_of(DraftWishes("pearl", 4), at, Shape(20, 400)), make_pacing("pearl", 4), 400)
+    simulation.run()
+    assert simulation._verifier.cost.verify_us(4) == pytest.approx(2000.0)
 
 
 def test_a_message_takes_half_a_trip_less_the_distance() -> None:

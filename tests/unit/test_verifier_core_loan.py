@@ -132,6 +132,9 @@ def test_policies_are_told_what_the_coming_step_costs(drafters: Sequence[str], d
     resting, drafting = given.curves()
     assert resting.points == ((1, 500.0), (8, 1_200.0)), "with a loan where it pays"
     assert drafting.verify_us(8) == drafting_us, "beside a drafter of this machine there is none"
+    for _ in range(100):
+        given.observe(8, 3_000, 0, drafting=True)
+    assert given.unlent.verify_us(8) == pytest.approx(3_000, rel=0.02)
 
 
 def test_policies_are_told_when_the_loan_changes_its_mind() -> None:
