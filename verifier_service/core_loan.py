@@ -70,6 +70,11 @@ class CoreLoan:
             self._drafting = own.drafting.curve() if self._near else self._mixed(own.drafting, lent.drafting)
         return self._resting, self._drafting
 
+    @property
+    def unlent(self) -> CostCurve:
+        """What steps cost while a drafter of this machine may be at work, whether or not one is connected."""
+        return self._own.drafting.curve()
+
     def observe(self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool) -> None:
         """The step had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile."""
         costs = self._lent if self._lent is not None and lent_threads else self._own

@@ -48,6 +48,7 @@ class SchedulerSnapshot:
     num_drafter_sessions: int = 0
     num_free_blocks: int = 0
     cost: tuple[tuple[int, float], ...] = ()
+    cost_unlent: tuple[tuple[int, float], ...] = ()
     num_steps: int = 0
     num_lent_steps: int = 0
     step_us: int = 0
@@ -245,6 +246,7 @@ class Scheduler:
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self.sessions),
             num_free_blocks=self._engine.num_free_blocks,
             cost=self.steps.cost.points,
+            cost_unlent=self.steps.loan.unlent.points if self.steps.loan.is_possible else (),
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,
             step_us=self.steps.step_us,

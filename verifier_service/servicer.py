@@ -91,6 +91,7 @@ class VerifierServicer(VerifierServiceServicer):
             max_rows=self._limits.max_rows,
             cost_rows=[rows for rows, _ in snapshot.cost],
             cost_us=[us for _, us in snapshot.cost],
+            cost_unlent_us=[us for _, us in snapshot.cost_unlent],
             pacings=sorted(PACINGS),
             num_threads=self._settings.engine.num_threads,
             lent_threads=self._limits.lent_threads,

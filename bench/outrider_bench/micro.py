@@ -22,11 +22,12 @@ DRAFTED = DraftWishes("serial", no_lookup=True)
 
 @dataclass(frozen=True, slots=True)
 class MicroBenchmarks:
-    """verify: a step by rows, as the verifier measured it before its first request (scaled where a whole round now takes less than one row
-    did then). step_overhead_us: of a round of plain decoding, between one token's arrival and the next, beside that step. request_us: until
-    an answer's first token arrives, beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say).
-    draft_us: a replayed token. round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us:
-    what a round of drafts in turns takes beyond its step, a plain round's overhead, its drafting and a message there and back."""
+    """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes; unlent: the same while a
+    drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between one token's
+    arrival and the next, beside its step. request_us: until an answer's first token arrives, beside the step that reads its prompt (below 0
+    where reading is cheaper than the curve goes on to say). draft_us: a replayed token. round_trip_us: a message to the drafter's thread
+    and its answer, the network's delay included. guess_us: what a round of drafts in turns takes beyond its step, a plain round's overhead,
+    its drafting and a message there and back."""
 
     verify: CostCurve
     step_overhead_us: int
@@ -35,11 +36,7 @@ class MicroBenchmarks:
     round_trip_us: float
     max_rows: int
     guess_us: int = 0
-
-    @property
-    def steps_text(self) -> str:
-        """For reports."""
-        return ", ".join(f"{rows}: {us / 1000:.2f}" for rows, us in self.verify.points)
+    unlent: CostCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +69,21 @@ class MicroBenchmark:
         self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
+        unlent = tuple(zip(info.cost_rows, info.cost_unlent_us, strict=True)) if info.cost_unlent_us else ()
+        self._unlent = CostCurve(unlent) if unlent else None
         self._max_rows = info.max_rows
         self._rounds_us: list[float] = []
+        self._steps_us: list[float] = []
         self._firsts_us: list[float] = []
         self._drafts: list[DraftedRounds] = []
         self._trips_us: list[float] = []
 
     def sample(self) -> None:
-        """One plain answer, the same one drafted, and a few messages."""
+        """One plain answer and its first token alone, the same one drafted, and a few messages."""
+        first = _ask(self._plain, self._prompt, self._temperature, 1)
         answer = _ask(self._plain, self._prompt, self._temperature)
         self._rounds_us.append(token_us(answer))
+        self._steps_us.append(further_step_us(first, answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
         self._drafts.append(drafted_rounds(_ask(self._drafted, self._prompt, self._temperature)))
         self._trips_us += round_trips_us(self._drafter, self._identity)
@@ -89,16 +91,25 @@ class MicroBenchmark:
     def result(self) -> MicroBenchmarks:
         """Of all samples, of which there is at least one."""
         round_us = statistics.median(self._rounds_us)
-        # A round holds its step: where it is the shorter, the machine has become faster since the curve was measured.
-        faster = min(1.0, round_us / self._verify.verify_us(1))
-        verify = CostCurve(tuple((rows, us * faster) for rows, us in self._verify.points))
+        # The machine's pace has changed since the curve was measured; a round holds its step all the same.
+        pace = min(round_us, statistics.median(self._steps_us)) / self._verify.verify_us(1)
+        verify, unlent = _scaled(self._verify, pace), None if self._unlent is None else _scaled(self._unlent, pace)
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
         trip_us = statistics.median(self._trips_us)
         draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, unlent)
+
+
+def _scaled(curve: CostCurve, factor: float) -> CostCurve:
+    return CostCurve(tuple((rows, us * factor) for rows, us in curve.points))
+
+
+def steps_text(curve: CostCurve) -> str:
+    """For reports."""
+    return ", ".join(f"{rows}: {us / 1000:.2f}" for rows, us in curve.points)
 
 
 def replayed_text(plain: Stack, prompt: Prompt, temperature: float = 0.0) -> tuple[int, ...]:
@@ -112,6 +123,12 @@ def token_us(answer: CollectedAnswer) -> float:
     return 1e6 * (last_s - first_s) / max(1, answer.num_tokens - num_first)
 
 
+def further_step_us(first: CollectedAnswer, answer: CollectedAnswer) -> float:
+    """Of a plain answer, the mean step but for the one that reads the prompt, which is all that the first token alone takes."""
+    reading, all_steps = (each.first.finished.statistics for each in (first, answer))
+    return (all_steps.verify_us - reading.verify_us) / max(1, all_steps.num_rounds - reading.num_rounds)
+
+
 def drafted_rounds(answer: CollectedAnswer) -> DraftedRounds:
     """Of an answer that was drafted in turns."""
     (first_s, _), *_, (last_s, _) = answer.first.arrivals
@@ -120,7 +137,7 @@ def drafted_rounds(answer: CollectedAnswer) -> DraftedRounds:
     return DraftedRounds(1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds, draft_us)
 
 
-def _ask(plain: Stack, prompt: Prompt, temperature: float) -> CollectedAnswer:
-    request = plain.request(prompt, PLAIN_TOKENS, temperature, seed=0)
+def _ask(plain: Stack, prompt: Prompt, temperature: float, num_tokens: int = PLAIN_TOKENS) -> CollectedAnswer:
+    request = plain.request(prompt, num_tokens, temperature, seed=0)
     request.ignore_eos = True
     return plain.gateway.ask(request)

@@ -15,7 +15,7 @@ from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmarks
+from outrider_bench.micro import MicroBenchmarks, steps_text
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, World
@@ -31,6 +31,7 @@ MICRO_HEADINGS = (
     "a message us",
     "guesses in a round us",
     "a step by rows, ms",
+    "the same beside a drafter at work, ms",
 )
 
 
@@ -100,10 +101,11 @@ def _request_us(wishes: DraftWishes, at: Circumstances, shape: Shape) -> float:
 
 
 def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
-    """Replayed drafts take no core while they pause, so that nobody slows the other down."""
+    """Replayed drafts take no core while they pause, so that nobody slows the other down; but cores are lent only while they rest."""
     defaults, micro = DraftDefaults(), at.micro
     return World(
         verify=micro.verify,
+        unlent=micro.unlent,
         draft=CostCurve(((1, micro.draft_us),)),
         phases=((Phase(at.acceptance),),),
         delay_us=at.delay_us,
@@ -172,4 +174,4 @@ def _cells(each: Prediction) -> tuple[str, ...]:
 def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
     micro = at.micro
     beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us), str(micro.guess_us)
-    return cell.name, *beside, micro.steps_text
+    return cell.name, *beside, steps_text(micro.verify), "the same" if micro.unlent is None else steps_text(micro.unlent)

@@ -72,6 +72,16 @@ async def test_concurrent_requests_get_the_tokens_of_plain_decoding(folder: Path
         await verifier.until_idle()
 
 
+async def test_what_a_step_costs_is_told_on_lent_cores_and_without(folder: Path) -> None:
+    lending = TableEngine(TABLE, step_us=900, lent_threads=2, lent_step_us=500)
+    async with serving(folder, engine=lending) as verifier:
+        info = await verifier.info()
+        assert set(info.cost_us) == {500.0}
+        assert list(info.cost_unlent_us) == [900.0] * len(info.cost_rows)
+    async with serving(folder) as verifier:
+        assert not (await verifier.info()).cost_unlent_us, "nothing is ever lent"
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_guesses_from_the_text_itself_need_no_drafter_and_can_be_turned_off(folder: Path, allowed: bool) -> None:
     table = replace(TABLE, period=20)

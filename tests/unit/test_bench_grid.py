@@ -196,7 +196,7 @@ def answer(
 
 def test_rounds_are_what_a_long_answer_has_more_than_a_short_one() -> None:
     found = rounds_between(answer(0.1, 8, 47_000, 14, 5_000, 4, 9_000), answer(0.6, 58, 297_000, 114, 57_000, 29, 59_000), 6e3, 16e3)
-    assert (found.round_us, found.step_us, found.num_guesses, found.draft_us) == pytest.approx((10_000.0, 5_000.0, 2.0, 500.0))
+    assert (found.round_us, found.step_us, found.num_guesses, found.draft_us) == pytest.approx((10_000.0, 5_000.0, 2.0, 1_040.0))
     assert found.wait_us == 1_000.0
     assert (found.delta_us, found.reading_us, found.short_us) == pytest.approx((400.0, 12_000.0, 100_000.0))
 
@@ -204,7 +204,7 @@ def test_rounds_are_what_a_long_answer_has_more_than_a_short_one() -> None:
 def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     curve = CostCurve(((1, 5_000.0), (4, 6_000.0)))
     plain = Rounds(6_000.0, 0.0, 0.0, 5_000.0, 0.0, 600.0, 8_000.0, 60_000.0, 8, 5_000.0, 5)
-    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=500.0, wait_us=2_900.0)
+    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=1_500.0, wait_us=2_900.0)
     samples = GridSamples(
         plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
         drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
@@ -214,10 +214,12 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     costs = costs_of(samples, curve, Lengths(40, 50, 256, 4), num_cores=2)
     assert costs.verify.points == ((1, 5_000.0), (4, 6_000.0), (40, 8_000.0))
     assert costs.draft.points == ((1, 200.0), (4, 260.0))
-    assert (costs.draft_start_us, costs.read_us, costs.message_us) == (800.0, 40.0, 400.0)
+    assert (costs.draft_start_us, costs.read_us, costs.message_us) == (900.0, 40.0, 400.0)  # 1,500 - 3 * 200, after a rest
+    quick = costs_of(replace(samples, drafted=[replace(drafted, draft_us=1_200.0)]), curve, Lengths(40, 50, 256, 4), num_cores=2)
+    assert quick.draft_start_us == 800.0, "never less than right after other work"
     assert (costs.step_overhead_us, costs.session_us) == (1_000, 500)
-    assert costs.guess_us + 2 * costs.link_wait_us == 700  # 10,000 - 6,000 - 3 * 500 - 1,000 - 800
-    assert costs.link_wait_us == 300, "2,900 - 3 * 500 - 800 is waited there and back, while others may have the core"
+    assert costs.guess_us + 2 * costs.link_wait_us == 700  # 10,000 - 6,000 - 1,500 - 1,000 - 800
+    assert costs.link_wait_us == 300, "2,900 - 1,500 - 800 is waited there and back, while others may have the core"
     unheard = costs_of(replace(samples, drafted=[replace(drafted, wait_us=9_000.0)]), curve, Lengths(40, 50, 256, 4), num_cores=2)
     assert (unheard.guess_us, unheard.link_wait_us) == (0, 350.0), "no more than there is"
     assert (costs.request_cpu_us, costs.request_wait_us) == (2_000.0, 7_000.0)  # 60,000 - 8,000 - 1,000 - 7 * 6,000 = 9,000 in all

@@ -16,11 +16,11 @@ from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
-from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, replayed_text, token_us
+from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, replayed_text, steps_text, token_us
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
-from outrider_bench.simulation.event_loop import simulate
+from outrider_bench.simulation.event_loop import Simulation, simulate
 from outrider_bench.simulation.text import text_of
 
 MICRO = MicroBenchmarks(CostCurve(((1, 2000.0), (16, 2000.0))), 100, 0.0, 300.0, 100.0, 512)
@@ -73,16 +73,23 @@ def test_a_token_takes_the_time_between_arrivals_without_the_first() -> None:
 
 @dataclass
 class Gateway:
-    """Answers in the given times: (first token, every further token), seconds. Drafted: 16 rounds of 3 guesses in 8 ms, 1.2 of drafting."""
+    """Answers in the given times: (first token, every further token), seconds. Drafted: 16 rounds of 3 guesses in 8 ms, 1.2 of drafting.
+
+    step_us: of each plain step but the first, as the verifier counts it; that takes 4 ms.
+    """
 
     times_s: list[tuple[float, float]]
+    step_us: int = 2000
 
     def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
         assert request.ignore_eos
         if request.draft.off:
-            first_s, each_s = self.times_s.pop(0)
+            first_s, each_s = self.times_s.pop(0) if request.max_tokens > 1 else (9.0, 9.0)
             arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
-            return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals)})
+            steps_us = 4000 + (request.max_tokens - 1) * self.step_us
+            counted = generation_pb2.DraftStatistics(num_rounds=request.max_tokens, verify_us=steps_us)
+            plainly = generation_pb2.Finished(statistics=counted)
+            return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals, finished=plainly)})
         assert request.draft.pacing == "serial"
         finished = generation_pb2.Finished(statistics=generation_pb2.DraftStatistics(num_rounds=17, num_drafted=48, draft_us=19_200))
         arrivals = [(0.020 + number * 0.008, 4) for number in range(17)]
@@ -106,7 +113,7 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     assert found.guess_us == 8000 - 5000 - 500 - 3 * 400 - 310, (
         "a round less its step of four rows, overhead, drafts and a message and back"
     )
-    assert found.steps_text == "1: 2.00, 4: 5.00"
+    assert steps_text(found.verify) == "1: 2.00, 4: 5.00"
 
 
 def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +125,47 @@ def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.Mon
     found = micro.result()
     assert found.step_overhead_us == 0
     assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 3750.0])
+    assert found.unlent is None, "it lends nothing"
+
+
+@pytest.mark.parametrize("step_us", [1200, 2600])
+def test_steps_are_taken_at_the_pace_of_the_minutes_in_which_rounds_were_measured(monkeypatch: pytest.MonkeyPatch, step_us: int) -> None:
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    gateway = Gateway([(0.010, (step_us + 400) / 1e6)], step_us)
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    micro.sample()
+    found = micro.result()
+    assert found.step_overhead_us == 400
+    assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([step_us, 2.5 * step_us])
+
+
+def test_steps_beside_a_drafter_at_work_are_as_much_quicker_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], cost_unlent_us=[3000.0, 8000.0])
+    gateway = Gateway([(0.010, 0.0015)])
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    micro.sample()
+    unlent = micro.result().unlent
+    assert unlent is not None
+    assert [unlent.verify_us(rows) for rows in (1, 4)] == pytest.approx([2250.0, 6000.0])
+
+
+@pytest.mark.parametrize(("pacing", "is_slower"), [("off", False), ("serial", False), ("pearl", True)])
+def test_only_who_drafts_meanwhile_verifies_on_fewer_cores(pacing: str, *, is_slower: bool) -> None:
+    """A drafter that costs next to nothing: then a step is all there is to a round."""
+    slow = CostCurve(((1, 6000.0), (16, 6000.0)))
+    worlds = [replace(AT, micro=replace(MICRO, draft_us=1.0, round_trip_us=0.0, unlent=unlent)) for unlent in (None, slow)]
+    lends_always, lends = (predicted_tokens_per_s(DraftWishes(pacing, 4), at, [Shape(20, 400)]) for at in worlds)
+    assert lends_always / lends == pytest.approx(6100 / 2100 if is_slower else 1.0, rel=0.1)
+
+
+def test_steps_without_a_loan_teach_nothing_of_those_with_one() -> None:
+    slow = CostCurve(((1, 6000.0), (16, 6000.0)))
+    at = replace(AT, micro=replace(MICRO, draft_us=1.0, round_trip_us=0.0, unlent=slow))
+    simulation = Simulation(world_of(DraftWishes("pearl", 4), at, Shape(20, 400)), make_pacing("pearl", 4), 400)
+    simulation.run()
+    assert simulation._verifier.cost.verify_us(4) == pytest.approx(2000.0)
 
 
 def test_a_message_takes_half_a_trip_less_the_distance() -> None:

@@ -126,11 +126,15 @@ def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> 
 @pytest.mark.parametrize(("drafters", "drafting_us"), [([NEAR], 2_000.0), ([NEAR, FAR], 2_000.0), ([FAR], 1_200.0), ([], 1_200.0)])
 def test_policies_are_told_what_the_coming_step_costs(drafters: Sequence[str], drafting_us: float) -> None:
     given = loan(NEAR)
-    assert given.curves()[1].verify_us(8) == 2_000.0
+    assert given.curves()[1].verify_us(8) == given.unlent.verify_us(8) == 2_000.0
     given.observe_drafters(drafters)
+    assert given.unlent.verify_us(8) == 2_000.0, "whoever is connected"
     resting, drafting = given.curves()
     assert resting.points == ((1, 500.0), (8, 1_200.0)), "with a loan where it pays"
     assert drafting.verify_us(8) == drafting_us, "beside a drafter of this machine there is none"
+    for _ in range(100):
+        given.observe(8, 3_000, 0, drafting=True)
+    assert given.unlent.verify_us(8) == pytest.approx(3_000, rel=0.02)
 
 
 def test_policies_are_told_when_the_loan_changes_its_mind() -> None:

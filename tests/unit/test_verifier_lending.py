@@ -176,3 +176,11 @@ async def test_an_engine_that_cannot_lend_is_not_asked_to() -> None:
     loop = Loop(engine)
     ended(loop, loop.open(20))
     assert set(lent_of(loop, engine, 0)) == {0}
+
+
+@pytest.mark.parametrize(("lent_threads", "costs_us"), [(2, (500.0, 900.0)), (0, (900.0,))])
+def test_what_a_step_costs_is_told_with_and_without_a_loan(lent_threads: int, costs_us: tuple[float, ...]) -> None:
+    loop = Loop(TableEngine(TABLE, step_us=900, lent_threads=lent_threads, lent_step_us=500))
+    loop.stop()
+    snapshot = loop.scheduler.snapshot
+    assert tuple(us for points in (snapshot.cost, snapshot.cost_unlent) for _, us in points[:1]) == costs_us

@@ -18,6 +18,7 @@ from outrider_bench.gpu.bursts import Burst
 from outrider_bench.gpu.micro import BurstCosts
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import median_summary
+from outrider_bench.micro import steps_text
 from outrider_bench.results import GENERATE, MAX_FLIPS_PER_1000, PLAIN, first_difference
 
 _HEADINGS = (
@@ -235,4 +236,4 @@ def _cost_cells(cell: GpuCell, costs: BurstCosts) -> tuple[str, ...]:
     one = costs.one
     beside = (str(one.step_overhead_us), str(costs.session_us), str(costs.guess_us), f"{costs.first_us / 1000:.1f}")
     drafts = ", ".join(f"{num}: {us:.0f}" for num, us in costs.draft.points)
-    return (*cell.axes, *beside, drafts, f"{one.round_trip_us / 2:.0f}", one.steps_text)
+    return (*cell.axes, *beside, drafts, f"{one.round_trip_us / 2:.0f}", steps_text(one.verify))

@@ -34,8 +34,8 @@ class Rounds:
     """The rounds that a long answer has more than a short one, of the same request; and the short one as a whole.
 
     num_guesses: in a round. wait_us: in a round, ready and waiting for guesses. step_us: of a step, as the verifier timed it; reading_us:
-    of the short answer's first one, which reads the prompt. draft_us: a drafted token. delta_us: processor time of gateway and client for a
-    message to the client; short_cpu_us: for all of the short answer, of short_deltas.
+    of the short answer's first one, which reads the prompt. draft_us: of drafting, in a round. delta_us: processor time of gateway and
+    client for a message to the client; short_cpu_us: for all of the short answer, of short_deltas.
     """
 
     round_us: float
@@ -140,7 +140,7 @@ def rounds_between(short: CollectedAnswer, long: CollectedAnswer, short_cpu_us: 
         num_guesses=max(0, theirs.num_drafted - ours.num_drafted) / num_rounds,
         wait_us=max(0, theirs.draft_wait_us - ours.draft_wait_us) / num_rounds,
         step_us=step_us,
-        draft_us=theirs.draft_us / max(1, theirs.num_drafted),
+        draft_us=max(0, theirs.draft_us - ours.draft_us) / num_rounds,
         delta_us=max(0.0, long_cpu_us - short_cpu_us) / num_deltas,
         reading_us=max(0.0, ours.verify_us - (ours.num_rounds - 1) * step_us),
         short_us=1e6 * short.total_s,
@@ -175,10 +175,12 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     # Beyond its step and drafting a round in turns takes a trip, and time that belongs to nobody: what of that the verifier waits for
     # leaves its core to others, and is waited for once by all sessions of a step.
     beyond_us = statistics.median(_beyond_us(one, verify) for one in samples.drafted) - overhead_us - trip_us
-    waited_us = statistics.median(one.wait_us - one.num_guesses * one.draft_us for one in samples.drafted) - trip_us
+    waited_us = statistics.median(one.wait_us - one.draft_us for one in samples.drafted) - trip_us
     link_us = max(0.0, min(beyond_us, waited_us))
     drafts = {num: statistics.median(times.token_us for times in found) for num, found in samples.drafts.items()}
     start_us = statistics.median(times.first_us for times in samples.short_drafts)
+    # A drafter that has rested during a step begins slower than one that was asked just before: its core's caches are others' by then.
+    rested_us = statistics.median(one.draft_us - one.num_guesses * drafts[1] for one in samples.drafted)
     delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
     request_cpu_us = statistics.median(one.short_cpu_us - one.short_deltas * delta_us for one in samples.plain)
     crowded = crowding(delta_us / max(1.0, round_us), num_cores)
@@ -186,7 +188,7 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     return Costs(
         verify=verify,
         draft=rising(list(drafts), drafts.values()),
-        draft_start_us=max(0.0, start_us - drafts[1]),
+        draft_start_us=max(0.0, start_us - drafts[1], rested_us),
         read_us=max(0.0, statistics.median(times.first_us for times in samples.drafts[1]) - start_us) / max(1, lengths.read_len),
         step_overhead_us=round(overhead_us),
         session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
@@ -237,4 +239,4 @@ def _beyond_us(rounds: Rounds, verify: CostCurve) -> float:
     num_rows = 1.0 + rounds.num_guesses
     lower, share = int(num_rows), num_rows % 1.0
     step_us = (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
-    return rounds.round_us - step_us - rounds.num_guesses * rounds.draft_us
+    return rounds.round_us - step_us - rounds.draft_us

@@ -187,7 +187,7 @@ class Simulation:
         if plan.take:
             num_rows = self._verifier.start(plan, self._now_us)
             self._step_began_us = self._now_us
-            work_us = self._world.verify.verify_us(num_rows) + self._verifier.overhead_us
+            work_us = self._verifier.cost_of(num_rows) + self._verifier.overhead_us
             self._cores.start(Role.VERIFIER, work_us, self._now_us)
             return
         if plan.wake_us is not None and plan.wake_us <= self._now_us:

@@ -31,7 +31,8 @@ class VerifierProcess:
         self._world = world
         self._pacing = pacing
         self._recorder = recorder
-        self._cost = StepCosts(CostModel({rows: world.verify.verify_us(rows) for rows in MEASURED_ROWS if rows <= world.max_rows}))
+        self._cost = _measured(world.verify, world.max_rows)
+        self._unlent = self._cost if world.unlent is None else _measured(world.unlent, world.max_rows)
         self._price = PrefillPrice(world.prefill_stretch)
         self._drafting = False
         self._requests: dict[int, Request] = {}
@@ -70,7 +71,7 @@ class VerifierProcess:
         views = tuple(request.view(now_us) for request in self._requests.values() if request.is_ready)
         if not views:
             return PacingPlan((), None, "idle")
-        costs = self._cost.alone.curve(), self._cost.drafting.curve()
+        costs = self._cost.alone.curve(), self._unlent.drafting.curve()
         num_decoding = sum(view.num_uncached == 1 for view in views)
         prefill = self._price.bound(num_decoding, costs[0]) if num_decoding < len(views) else None
         view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1], prefill)
@@ -84,6 +85,11 @@ class VerifierProcess:
         self._num_rows = sum(rows)
         self._num_read = sum(num for num, request in zip(rows, self._taking_part, strict=True) if not request.is_decoding)
         return self._num_rows
+
+    def cost_of(self, num_rows: int) -> float:
+        """Microseconds that the target takes for the step under way: on lent cores unless the drafter may be at work meanwhile."""
+        world = self._world
+        return (world.unlent if self._drafting and world.unlent is not None else world.verify).verify_us(num_rows)
 
     @property
     def cost(self) -> CostCurve:
@@ -114,7 +120,7 @@ class VerifierProcess:
         if self._num_read:
             self._price.observe(self._num_read, self._num_rows - self._num_read, step_us, self.cost)
         else:
-            self._cost.observe(self._num_rows, step_us, drafting=self._drafting)
+            (self._unlent if self._drafting else self._cost).observe(self._num_rows, step_us, drafting=self._drafting)
         self._recorder.count_step(self._num_rows, busy_us)
         served: list[int] = []
         for request in self._taking_part:
@@ -151,3 +157,8 @@ class VerifierProcess:
         del self._requests[request.handle]
         self._priors = request.statistics.remembered(self._priors)
         self._ends = self._ends.after(request.statistics.num_emitted, by_itself=request.ended_by_itself)
+
+
+def _measured(curve: CostCurve, max_rows: int) -> StepCosts:
+    """As a verifier measures it at start."""
+    return StepCosts(CostModel({rows: curve.verify_us(rows) for rows in MEASURED_ROWS if rows <= max_rows}))

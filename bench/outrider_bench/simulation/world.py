@@ -49,7 +49,8 @@ class World:
     """A deployment of one verifier and one drafter with num_sessions clients, each asking again as soon as it was answered; or, with loads,
     as many of them as these say, until the last is over.
 
-    verify: a step of so many rows. draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
+    verify: a step of so many rows; unlent: of one during which the drafter may be at work, where it lends its cores while it rests (None:
+    it lends none). draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target; guess_us: on each session with guesses in
     it, beside that; session_us: on each session but the first. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
@@ -86,6 +87,7 @@ class World:
     spare_len: int = 0
     prefill_stretch: float = DEFAULT_PREFILL_STRETCH
     loads: tuple[Load, ...] = ()
+    unlent: CostCurve | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
