@@ -165,12 +165,3 @@ def test_a_plain_plan_names_the_length_at_which_its_session_may_be_asked_and_not
     assert leave
     assert named[0] >= NUM_PROMPT + LATER
     assert max(named) <= session.committed_len <= named[-1] + 1, "what is counted at plans is a token behind"
-
-
-def test_a_session_that_is_drafted_for_has_no_rest() -> None:
-    traffic = Traffic()
-    traffic.answers(0.95, num_rounds=20)
-    session = traffic.begins()
-    assert traffic.leave(session)
-    plan = traffic.policy.plan(StepView((session,), COST, 64, traffic.now_us))
-    assert [part.rest_until for part in plan.take] in ([], [0])
