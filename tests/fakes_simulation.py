@@ -304,7 +304,8 @@ class Simulation:
         rows: list[SequenceRows] = []
         for entry in take:
             request = self.requests[entry.session]
-            (verify,) = self.apply(request, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes))
+            how = entry.from_lookup, entry.side_nodes, entry.rest_until
+            (verify,) = self.apply(request, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, *how))
             assert isinstance(verify, Verify)
             tree = verify.tree
             judged = "coupled" if verify.wanted else ""

@@ -114,7 +114,7 @@ class TargetSteps:
         for one, entry in zip(hosted, plans, strict=True):
             if not one.answer.has_begun:
                 self._begin(one.answer, now_us)
-            planned = RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes)
+            planned = RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes, entry.rest_until)
             for effect in self._sessions.apply(one, planned):
                 rows.append(one.rows(effect))
         if rows:

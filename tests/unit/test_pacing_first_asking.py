@@ -7,7 +7,7 @@ from dataclasses import replace
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, SessionView, StepView
-from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, MAX_AT_ONCE_EVERY, NUM_AGAINST, FirstAsking
+from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, MAX_AT_ONCE_EVERY, NUM_AGAINST, NUM_ALIKE_AGAINST, FirstAsking
 from outrider.session.pacing.round_model import Pace
 
 COST = CostCurve(((1, 400.0), (4, 600.0), (32, 2400.0)))
@@ -62,15 +62,16 @@ def test_a_few_disagreeable_sessions_are_chance_and_more_are_a_reason_to_wait() 
 def test_the_longer_sessions_of_one_kind_disagree_the_fewer_are_asked_at_once() -> None:
     asking = FirstAsking(alike=True)
     between: list[int] = []
-    for _ in range(4 * NUM_AGAINST):
+    for _ in range(4 * NUM_ALIKE_AGAINST):
         num_later = 0
         while asking.is_later():
             num_later += 1
         between.append(num_later)
         asking.judged(drafts=False)
-    assert between[:NUM_AGAINST] == [0] * NUM_AGAINST
+    assert between[:NUM_ALIKE_AGAINST] == [0] * NUM_ALIKE_AGAINST
     assert between == sorted(between)
-    assert between[-1] == MAX_AT_ONCE_EVERY - 1 > between[NUM_AGAINST] == AT_ONCE_EVERY - 1
+    assert between[-1] == MAX_AT_ONCE_EVERY - 1 > between[NUM_ALIKE_AGAINST] == AT_ONCE_EVERY - 1
+    assert NUM_ALIKE_AGAINST < NUM_AGAINST, "their kind is known"
     asking.judged(drafts=True)
     assert not asking.is_later()
 
@@ -144,3 +145,23 @@ def test_a_request_without_drafts_is_not_planned_anew_for_each_token_whatever_ot
     assert (plan.repeats, [part.max_nodes for part in plan.take]) == (PLAIN_REPEATS, [0])
     guessed = replace(traffic.begins(), num_nodes=2, depth=2)
     assert traffic.policy.plan(StepView((off, guessed), COST, 64, traffic.now_us)).repeats == 0
+
+
+def test_a_plain_plan_names_the_length_at_which_its_session_may_be_asked_and_not_before() -> None:
+    """Until then nobody need ask; from then on who asks gets leave."""
+    traffic = Traffic()
+    while traffic.answers(0.05):
+        assert traffic.now_us < NOW_US + 100 * LOOK_EVERY_US
+    session = traffic.begins()
+    while traffic.leave(session):
+        session = traffic.begins()
+    named: list[int] = []
+    while not (leave := traffic.leave(session)):
+        plan = traffic.policy.plan(StepView((session,), COST, 64, traffic.now_us))
+        named.append(plan.take[0].rest_until)
+        traffic.now_us += 500
+        session = replace(session, committed_len=session.committed_len + 1, waiting_since_us=traffic.now_us, has_drafter=False)
+        assert session.committed_len < NUM_PROMPT + 4 * LATER
+    assert leave
+    assert named[0] >= NUM_PROMPT + LATER
+    assert max(named) <= session.committed_len <= named[-1] + 1, "what is counted at plans is a token behind"

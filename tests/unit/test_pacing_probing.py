@@ -88,3 +88,18 @@ def test_a_probe_costs_everybody_who_shares_its_steps() -> None:
     over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 2, waiting_since_us=NOW_US + 9_000)
     probe.end_if_done(over, budget, PLAIN_US, num_sessions=8)
     assert plain_tokens_until_due(budget) == pytest.approx(8 * 7.0 / PROBE_SHARE, rel=0.01)
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+@pytest.mark.parametrize("num_before", [0, PROBE_AFTER + 5])
+def test_when_a_probe_can_be_due_is_known_beforehand(num_before: int, hopeless: bool) -> None:
+    """With another session beside it, so that two tokens count for each of its own."""
+    budget, probe, session = ProbeBudget(), Probe(READY.committed_len), READY
+    budget.count_plain(num_before)
+    due_len = probe.due_len(session, budget, 2, hopeless=hopeless)
+    while not probe.is_on:
+        session = replace(session, committed_len=session.committed_len + 1)
+        budget.count_plain(2)
+        probe.begin_if_due(session, budget, hopeless=hopeless)
+    assert session.committed_len == due_len
+    assert due_len >= READY.committed_len + OWN_PROBE_AFTER

@@ -50,14 +50,14 @@ def _session(pacing: OnDemand) -> VerifierSession:
     return session
 
 
-def _decode(session: VerifierSession, now_us: int) -> list[Commit]:
+def _decode(session: VerifierSession, now_us: int, rest_until: int = 0) -> list[Commit]:
     """One plain round; the commits it sends."""
-    return [frame for frame in _frames(session, now_us) if isinstance(frame, Commit)]
+    return [frame for frame in _frames(session, now_us, rest_until) if isinstance(frame, Commit)]
 
 
-def _frames(session: VerifierSession, now_us: int) -> list[VerifierFrame]:
+def _frames(session: VerifierSession, now_us: int, rest_until: int = 0) -> list[VerifierFrame]:
     """One plain round; all that it sends."""
-    session.step(RoundPlanned(64, 0, now_us))
+    session.step(RoundPlanned(64, 0, now_us, rest_until=rest_until))
     verdict = Verdict((), 8 + now_us % 100, True)
     effects: list[VerifierEffect] = session.step(RoundVerified(verdict, 10, now_us + 10))
     return [effect.frame for effect in effects if isinstance(effect, SendToDrafter)]
@@ -119,6 +119,38 @@ def test_a_long_rest_is_ended_within_a_few_commits() -> None:
     assert begun < told[0].begin + len(told[0].tokens) <= begun + LEAVE_EVERY
     assert [told[0].begin, *(commit.begin for commit in told[1:])] == [3, *range(3 + len(told[0].tokens), session.committed_len)]
     assert b"".join(commit.tokens.tobytes() for commit in told) == session.prefix.slice(3, session.committed_len).tobytes()
+
+
+def test_nobody_thinks_about_leave_before_the_length_that_the_plan_names() -> None:
+    pacing = OnDemand(4)
+    session = _session(pacing)
+    for at in range(1, REST_AFTER + 2):
+        _decode(session, 100 * at)
+    pacing.on, rest_until = True, session.committed_len + 5 * LEAVE_EVERY
+    while session.committed_len < rest_until - 1:
+        assert not _decode(session, 100 * session.committed_len, rest_until)
+    told = [commit for _ in range(LEAVE_EVERY) for commit in _decode(session, 100 * session.committed_len, rest_until)]
+    assert rest_until <= told[0].begin + len(told[0].tokens) < rest_until + LEAVE_EVERY
+    assert told[0].begin == 3
+
+
+def test_a_later_plan_that_names_no_length_ends_the_rest_within_a_few_commits() -> None:
+    pacing = OnDemand(4)
+    session = _session(pacing)
+    for at in range(1, REST_AFTER + 10):
+        assert not _decode(session, 100 * at, rest_until=1_000)
+    pacing.on = True
+    assert any(_decode(session, 10_000 + 100 * at) for at in range(LEAVE_EVERY))
+
+
+def test_a_drafter_that_does_not_rest_yet_is_thought_of_whatever_the_plan_names() -> None:
+    pacing = OnDemand(4)
+    pacing.on = True
+    session = _session(pacing)
+    assert len(_decode(session, 100)) == 1
+    pacing.on = False
+    (told,) = _decode(session, 200, rest_until=1_000)
+    assert told.draft_until == session.committed_len, "its leave is taken back"
 
 
 def test_who_may_guess_one_token_does_not_rest() -> None:

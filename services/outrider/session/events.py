@@ -80,6 +80,7 @@ class RoundPlanned:
     now_us: int
     from_lookup: bool = False
     side_nodes: int = 0
+    rest_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ first, several lengths in one pass, and a guess may go on over its own end (a te
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,13 @@ from outrider.types.tree import IntArray
 NGRAM_LENS = (8, 5, 3, 2, 1)  # ends of the text that are looked for, the longest first
 MAX_MATCH_LEN = 16  # how far back two places are compared
 GENERATION_LEN = 1 << 15  # tokens: what is remembered goes back at least so far, and at most twice as far
+_SHORTEST_FIRST = tuple(sorted((length, at) for at, length in enumerate(NGRAM_LENS)))
 _LONGEST = max(NGRAM_LENS)
 _MASK64 = (1 << 64) - 1
 _FACTOR = 0x9E3779B97F4A7C15
 _FACTORS = tuple(pow(_FACTOR, power, 1 << 64) for power in range(1, _LONGEST + 1))
 _Index = dict[int, int]
+_Sums = tuple[int, int, int, int, int, int, int, int]
 
 
 class TextLookup:
@@ -43,7 +44,7 @@ class TextLookup:
         self._older = _indexes(prefix, max(0, newest - generation_len), newest)
         self._newer = _indexes(prefix, newest, len(prefix))
         self._num_newer = len(prefix) - newest
-        self._sums = _sums_at_end(self._tokens)  # hash of the last n tokens for n from 1 to _LONGEST, where there are so many
+        self._sums = _sums_at_end(self._tokens)  # hash of the last n tokens for n from 1 to _LONGEST
         self._find()
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -73,22 +74,27 @@ class TextLookup:
                 index[sums[length - 1]] = place
         self._num_newer += 1
         self._tokens.append(token)
-        self._sums = [((token + 1 + before) * _FACTOR) & _MASK64 for before in (0, *sums[: _LONGEST - 1])]
+        self._sums = _sums_after(sums, token)
 
     def _find(self, expected: int | None = None) -> None:
-        """Look for the end of the text. expected: the place after the one found before, which matches one token more than that did."""
-        sums, end = self._sums, len(self._tokens)
-        for at, length in enumerate(NGRAM_LENS):
+        """Look for the end of the text. expected: the place after the one found before, which matches one token more than that did.
+
+        Where an end of two tokens did not occur, none of three did: most texts are new, and looking ends after one or two lengths.
+        """
+        sums, end, found, longest = self._sums, len(self._tokens), 0, 0
+        for length, at in _SHORTEST_FIRST:
             if length > end:
-                continue
+                break
             key = sums[length - 1]
             place = self._newer[at].get(key) or self._older[at].get(key)
-            if place is None or self._tokens[place - length : place] != self._tokens[end - length :]:
-                continue
-            known_len = self.match_len + 1 if place == expected else self._common_len(place, length)
-            self.match_len, self._place = min(MAX_MATCH_LEN, known_len), place
+            if place is None:
+                break
+            found, longest = place, length
+        if not found or self._tokens[found - longest : found] != self._tokens[end - longest :]:
+            self.match_len = 0
             return
-        self.match_len = 0
+        known_len = self.match_len + 1 if found == expected else self._common_len(found, longest)
+        self.match_len, self._place = min(MAX_MATCH_LEN, known_len), found
 
     def _common_len(self, place: int, known_len: int) -> int:
         """Tokens before the place that are the same as those at the end."""
@@ -98,10 +104,28 @@ class TextLookup:
         return known_len
 
 
-def _sums_at_end(tokens: Sequence[int]) -> list[int]:
-    """The same sums as in `_indexes`; with one token more, each is made of that of one token less."""
-    terms = ((token + 1) * factor for factor, token in zip(_FACTORS, reversed(tokens[-_LONGEST:]), strict=False))
-    return [total & _MASK64 for total in accumulate(terms)]
+def _sums_at_end(tokens: Sequence[int]) -> _Sums:
+    """The same sums as in `_indexes`; those of more tokens than there are mean nothing."""
+    sums: _Sums = (0, 0, 0, 0, 0, 0, 0, 0)
+    for token in tokens[-_LONGEST:]:
+        sums = _sums_after(sums, token)
+    return sums
+
+
+def _sums_after(sums: _Sums, token: int) -> _Sums:
+    """With one token more, each is made of that of one token less. Written out, for a loop takes twice as long, at every token."""
+    one, two, three, four, five, six, seven, _ = sums
+    new = token + 1
+    return (
+        new * _FACTOR & _MASK64,
+        (new + one) * _FACTOR & _MASK64,
+        (new + two) * _FACTOR & _MASK64,
+        (new + three) * _FACTOR & _MASK64,
+        (new + four) * _FACTOR & _MASK64,
+        (new + five) * _FACTOR & _MASK64,
+        (new + six) * _FACTOR & _MASK64,
+        (new + seven) * _FACTOR & _MASK64,
+    )
 
 
 def _indexes(prefix: IntArray, begin: int, end: int) -> list[_Index]:

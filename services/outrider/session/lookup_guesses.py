@@ -37,14 +37,15 @@ class LookupGuesses:
         self._spec = spec
         self._committed_len = len(spec.prefix)
         self._text = TextLookup(spec.prefix, self.odds)
-        self._shared = SharedLookup(texts, spec.prefix, self.shared_odds)
+        self._shared = None if texts is NO_TEXTS else SharedLookup(texts, spec.prefix, self.shared_odds)
         self._tokens: Sequence[int] = []
         self._look()
 
     def observe_commit(self, tokens: Sequence[int]) -> None:
         """The truth grew."""
         self._text.extend(tokens)
-        self._shared.extend(tokens)
+        if self._shared is not None:
+            self._shared.extend(tokens)
         self._committed_len += len(tokens)
         self._look()
 
@@ -61,17 +62,17 @@ class LookupGuesses:
     def _look(self) -> None:
         self._tokens, self.rights = self._guesses(self._text)
         self.promise, self.are_shared = _promise(self.rights), False
-        if self._shared.match_len:
+        if self._shared is not None and self._shared.match_len:
             tokens, rights = self._guesses(self._shared)
             if (promise := _promise(rights)) > self.promise:
                 self._tokens, self.rights, self.promise, self.are_shared = tokens, rights, promise, True
 
     def _guesses(self, text: TextLookup | SharedLookup) -> tuple[Sequence[int], tuple[float, ...]]:
-        # The last position of an answer is the target's own: a guess there could save nothing.
-        max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
         match_len = text.match_len
         if not match_len:
-            return [], ()
+            return (), ()
+        # The last position of an answer is the target's own: a guess there could save nothing.
+        max_len = min(self._spec.max_draft_len, self._spec.max_nodes, self._spec.max_len - self._committed_len - 1)
         rights: list[float] = []
         odds, trust, reached = text.odds, text.odds.trust, 1.0
         while len(rights) < max_len and reached >= LEAST_REACHED:
@@ -85,4 +86,4 @@ class LookupGuesses:
 
 def _promise(rights: Sequence[float]) -> float:
     """Tokens that a chain is expected to add."""
-    return math.fsum(accumulate(rights, mul))
+    return math.fsum(accumulate(rights, mul)) if rights else 0.0

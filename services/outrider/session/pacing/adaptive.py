@@ -11,11 +11,11 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
-from outrider.session.pacing.by_lookup import ByLookup, as_guessed, marked
+from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
@@ -101,17 +101,13 @@ class AdaptivePacing(ExplainsAdaptive):
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us or self._is_surprised(view):
             self._look(view)
-        view = self._with_lookups(view)
-        if all(self._goes_without(session) for session in view.sessions):  # nothing to weigh, and no time to lose over it
-            self._excess_us = 0.0
-            take = share_rows([Wanted(session, 0) for session in view.sessions], view.max_rows, view.prefill)
-            return PacingPlan(take, None, "verify", PLAIN_REPEATS, self._by_lookup.least_promise)
+        going = self._going_by_lookup(view)
+        if all(session.session in going or self._goes_without(session) for session in view.sessions):
+            return self._at_once(view, going)
+        view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
-        plan = plan_together(view, self._outlook, cost, tokens_per_us)
-        going = {session.session for session in view.sessions if self._by_lookup.goes(session)}
-        if going:
-            plan = marked(plan, going.__contains__)
+        plan = marked(plan_together(view, self._outlook, cost, tokens_per_us), going)
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
         self._note_excess(plan, cost)
         if plan.take:
@@ -120,11 +116,21 @@ class AdaptivePacing(ExplainsAdaptive):
             self._note_waits(plan, view)
         return plan
 
+    def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
+        """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
+        self._excess_us = 0.0
+        wanted: list[Wanted] = []
+        for session in view.sessions:
+            rest_until = self._sessions.of(session).rest_until(session, self._budget, len(view.sessions))
+            wanted.append(Wanted(session, going.get(session.session, 0), rest_until, session.session in going))
+        take = share_rows(wanted, view.max_rows, view.prefill)
+        return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
+
     def _goes_without(self, session: SessionView) -> bool:
-        """Decodes plainly or has no use for drafters, no probe is on, and no guess is at hand."""
+        """Decodes plainly or has no use for drafters, no probe is on, and no guess of theirs is at hand."""
         own = self._sessions.of(session)
         plain = not session.max_draft_len or (own.course.pace is Pace.PLAIN and not own.probe.is_on)
-        return plain and not session.depth and not self._by_lookup.goes(session)
+        return plain and not session.depth
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -179,17 +185,12 @@ class AdaptivePacing(ExplainsAdaptive):
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 
-    def _with_lookups(self, view: StepView) -> StepView:
-        """Sessions that go by their own text have their guesses, and nothing to wait for."""
+    def _going_by_lookup(self, view: StepView) -> dict[int, int]:
+        """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
         self._by_lookup.observe(view, self._rates.overhead_us)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
-        if not going:
-            return view
-        for handle in going:
-            own = self._sessions.known(handle)
-            own.comparable, own.looked_up = False, True
-        sessions = (as_guessed(one, going[one.session]) if one.session in going else one for one in view.sessions)
-        return replace(view, sessions=tuple(sessions))
+        self._sessions.look_up(going)
+        return going
 
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone

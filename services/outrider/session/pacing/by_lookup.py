@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
@@ -55,9 +55,18 @@ def as_guessed(session: SessionView, num_guesses: int) -> SessionView:
     return replace(session, num_nodes=num_guesses, depth=num_guesses, has_drafter=False, tail_ended=True)
 
 
-def marked(plan: PacingPlan, going: Callable[[int], bool]) -> PacingPlan:
+def with_guesses(view: StepView, going: Mapping[int, int]) -> StepView:
+    """The step with what the text offers in place of what drafters made, for these sessions. going: guesses by session."""
+    if not going:
+        return view
+    return replace(view, sessions=tuple(as_guessed(one, going[one.session]) if one.session in going else one for one in view.sessions))
+
+
+def marked(plan: PacingPlan, going: Container[int]) -> PacingPlan:
     """The plan with `from_lookup` for these sessions."""
-    return replace(plan, take=tuple(replace(part, from_lookup=True) if going(part.session) else part for part in plan.take))
+    if not going:
+        return plan
+    return replace(plan, take=tuple(replace(part, from_lookup=True) if part.session in going else part for part in plan.take))
 
 
 @dataclass(frozen=True, slots=True)

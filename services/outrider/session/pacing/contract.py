@@ -157,7 +157,8 @@ class SessionPlan:
 
     from_lookup: guesses from the text itself instead of the drafters'. side_nodes: at most so many more rows for nodes of side branches,
     the shallowest first, beside guesses that are verified: where the guess is wrong and a branch right, the round goes on along it. 0 = a
-    chain only, and a mismatch finds its branch when the round is over.
+    chain only, and a mismatch finds its branch when the round is over. rest_until: committed length below which its drafters, once they
+    rest, will have no leave to guess, so that no commit before needs a thought about them; a later plan may say otherwise. 0 = unknown.
     """
 
     session: int
@@ -165,6 +166,7 @@ class SessionPlan:
     max_nodes: int
     from_lookup: bool = False
     side_nodes: int = 0
+    rest_until: int = 0
 
     @property
     def num_rows(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from outrider.session.pacing.probing import PROBE_AFTER
 
 NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
+NUM_ALIKE_AGAINST = 3  # the same of sessions known to be of one kind, which has fewer surprises
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
 MAX_AT_ONCE_EVERY = 9  # the same where sessions are known to be of one kind, and as many more went without
 LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: as many as between two probes
@@ -21,7 +22,7 @@ class FirstAsking:
     of them went without in a row, the fewer are asked at once. known: of sessions that these were among before."""
 
     def __init__(self, known: FirstAsking | None = None, *, alike: bool = False) -> None:
-        self._most_between = MAX_AT_ONCE_EVERY if alike else AT_ONCE_EVERY
+        self._most_between, self._enough = (MAX_AT_ONCE_EVERY, NUM_ALIKE_AGAINST) if alike else (AT_ONCE_EVERY, NUM_AGAINST)
         self._num_against: int = 0 if known is None else known._num_against
         self._num_later = 0  # new sessions since the newest that was asked at once
 
@@ -32,7 +33,7 @@ class FirstAsking:
     def is_later(self) -> bool:
         """Whether the session that now begins is asked later; once for each."""
         self._num_later += 1
-        every = min(self._most_between, AT_ONCE_EVERY * (self._num_against // NUM_AGAINST))
+        every = min(self._most_between, AT_ONCE_EVERY * (self._num_against // self._enough))
         if self._num_later >= every:
             self._num_later = 0
             return False

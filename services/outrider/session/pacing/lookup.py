@@ -7,7 +7,7 @@ decoding by nothing but rows that were wrong, and to a drafter wherever the text
 
 from __future__ import annotations
 
-from outrider.session.pacing.by_lookup import StepRest, as_guessed, marked, paying_len, usable_rights
+from outrider.session.pacing.by_lookup import StepRest, paying_len, usable_rights
 from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.explaining import explain_plan, plain_promise
@@ -28,10 +28,10 @@ class LookupPacing:
 
     def plan(self, view: StepView) -> PacingPlan:
         """Everybody, at once."""
-        wanted = [Wanted(as_guessed(session, num), num) for session, (num, _) in zip(view.sessions, self._guesses(view), strict=True)]
-        guessing = {entry.session.session for entry in wanted if entry.max_nodes}
+        guesses = zip(view.sessions, self._guesses(view), strict=True)
+        wanted = [Wanted(session, num, from_lookup=num > 0) for session, (num, _) in guesses]
         take = share_rows(wanted, view.max_rows, view.prefill)
-        return marked(PacingPlan(take, None, "lookup" if take else "idle"), guessing.__contains__)
+        return PacingPlan(take, None, "lookup" if take else "idle")
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """Guesses were weighed against none; a length that was fixed is none that was weighed, and what it adds is not known."""

@@ -38,6 +38,10 @@ class ProbeBudget:
         self._num_plain = 0
         return True
 
+    def num_left(self, least: int = 0) -> int:
+        """Plain tokens of all sessions until a probe is due, for who wants `least` of them."""
+        return max(0, max(self._probe_after, least) - self._num_plain)
+
     def pay(self, lost_tokens: float) -> None:
         """A probe is over; plain decoding would have yielded so many tokens more in its time."""
         self._probe_after = round(min(MAX_PROBE_AFTER, max(PROBE_AFTER, lost_tokens / PROBE_SHARE)))
@@ -65,10 +69,15 @@ class Probe:
 
     def begin_if_due(self, session: SessionView, budget: ProbeBudget, *, hopeless: bool = False) -> None:
         """Asked while none is under way, at commits. hopeless: guesses come from too far to pay."""
-        least = HOPELESS_PROBE_AFTER if hopeless else 0
-        if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take(least):
+        if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take(_least(hopeless)):
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
             self.seen, self.num_rounds = session.num_tested, 0
+
+    def due_len(self, session: SessionView, budget: ProbeBudget, num_sessions: int, *, hopeless: bool = False) -> int:
+        """Committed length at which the next one can be due, while none is under way, if all sessions go on alike."""
+        assert self.until is None
+        num_left = budget.num_left(_least(hopeless))
+        return max(self.plain_since + OWN_PROBE_AFTER, session.committed_len + -(-num_left // num_sessions))
 
     def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float, num_sessions: int = 1) -> None:
         """Asked at each commit while one is under way. plain_us: a round without guesses; num_sessions: that share the steps, and wait."""
@@ -86,3 +95,8 @@ class Probe:
         """Without a bill: the session goes without guesses from here on, or no longer does."""
         self.until = None
         self.plain_since = session.committed_len
+
+
+def _least(hopeless: bool) -> int:
+    """Plain tokens between two probes at least."""
+    return HOPELESS_PROBE_AFTER if hopeless else 0

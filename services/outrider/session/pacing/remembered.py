@@ -7,13 +7,13 @@ Must not know how a course is chosen.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.first_asking import LATER, FirstAsking
-from outrider.session.pacing.probing import Probe
+from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace
 
 MAX_REMEMBERED = 4096
@@ -49,6 +49,13 @@ class RememberedSession:
     hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay
     is_asked: bool = False  # its drafter had leave to guess
+
+    def rest_until(self, session: SessionView, budget: ProbeBudget, num_sessions: int) -> int:
+        """Committed length below which there is no leave for its drafter, for all that is known now; 0 where there may be some at once.
+        Only for one without a probe under way."""
+        if self.course.pace is not Pace.PLAIN:
+            return 0
+        return max(self.asked_from, self.probe.due_len(session, budget, num_sessions, hopeless=self.hopeless))
 
 
 @dataclass(slots=True)
@@ -118,6 +125,12 @@ class RememberedSessions:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session.session)
         return own
+
+    def look_up(self, sessions: Iterable[int]) -> None:
+        """The rounds of these go by their texts: that says nothing of their courses."""
+        for session in sessions:
+            own = self.known(session)
+            own.comparable, own.looked_up = False, True
 
     def known(self, session: int) -> RememberedSession:
         """Of one that was asked for before."""
