@@ -6,8 +6,8 @@ what a thin product waits for. So do weights that were made int8 (int8_weight.py
 numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits. Where it
 multiplies bytes, int8 weights may meet rows that are rounded to whole numbers of 16 bits (`pack_quads`): half the bytes of pairs and half
 the time, one row included, for whom a guess is enough. A row's bits depend on the row and the matrix alone (thin/product.c, thin/quads.c).
-Definition: `reference_product`, for int8 of the dequantised weights, for pairs and quads of what rows and weights are rounded to. Must not know models or batches. Source: the register tiles and packed panels of Goto & van
-de Geijn, ACM TOMS 34(3), 2008.
+Definition: `reference_product`, for int8 of the dequantised weights, for pairs and quads of what rows and weights are rounded to. Must not
+know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FloatArray = npt.NDArray[np.float32]
 
 class PanelFormat(IntEnum):
     """How weights lie in panels, as in thin/product.c: float32, bfloat16 bits, int8 with a scale for each column, bfloat16 bits of two
-    inputs in a number, for rows that are rounded to bfloat16 too, or four inputs' int8 in a number, for rows that are rounded to 16 bits."""
+    inputs in a number, for rows that are rounded to bfloat16 too, or int8 of four inputs in a number, for rows rounded to 16 bits."""
 
     FLOATS = 0
     HALVES = 1

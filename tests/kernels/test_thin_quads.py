@@ -1,7 +1,8 @@
-"""Thin products of int8 matrices with rows that are rounded to 16 bits: against the definition on what both are rounded to, bit for bit from
-one number of rows to another, at the largest sums there can be, and with rows that are no numbers.
+"""Thin products of int8 matrices with rows that are rounded to 16 bits: against the definition on what both are rounded to, bit for bit
+from one number of rows to another, at the largest sums there can be, and with rows that are no numbers.
 
-Where the processor does not multiply bytes, the packing is checked, and that products are refused. Run: pytest tests/kernels/test_thin_quads.py
+Where the processor does not multiply bytes, the packing is checked, and that products are refused.
+Run: pytest tests/kernels/test_thin_quads.py
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def test_rows_keep_sixteen_bits_of_their_largest(_: bool) -> None:
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)
-@pytest.mark.parametrize(("value", "weight"), [(1.0, 127), (1.0, -127), (-1.0, 127), (-1.0, -127), (-128 / LARGEST, 127), (127 / LARGEST, 127)])
+@pytest.mark.parametrize("value", [1.0, -1.0, -128 / LARGEST, 127 / LARGEST])
+@pytest.mark.parametrize("weight", [127, -127])
 def test_the_largest_sums_stay_within_their_bits(_: bool, value: float, weight: int) -> None:
     rows = np.full((3, MOST_QUAD_INPUTS), value, np.float32)
     rows[:, 0] = 1.0

@@ -78,9 +78,10 @@ def test_it_is_the_rounded_model_head_and_all(_: bool, name: str, dtype: DType, 
     asked = config(tmp_path, dtype)
     found = top_logprobs(load(asked))
     ids, values = list(found), torch.tensor(list(found.values()))
-    torch.testing.assert_close(values, reference_logprobs(asked, rounded=True)[ids], rtol=0.0, atol=2e-3)
+    error = float((values - reference_logprobs(asked, rounded=True)[ids]).abs().max())
+    assert error < 1e-3, "what 16 bits lose"
     for other in (reference_logprobs(asked, rounded=False), reference_logprobs(asked, rounded=True, with_head=False)):
-        assert float((values - other[ids]).abs().max()) > 3e-3, "the rounding is to be seen, or this compares nothing"
+        assert float((values - other[ids]).abs().max()) > 3 * error, "the rounding is to be seen, or this compares nothing"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -105,7 +106,8 @@ def test_a_chain_in_one_call_is_the_chain_step_by_step(dtype: DType, temperature
 def test_it_is_another_model_that_pairs_with_the_same_ones(_: bool, tmp_path: Path) -> None:
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
     asked = replace(config(tmp_path), probe=False)
-    quick, int8, full = (load(replace(asked, weights=weights)).identity for weights in (WeightFormat.QUICK, WeightFormat.INT8, WeightFormat.FULL))
+    kinds = WeightFormat.QUICK, WeightFormat.INT8, WeightFormat.FULL
+    quick, int8, full = (load(replace(asked, weights=weights)).identity for weights in kinds)
     assert len({identity.fingerprint for identity in (quick, int8, full)}) == 3
     assert len({identity.weights_hash for identity in (quick, int8, full)}) == 3
     assert quick.dtype == "float32, int8 weights and 16-bit rows"

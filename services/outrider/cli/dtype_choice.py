@@ -26,7 +26,8 @@ DTYPE_HELP = (
 def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
     """bfloat16 if every one of the models is kept in it and computed by compiled products that take it, else float32.
 
-    models: folders or hub names. kept: what is kept of their weights, `full`, `int8` or a draft's `auto`. Raises ModelRefused for a model that is nowhere.
+    models: folders or hub names. kept: what is kept of their weights, `full`, `int8` or a draft's `auto`. Raises ModelRefused for a model
+    that is nowhere.
     """
     if "int8" in kept or not multiplies_bfloat16():
         return FLOAT32

@@ -48,8 +48,8 @@ class PlacedHead:
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
-    """weights: what is kept of a matrix; QUICK only where it is not FULL. packed: a second copy for torch's packed products. thin: for which thin products, if any; then
-    their form is the only one."""
+    """weights: what is kept of a matrix; QUICK only where that is not FULL. packed: a second copy for torch's packed products. thin: for
+    which thin products, if any; then their form is the only one."""
 
     weights: WeightFormat
     packed: bool
