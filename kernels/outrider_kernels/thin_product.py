@@ -28,7 +28,7 @@ _LANES = 8
 _QUAD = 4
 _QUAD_OFFSET = 128  # by which values lie higher, as in thin/quads.c
 _ROW_TAIL = 4  # numbers behind the digits of a row, as there
-MOST_QUAD_INPUTS = 32768  # 49,024 each, the worst case of a sum and of what it begins with, stay within 32 bits
+MOST_QUAD_INPUTS = 131072  # so many products of a digit and a value, at most 128 * 127 each, stay within 32 bits; on the way sums may wrap
 
 _FloatArray = npt.NDArray[np.float32]
 

@@ -20,7 +20,7 @@ int thin_multiplies_quads(void) {
 
 #define LARGEST 32639.0f /* 127 * 256 + 127: the greatest of two digits. thin_product.py bounds the inputs, so that no sum leaves 32 bits */
 #define OFFSET 128
-#define TAIL 4 /* behind the digits of a row: its scale, OFFSET times the sum of its digits, and one to spare */
+#define TAIL 4 /* behind the digits of a row: its scale, what the sums of either digit begin with, and one to spare */
 #define TALL_ROWS 3 /* of a tile: with GROUP_LEN panels and two digits, as many sums as there is room for in registers */
 #define GROUP_LEN 4
 #define AHEAD_QUADS 32
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const uint32_t *high, *low; /* [quads] */
     float scale;
-    int32_t high_start, low_start;
+    int32_t high_start, low_start; /* what the sums begin with, for OFFSET's sake */
 } digits;
 
 INLINE int64_t row_len(int64_t quads) { return 2 * quads + TAIL; }
@@ -73,8 +73,8 @@ static void round_row(const float *x, int64_t inputs, int64_t quads, uint32_t *t
     }
     uint32_t *tail = to + 2 * quads;
     ((float *)tail)[0] = largest / LARGEST;
-    ((int32_t *)tail)[1] = -OFFSET * _mm512_reduce_add_epi32(highs);
-    ((int32_t *)tail)[2] = -OFFSET * _mm512_reduce_add_epi32(lows);
+    tail[1] = (uint32_t)-OFFSET * (uint32_t)_mm512_reduce_add_epi32(highs); /* of what is no number they may leave 32 bits; its scale tells */
+    tail[2] = (uint32_t)-OFFSET * (uint32_t)_mm512_reduce_add_epi32(lows);
 }
 
 /* Sums of PANEL columns from `column` on, or of as many as there are, to where they belong. */
