@@ -4,8 +4,8 @@ A general product rearranges the matrix on every call, which for few rows costs 
 are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes are
 what a thin product waits for. So do weights that were made int8 (int8_weight.py), at a quarter. Where the processor multiplies bfloat16
 numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits. Where it
-multiplies bytes, int8 weights may meet rows that are rounded to whole numbers of 16 bits (`pack_quads`): half the bytes of pairs and half
-the time, one row included, for whom a guess is enough. A row's bits depend on the row and the matrix alone (thin/product.c, thin/quads.c).
+multiplies bytes, int8 weights may meet rows that are rounded to whole numbers of 16 bits (`pack_quads`): half the bytes of pairs and, for
+one row, half the time, where a guess is enough. A row's bits depend on the row and the matrix alone (thin/product.c, thin/quads.c).
 Definition: `reference_product`, for int8 of the dequantised weights, for pairs and quads of what rows and weights are rounded to. Must not
 know models or batches. Source: the register tiles and packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
