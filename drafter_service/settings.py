@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drafter_service.scheduler import SchedulerLimits
-from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
+from outrider.engine.config import DRAFT_WEIGHTS_HELP, NO_CARD_GRAPHS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     model.add_argument("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     model.add_argument("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
-    model.add_argument("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
+    model.add_argument("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=DRAFT_WEIGHTS_HELP)
     model.add_argument("--numerics", choices=[numerics.value for numerics in Numerics], default=Numerics.FAST.value)
     model.add_argument("--device", default="cpu")
     model.add_argument("--no-card-graphs", action="store_true", help=NO_CARD_GRAPHS_HELP)

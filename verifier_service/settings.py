@@ -190,7 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-lookup", action="store_true", help="take no guesses from a request's own text; the policy 'lookup' is plain decoding then")
     add("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     add("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
-    add("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=WEIGHTS_HELP)
+    kept = WeightFormat.FULL.value, WeightFormat.INT8.value
+    add("--weights", choices=kept, default=kept[0], help=WEIGHTS_HELP)
     add("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
     add("--threads", type=int, default=0, help="compute threads; 0 leaves torch's choice")
     lent = "further threads for steps during which the drafters of this machine are idle, where that proves quicker"

@@ -97,7 +97,8 @@ def check_numerics(target: str, draft: str, dtype: str, numerics: str, num_cases
     """Every cell of one deployment."""
     threads = plan_threads(len(usable_cores()), "serial")
     fixed = ("--draft-len", str(DRAFT_LEN))
-    spec = DeploymentSpec(model_path(target), model_path(draft), "serial", threads, dtype=dtype, numerics=numerics, verifier_extra=fixed)
+    models = model_path(target), model_path(draft)
+    spec = DeploymentSpec(*models, "serial", threads, dtype=dtype, draft_weights="auto", numerics=numerics, verifier_extra=fixed)
     progress = make_console(stderr=True)
     with start(spec, progress) as deployment, Connection(deployment.gateway) as gateway, Connection(deployment.verifier) as verifier:
         cells = draft_cells(list(verifier.verifier_info().pacings))

@@ -121,6 +121,7 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
             "serial",
             threads,
             dtype=args.dtype,
+            draft_weights="auto",
             together=together,
             gateway_inside=together,
             drafter_extra=options,

@@ -23,6 +23,7 @@ _PROTOTYPES = {
     "thin_gate": ([_POINTER, _SIZE], None),
     "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
     "thin_multiplies_pairs": ([], ctypes.c_int),
+    "thin_multiplies_quads": ([], ctypes.c_int),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
 }
@@ -32,6 +33,14 @@ def multiplies_bfloat16() -> bool:
     """Whether thin products of this machine take bfloat16 numbers two at a time: a compiler, and a processor with AVX512_BF16."""
     try:
         return bool(native_library(SOURCES).thin_multiplies_pairs())
+    except NativeUnavailable:
+        return False
+
+
+def multiplies_bytes() -> bool:
+    """Whether they take bytes four at a time: a compiler, and a processor with AVX512_VNNI."""
+    try:
+        return bool(native_library(SOURCES).thin_multiplies_quads())
     except NativeUnavailable:
         return False
 

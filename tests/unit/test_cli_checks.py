@@ -198,9 +198,10 @@ def test_each_model_is_told_what_to_keep_of_its_weights(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     names = ("--target", str(tmp_path), "--draft", str(tmp_path))
     for extra, wanted in (
-        ((), ("full", "full")),
+        ((), ("full", "auto")),
         (("--draft-weights", "int8"), ("full", "int8")),
-        (("--target-weights", "int8"), ("int8", "full")),
+        (("--draft-weights", "full"), ("full", "full")),
+        (("--target-weights", "int8"), ("int8", "auto")),
     ):
         spec = spec_from(options(*names, *extra), None)
         assert (spec.target_weights, spec.draft_weights) == wanted

@@ -5,13 +5,12 @@
    sums are multiplied by their column's scale at the end; products and sums are float always. Every element is one chain of fused
    multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but
    the row and the matrix. Where the processor multiplies bfloat16 numbers itself, a matrix may lie in PAIRS of inputs, [pairs][PANEL][2]: then
-   y is rounded to bfloat16 too, and a chain takes two inputs at a time. thin_product.py packs and calls. */
+   y is rounded to bfloat16 too, and a chain takes two inputs at a time. Of a matrix in QUADS everything but the norm is in quads.c.
+   thin_product.py packs and calls. */
 
 #include <math.h>
 
 #include "thin.h"
-
-#define PANEL 16
 
 /* With 512 bits a panel is one vector, and there are registers for twice as many rows. */
 #ifdef __AVX512F__
@@ -28,8 +27,6 @@
 #define AHEAD_NARROW 192
 #define AHEAD_NARROW_ONE_ROW 64
 #define AHEAD_PAIRS 64
-
-enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3 }; /* as in thin_product.py */
 
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
@@ -79,21 +76,6 @@ INLINE wide in_order(wide sum, const int format) {
     return sum;
 }
 #endif
-
-/* What stays the same from call to call; thin_product.py has the same fields in the same order. */
-struct thin_call {
-    const float *x;            /* [rows][inputs] */
-    const void *panels;        /* [panels][inputs][PANEL] */
-    const float *column_scale; /* [outputs], of BYTES; else null */
-    const float *bias;         /* [outputs] or null */
-    const float *scale;        /* [inputs] or null: of RMSNorm */
-    float *normed;             /* [rows][inputs]: where RMSNorm puts its result; null without a scale */
-    uint32_t *rounded;         /* [rows][pairs]: of PAIRS, where rows are kept as bfloat16, two inputs a number, zeros behind the last */
-    float *out;                /* [rows][outputs] */
-    int64_t inputs, outputs;
-    float epsilon;
-    int32_t format, adds;
-};
 
 typedef struct {
     thin_call call;
@@ -314,6 +296,10 @@ void thin_product(team *all, const thin_call *call, int64_t rows) {
     if (call->scale) {
         norm(call, rows);
         job.call.x = call->normed;
+    }
+    if (call->format == QUADS) {
+        thin_quads(all, &job.call, rows);
+        return;
     }
 #ifdef __AVX512BF16__
     if (call->format == PAIRS) round_rows(&job.call, rows);

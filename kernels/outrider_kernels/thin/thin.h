@@ -85,6 +85,25 @@ typedef struct thin_gate_call thin_gate_call;
 typedef struct thin_chain thin_chain;
 typedef struct thin_chain_call thin_chain_call;
 
+#define PANEL 16 /* columns of a packed matrix that lie side by side */
+
+enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4 }; /* as in thin_product.py */
+
+/* What stays the same from product to product; thin_product.py has the same fields in the same order. */
+struct thin_call {
+    const float *x;            /* [rows][inputs] */
+    const void *panels;        /* [panels][inputs][PANEL], of PAIRS and QUADS fewer inputs of several each */
+    const float *column_scale; /* [outputs], of BYTES and QUADS; else null */
+    const float *bias;         /* [outputs] or null */
+    const float *scale;        /* [inputs] or null: of RMSNorm */
+    float *normed;             /* [rows][inputs]: where RMSNorm puts its result; null without a scale */
+    uint32_t *rounded;         /* where rows are kept as bfloat16 or whole numbers. Of PAIRS [rows][pairs], zeros behind the last; of QUADS see quads.c */
+    float *out;                /* [rows][outputs] */
+    int64_t inputs, outputs;
+    float epsilon;
+    int32_t format, adds;
+};
+
 /* One sequence of a step: its rows, the runs of pool slots that hold its keys in order, and a mask over the last of them. */
 typedef struct {
     int64_t row_begin, row_end;
@@ -123,6 +142,7 @@ typedef struct {
 #define LEFT (-1)
 
 void thin_product(team *all, const thin_call *call, int64_t rows);
+void thin_quads(team *all, const thin_call *call, int64_t rows);
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
 void thin_gate(const thin_gate_call *call, int64_t rows);
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);

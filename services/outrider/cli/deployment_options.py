@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, DTYPE_HELP, FLOAT32, auto_dtype
+from outrider.engine.config import DRAFT_WEIGHTS_HELP
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
@@ -38,13 +39,9 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
         "--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model, or none (%(default)s)"
     )
     models.add_argument("--dtype", default=AUTO_DTYPE, choices=(AUTO_DTYPE, FLOAT32, BFLOAT16, "float16"), help=DTYPE_HELP)
-    for role in ("target", "draft"):
-        models.add_argument(
-            f"--{role}-weights",
-            default="full",
-            choices=("full", "int8"),
-            help=f"int8: keep the {role}'s matrices as int8, a quarter of the memory and another model (%(default)s)",
-        )
+    whole = "int8: keep the target's matrices as int8, a quarter of the memory and another model (%(default)s)"
+    models.add_argument("--target-weights", default="full", choices=("full", "int8"), help=whole)
+    models.add_argument("--draft-weights", default="auto", choices=("auto", "full", "int8"), help=DRAFT_WEIGHTS_HELP)
     models.add_argument(
         "--numerics", default="fast", choices=("fast", "invariant"), help="invariant: bit-exact whatever shares the batch (%(default)s)"
     )
@@ -193,7 +190,7 @@ def _sharing_options(args: argparse.Namespace) -> tuple[str, ...]:
 
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
-    if args.draft == NO_DRAFT and args.draft_weights != "full":
+    if args.draft == NO_DRAFT and args.draft_weights == "int8":
         raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
     return DeploymentSpec(
         target=model_path(args.target),

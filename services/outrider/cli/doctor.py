@@ -39,7 +39,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--draft", default=os.environ.get("DRAFT") or DEFAULT_DRAFT, metavar="MODEL", help="the small model (%(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="to load them in (%(default)s)")
     for role in ("target", "draft"):
-        parser.add_argument(f"--{role}-weights", default="full", choices=("full", "int8"), help="of its matrices (%(default)s)")
+        kept = ("auto", "full", "int8") if role == "draft" else ("full", "int8")
+        parser.add_argument(f"--{role}-weights", default=kept[0], choices=kept, help="of its matrices (%(default)s)")
     parser.add_argument("--no-models", action="store_true", help="do not load the models")
     address = os.environ.get("OUTRIDER_GATEWAY") or DEFAULT_LISTEN
     parser.add_argument("--gateway", default=address, metavar="ADDRESS", help="where a deployment is or will be (%(default)s)")

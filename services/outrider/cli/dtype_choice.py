@@ -26,9 +26,10 @@ DTYPE_HELP = (
 def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
     """bfloat16 if every one of the models is kept in it and computed by compiled products that take it, else float32.
 
-    models: folders or hub names. kept: what is kept of their weights, `full` or `int8`. Raises ModelRefused for a model that is nowhere.
+    models: folders or hub names. kept: what is kept of their weights, `full`, `int8` or a draft's `auto`. Raises ModelRefused for a model
+    that is nowhere.
     """
-    if any(weights != "full" for weights in kept) or not multiplies_bfloat16():
+    if "int8" in kept or not multiplies_bfloat16():
         return FLOAT32
     return BFLOAT16 if all(_suits_bfloat16(_folder_of(model)) for model in models) else FLOAT32
 

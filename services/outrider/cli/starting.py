@@ -86,7 +86,7 @@ def _metrics_urls(deployment: Deployment) -> dict[str, str]:
 
 
 def _kept(dtype: str, weights: str) -> str:
-    return dtype if weights == "full" else f"{dtype}, {weights} weights"
+    return dtype if weights != "int8" else f"{dtype}, {weights} weights"
 
 
 def _short(model: str | None) -> str:

@@ -12,6 +12,10 @@ from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
+DRAFT_WEIGHTS_HELP = (
+    "what is kept of the draft's matrices: full, in the dtype; int8, the layers' rounded; auto: the head's too, and what they are "
+    "multiplied with in 16 bits, where this processor multiplies bytes itself (AVX512_VNNI), else full; it changes no answer (%(default)s)"
+)
 NO_CARD_GRAPHS_HELP = "on a card, launch every step operation by operation; otherwise small steps are recorded at start and played"
 WEIGHTS_HELP = (
     "what is kept of the layers' matrices: full, in the dtype; int8, a quarter of float32's memory, rounded, so that it is another model "
@@ -40,10 +44,15 @@ class DType(Enum):
 
 
 class WeightFormat(Enum):
-    """What is kept of the layers' matrices. FULL: their numbers, in the dtype. INT8: rounded to int8, with a scale per output channel."""
+    """What is kept of the layers' matrices. FULL: their numbers, in the dtype. INT8: rounded to int8, with a scale per output channel.
+
+    QUICK: for answers that are guesses, what makes them quickest: where the processor multiplies bytes itself (AVX512_VNNI, the lean
+    engine's compiled products) int8 of every matrix, the head's too, times rows that are rounded to 16 bits; FULL elsewhere.
+    """
 
     FULL = "full"
     INT8 = "int8"
+    QUICK = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,8 @@ class EngineConfig:
     where the processor has AVX512_BF16, those of bfloat16 too.
     card_graphs: on a card, small steps of the lean engine in `fast` numerics are recorded at load time and played from then on.
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
-    weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers.
+    weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers; so does
+    `auto` where it does not come to full.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
     says that somebody else's cores are at hand. probe: check the model at load time.
     """

@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 KERNEL_REVISION = 1
 INT8_REVISION = 1  # of how weights become int8
+_KEPT = {WeightFormat.FULL: "", WeightFormat.INT8: ", int8 weights", WeightFormat.QUICK: ", int8 weights and 16-bit rows"}
 
 
 def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
@@ -52,7 +53,7 @@ def model_identity(
         weights_hash=_loaded_hash(weights_hash(files), config.weights),
         vocab_hash=vocabulary.hash,
         vocab_size=vocabulary.size,
-        dtype=config.dtype.value if config.weights is WeightFormat.FULL else f"{config.dtype.value}, {config.weights.value} weights",
+        dtype=config.dtype.value + _KEPT[config.weights],
         numerics=config.numerics,
         fingerprint="",
         max_context=max_context,

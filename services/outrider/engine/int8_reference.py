@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from outrider_kernels.int8_weight import Int8Weight
 
 
-def round_to_int8(model: PreTrainedModel) -> None:
-    """Every linear layer but the head, in place."""
-    head = model.get_output_embeddings()
+def round_to_int8(model: PreTrainedModel, *, with_head: bool = False) -> None:
+    """Every linear layer but the head, or with it, in place; the embedding stays what it is also where the head was made of it."""
+    head = None if with_head else model.get_output_embeddings()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.Linear) and module is not head:

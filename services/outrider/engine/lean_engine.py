@@ -7,6 +7,7 @@ with transformers' own forward of the same files. Must not know sampling.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import torch
 from transformers import AutoConfig
@@ -17,7 +18,7 @@ from outrider.engine.card_way import CardWay, card_way
 from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
-from outrider.engine.lean_weights import lean_refusal, lean_sizes, read_lean_weights
+from outrider.engine.lean_weights import LeanSizes, lean_refusal, lean_sizes, read_lean_weights
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
@@ -28,7 +29,8 @@ from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant
 from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
+from outrider_kernels.thin_product import MOST_QUAD_INPUTS
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes
 
 _THIN_ROWS = {DType.FLOAT32: ThinRows.FLOAT32, DType.BFLOAT16: ThinRows.BFLOAT16}
 
@@ -50,7 +52,10 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     refusal = lean_refusal(model_config)
     if refusal is not None:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
-    team = thin_team(config) if serves_heads_of(lean_sizes(model_config).head_dim) else None
+    sizes = lean_sizes(model_config)
+    team = thin_team(config) if serves_heads_of(sizes.head_dim) else None
+    if config.weights is WeightFormat.QUICK and not _multiplies_quads(team, sizes):
+        config = replace(config, weights=WeightFormat.FULL)
     if team is None and config.weights is WeightFormat.INT8:
         _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
@@ -79,6 +84,12 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     )
 
 
+def _multiplies_quads(team: ThinTeam | None, sizes: LeanSizes) -> bool:
+    """Whether a model's products can be of bytes here."""
+    longest = max(sizes.hidden_len, sizes.mlp_len, sizes.num_heads * sizes.head_dim)
+    return team is not None and multiplies_bytes() and longest <= MOST_QUAD_INPUTS
+
+
 def _backend(team: ThinTeam | None, card: CardWay | None) -> str:
     """What computes, for the fingerprint."""
     if card is not None:
@@ -92,14 +103,14 @@ def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:
     from outrider.engine.transformers_engine import load_model, own_logits
 
     model = load_model(files, config)
-    if config.weights is WeightFormat.INT8:
-        round_to_int8(model)
+    if config.weights is not WeightFormat.FULL:
+        round_to_int8(model, with_head=config.weights is WeightFormat.QUICK)
     return own_logits(model)
 
 
 def thin_team(config: EngineConfig) -> ThinTeam | None:
     """Threads for thin products; None where an engine of this configuration has no use for them, or no compiler made them."""
-    is_theirs = config.dtype is DType.FLOAT32 or (config.dtype is DType.BFLOAT16 and config.weights is WeightFormat.FULL)
+    is_theirs = config.dtype is DType.FLOAT32 or (config.dtype is DType.BFLOAT16 and config.weights is not WeightFormat.INT8)
     if not (is_theirs and config.thin_products and config.device == "cpu" and config.array_rows):
         return None
     if config.dtype is DType.BFLOAT16 and not multiplies_bfloat16():

@@ -7,6 +7,7 @@ directly (engine/replay_engine.py). Must not know sequences or services.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from outrider.engine.config import INT8_REMEDY, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.contract import Engine
@@ -50,4 +51,4 @@ def load_engine(config: EngineConfig) -> Engine:
 def _load_transformers(config: EngineConfig) -> Engine:
     from outrider.engine.transformers_engine import load_transformers_engine
 
-    return load_transformers_engine(config)
+    return load_transformers_engine(replace(config, weights=WeightFormat.FULL))

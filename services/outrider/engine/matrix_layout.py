@@ -40,7 +40,7 @@ class PlacedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class PlacedHead:
-    """The same of the head, which is never int8 and has no norm folded into it."""
+    """The same of the head, which is never int8 where answers are not guesses, and has no norm folded into it."""
 
     projection: Projection | PanelProjection
     thin: ThinMatrix | None
@@ -48,8 +48,8 @@ class PlacedHead:
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
-    """weights: what is kept of a matrix. packed: a second copy for torch's packed products. thin: for which thin products, if any; then
-    their form is the only one."""
+    """weights: what is kept of a matrix; QUICK only where that is not FULL. packed: a second copy for torch's packed products. thin: for
+    which thin products, if any; then their form is the only one."""
 
     weights: WeightFormat
     packed: bool
@@ -74,6 +74,9 @@ class MatrixLayout:
     def _thin(self, weight: Tensor) -> ThinMatrix | None:
         if self.thin is None:
             return None
+        if self.weights is WeightFormat.QUICK:
+            int8 = Int8Weight.of(weight)
+            return ThinMatrix.pack_quads(int8.values.numpy(), int8.scale.numpy())
         pack = ThinMatrix.pack if self.thin is ThinRows.FLOAT32 else ThinMatrix.pack_pairs
         return pack(weight.float().numpy())
 
