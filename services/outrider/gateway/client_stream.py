@@ -40,7 +40,8 @@ class ClientStream:
 
     async def settle(self) -> None:
         """Write what waits, and wait for the message under way, until the reader takes it or leaves."""
-        self._stop_waiting()
+        if self._timer is not None:
+            self._stop_waiting()
         if self._late is not None:
             await asyncio.wait((self._late,))  # which a cancellation of ours leaves alone
             late, self._late = self._late, None
@@ -48,6 +49,7 @@ class ClientStream:
         while True:
             if self._pending is not None:
                 await self._pending.rest()
+                self._pending = None
             if not self._waiting:
                 return
             self._pending = Uncut(self._context.write(self._next()))
