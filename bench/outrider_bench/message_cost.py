@@ -21,6 +21,8 @@ from outrider.gateway.resolved import resolve
 from outrider.gateway.tokenizer import load_tokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.context import Context
+from outrider.rpc.convert.bundle import TAKES_BUNDLES
+from outrider.rpc.in_process_call import Metadata
 from outrider.session.events import FinishReason
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics
@@ -90,6 +92,9 @@ class MessageLoop:
 class _Client:
     def __init__(self, loop: MessageLoop) -> None:
         self._loop = loop
+
+    def invocation_metadata(self) -> Metadata:
+        return TAKES_BUNDLES
 
     async def write(self, response: generation_pb2.GenerateResponse) -> None:
         self._loop.write(response)

@@ -25,6 +25,8 @@ from outrider.gateway.tokenizer import load_tokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.context import Context
+from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
+from outrider.rpc.in_process_call import Metadata
 from outrider.rpc.server import RpcServer
 from outrider.session.events import FinishReason
 from outrider.types.identity import ModelIdentity
@@ -151,11 +153,11 @@ class _Committing:
             self.clock.end_round()
             self._answer, self._num_committed = item.answer, 0
             item.answer.push(SessionStarted(self.identity.fingerprint))
+            asyncio.get_running_loop().call_soon(self._commit)  # what says that it began waits for the first tokens, so nobody hears it
 
     def heard(self) -> None:
         """The client has all that was committed."""
-        if self._num_committed:
-            self.clock.end_round()
+        self.clock.end_round()
         self._commit()
 
     def _commit(self) -> None:
@@ -169,7 +171,7 @@ class _Committing:
 
 
 class _Client:
-    """grpc's context: a write goes through the event loop once."""
+    """grpc's context, of a client that takes bundles: a write goes through the event loop once."""
 
     def __init__(self, engine: _Committing) -> None:
         self._engine = engine
@@ -178,18 +180,17 @@ class _Client:
     def time_remaining(self) -> float | None:
         return None
 
-    def invocation_metadata(self) -> None:
-        return None
+    def invocation_metadata(self) -> Metadata:
+        return TAKES_BUNDLES
 
-    async def write(self, response: generation_pb2.GenerateResponse) -> None:
-        self.responses.append(response)
+    async def write(self, bundle: generation_pb2.GenerateResponse) -> None:
+        self.responses += unbundled(bundle)
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(self._written, response, written)
+        loop.call_soon(self._written, written)
         await written
 
-    def _written(self, response: generation_pb2.GenerateResponse, written: asyncio.Future[None]) -> None:
+    def _written(self, written: asyncio.Future[None]) -> None:
         written.set_result(None)
-        is_last = response.HasField("delta") and len(self.responses) > NUM_MESSAGES
-        if not is_last and not response.HasField("finished") and not response.HasField("done"):
+        if not self.responses[-1].HasField("done"):
             self._engine.heard()

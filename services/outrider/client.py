@@ -20,6 +20,7 @@ import grpc
 
 from outrider.errors import Unavailable
 from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
+from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
 from outrider.rpc.status import error_from_rpc
 from outrider.types.generation import Answer, AnswerEvent, ChatMessage, GenerationRequest, ServedModelInfo
@@ -43,10 +44,11 @@ class OutriderClient:
 
         timeout_s: the whole request's deadline, kept by every service; None: no deadline.
         """
-        call = self._stub.Generate(request_to_proto(request), timeout=timeout_s)
+        call = self._stub.Generate(request_to_proto(request), timeout=timeout_s, metadata=TAKES_BUNDLES)
         try:
-            async for message in call:
-                yield event_from_proto(message)
+            async for bundle in call:
+                for message in unbundled(bundle):
+                    yield event_from_proto(message)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure) from failure
         finally:

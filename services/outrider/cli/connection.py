@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from outrider.errors import OutriderError, Unavailable
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
+from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.status import error_from_rpc
 from outrider.v1 import drafter_pb2, drafter_pb2_grpc, generation_pb2, generation_pb2_grpc, verifier_pb2, verifier_pb2_grpc
 
@@ -105,15 +106,17 @@ class Connection:
         answer = CollectedAnswer()
         with _errors(self.address):
             begun_s = time.perf_counter()
-            for response in self._generation.Generate(request, timeout=timeout_s):
-                answer.add(response, time.perf_counter() - begun_s)
-                if on_event is not None:
-                    on_event(response)
+            for bundle in self._generation.Generate(request, timeout=timeout_s, metadata=TAKES_BUNDLES):
+                now_s = time.perf_counter() - begun_s
+                for response in unbundled(bundle):
+                    answer.add(response, now_s)
+                    if on_event is not None:
+                        on_event(response)
         return answer
 
     def stream(self, request: generation_pb2.GenerateRequest, timeout_s: float = ANSWER_DEADLINE_S) -> AnswerStream:
         """The raw stream, for callers that cancel in the middle."""
-        return AnswerStream(self._generation.Generate(request, timeout=timeout_s), self.address)
+        return AnswerStream(self._generation.Generate(request, timeout=timeout_s, metadata=TAKES_BUNDLES), self.address)
 
     def abort(self, request_id: str) -> None:
         """End a live request by id; raises UnknownSession when there is none."""
@@ -176,7 +179,8 @@ class AnswerStream:
 
     def __iter__(self) -> Iterator[generation_pb2.GenerateResponse]:
         with _errors(self._address):
-            yield from self._call
+            for bundle in self._call:
+                yield from unbundled(bundle)
 
     def cancel(self) -> None:
         """Leave: the service frees everything of the request."""

@@ -46,6 +46,11 @@ class DecodeStream:
         self.listener = Listener(verifier.liveness)
         self._clock = asyncio.get_running_loop().time
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end came with the newest tokens."""
+        return self._end is not None
+
     async def read(self) -> pb.DecodeCommitted | pb.DecodeFinished:
         """The next message; raises the verifier's error, or RemoteFailure for a message that cannot be. Inside `async with listener`, a
         verifier that is lost while this waits ends the block."""

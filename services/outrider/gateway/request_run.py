@@ -174,8 +174,13 @@ class RequestRun:
 
     async def _pump(self, sample: SampleRun) -> None:
         """A sample's failure becomes the request's, in the order of its messages."""
+
+        async def put(*responses: pb.GenerateResponse) -> None:
+            for response in responses:
+                await self._queue.put(response)
+
         try:
-            await sample.run(self._queue.put)
+            await sample.run(put)
         except Exception as error:  # noqa: BLE001 -- handed to the reader's side, which raises it
             await self._queue.put(error)
 

@@ -8,7 +8,8 @@ is found, or who reads: it puts messages where it is told, and a put that waits 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import Protocol
 
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.gateway.answer import Answer, End, Grown
@@ -23,7 +24,14 @@ from outrider.types.sampling import NoiseAddress
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import verifier_pb2
 
-Emit = Callable[[pb.GenerateResponse], Awaitable[None]]
+
+class Emit(Protocol):
+    """Puts messages on their way to the reader, in order; those of one call are due together."""
+
+    def __call__(self, *responses: pb.GenerateResponse) -> Awaitable[None]:
+        """Return when more may be put."""
+        ...
+
 
 FINISH_REASONS = {
     End.STOP_TOKEN: pb.FINISH_REASON_STOP_TOKEN,
@@ -135,11 +143,11 @@ class SampleRun:
             self._token_ids += message.token_ids
             self._origins += message.origins
             self._first_token_us = self._first_token_us or self._elapsed_us()
-            await emit(pb.GenerateResponse(delta=self._delta(message, grown)))
+            delta = pb.GenerateResponse(delta=self._delta(message, grown))
             if grown.end is not None:
-                statistics = await self._stream.settle(stop=grown.end is End.STOP_STRING)
-                await self._emit_end(emit, Grown("", 0, grown.end, grown.stop_string), statistics)
+                await self._emit_last(emit, delta, grown)
                 return None
+            await emit(delta)
             if (
                 message.draining
                 and not message.HasField("end")
@@ -147,9 +155,19 @@ class SampleRun:
             ):
                 return successor
 
+    async def _emit_last(self, emit: Emit, delta: pb.GenerateResponse, grown: Grown) -> None:
+        """The delta that ends the answer, and its end: with it, where the verifier has said how it went."""
+        is_told = self._stream.has_ended
+        if not is_told:
+            await emit(delta)  # settling takes a while
+        finished = self._finished(grown, await self._stream.settle(stop=grown.end is End.STOP_STRING))
+        await (emit(delta, finished) if is_told else emit(finished))
+
     async def _emit_end(self, emit: Emit, grown: Grown, statistics: pb.DraftStatistics) -> None:
-        if grown.text:
-            await emit(pb.GenerateResponse(delta=pb.Delta(index=self._index, text=grown.text)))
+        rest = (pb.GenerateResponse(delta=pb.Delta(index=self._index, text=grown.text)),) if grown.text else ()
+        await emit(*rest, self._finished(grown, statistics))
+
+    def _finished(self, grown: Grown, statistics: pb.DraftStatistics) -> pb.GenerateResponse:
         assert grown.end is not None
         finished = pb.Finished(
             index=self._index,
@@ -162,7 +180,7 @@ class SampleRun:
             num_failovers=self._failover.num_failovers,
             exact=self._exact and self._failover.stays_exact,
         )
-        await emit(pb.GenerateResponse(finished=finished))
+        return pb.GenerateResponse(finished=finished)
 
     def _delta(self, committed: verifier_pb2.DecodeCommitted, grown: Grown) -> pb.Delta:
         taken = slice(0, grown.num_taken)

@@ -166,11 +166,12 @@ class GenerationServicer(GenerationServiceServicer):
             sent = self._auditor.begin(request_id)
             async with self._placing.placed(resolved, metadata) as placed:
 
-                async def counted(response: pb.GenerateResponse) -> None:
-                    placed.count(response)
-                    await emit(response)
-                    if sent is not None:
-                        sent.add(response)
+                async def counted(*responses: pb.GenerateResponse) -> None:
+                    for response in responses:
+                        placed.count(response)
+                        if sent is not None:
+                            sent.add(response)
+                    await emit(*responses)
 
                 await self._run(placed, arrived_s, remaining_s(context), metadata, counted)
                 if placed.num_tokens:

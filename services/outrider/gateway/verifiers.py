@@ -211,7 +211,9 @@ class VerifierPool:
 
     def _by_load(self, verifiers: Collection[Verifier]) -> list[Verifier]:
         """Fewest live samples first, taking turns among equals, draining ones last."""
-        turn = next(self._turn) % max(1, len(self._verifiers))
+        if len(verifiers) < 2:
+            return list(verifiers)
+        turn = next(self._turn) % len(self._verifiers)
         rotated = [one for one in self._verifiers[turn:] + self._verifiers[:turn] if one in verifiers]
         return sorted(rotated, key=lambda verifier: (verifier.draining, verifier.num_live))
 
@@ -327,6 +329,8 @@ def _some(verifiers: list[Verifier]) -> list[Verifier]:
 
 def _preferred_first(verifiers: Sequence[Verifier], preferred: Sequence[str]) -> list[Verifier]:
     """Those at preferred addresses in their order, then the others in theirs."""
+    if not preferred:
+        return list(verifiers)
     rank = {address: place for place, address in enumerate(preferred)}
     return sorted(verifiers, key=lambda verifier: rank.get(verifier.address, len(rank)))
 

@@ -21,9 +21,13 @@ class WholeAnswer:
         self._samples: dict[int, pb.Sample] = {}
         self._texts: dict[int, list[str]] = {}
 
-    async def add(self, response: pb.GenerateResponse) -> None:
+    async def add(self, *responses: pb.GenerateResponse) -> None:
         """A coroutine only so that it can stand where a stream's write does. Raises DoesNotFit; a stream's messages are never smaller
         than what they add to the whole."""
+        for response in responses:
+            self._add(response)
+
+    def _add(self, response: pb.GenerateResponse) -> None:
         self._num_bytes += response.ByteSize()
         if self._num_bytes > self._max_bytes:
             raise DoesNotFit("max_tokens", f"this answer is larger than one message of {self._max_bytes} bytes; stream it with Generate")

@@ -73,6 +73,8 @@ class GenerationServiceServicer:
         UNAVAILABLE (draining or no verifier), DEADLINE_EXCEEDED, CANCELLED, INTERNAL (a service's own fault). Retrying with the same seed
         gives the same tokens. A client that loses its gateway, or its link to it, in the midst of an answer asks any gateway of the model for
         the rest: the same request with the seed of Started, resume_token_ids, resume_fingerprints, and takes_over if it kept the id.
+        A call with the metadata `outrider-takes-bundles: 1` gets messages that are due together as one (GenerateResponse.following); Started
+        and Finished then wait for what follows them, 16 ms at most. Whoever does not know the key ignores it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
