@@ -179,12 +179,13 @@ class LiveSessions:
 
     def queue_us(self) -> float:
         """What a session admitted now would wait for its first step. Prompts that wait for another one's blocks are read with it."""
-        reading = {hosted.handle: hosted.prefill() for hosted in self if hosted.session.is_reading}
+        reading = [hosted for hosted in self if hosted.session.is_reading]
         if not reading:
             return 0.0
-        limits = self._engine.limits
-        late = waiting(reading, limits.block_len) if limits.prefix_cache and len(reading) > 1 else ()
-        num_unread = sum(self._sessions[handle].num_unread for handle in reading if handle not in late)
+        limits, late = self._engine.limits, set[int]()
+        if limits.prefix_cache and len(reading) > 1:
+            late = waiting({hosted.handle: hosted.prefill() for hosted in reading}, limits.block_len)
+        num_unread = sum(hosted.num_unread for hosted in reading if hosted.handle not in late)
         return self.queue.wait_us(num_unread, len(self._sessions) - len(reading), self._cost())
 
     # --- events and effects -----------------------------------------------------------------------------------------------

@@ -101,6 +101,23 @@ def test_a_decision_stands_until_the_next_commit() -> None:
     assert decisions.num_guesses(replace(session, committed_len=101), 1.0) == 0
 
 
+def test_a_plan_asks_who_shares_the_step_only_for_those_with_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = ByLookup._rest
+
+    def noted(self: ByLookup, session: SessionView) -> StepRest | None:
+        asked.append(session.session)
+        return original(self, session)
+
+    monkeypatch.setattr(ByLookup, "_rest", noted)
+    policy, without = AdaptivePacing(), [session_view(number) for number in range(1, 65)]
+    reading = session_view(65, num_uncached=40, lookup_rights=SURE)  # it cannot verify any yet
+    policy.plan(step_view(*without, reading))
+    assert asked == []
+    policy.plan(step_view(*without, reading, session_view(66, lookup_rights=SURE)))
+    assert set(asked) == {66}
+
+
 # --- adaptive -----------------------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,15 @@ def test_an_interval_without_length_is_in_or_out() -> None:
     assert DraftInterval(5, 5, 7).share_within(6, 10) == 0
 
 
+def test_a_round_without_guesses_counts_as_one_that_verified_none() -> None:
+    plain, general = SessionStatistics(), SessionStatistics()
+    for num_emitted in (1, 2):
+        plain.count_plain_round(num_emitted)
+        general.count_round(0, 0, 0, num_emitted, corrected=False)
+    assert plain.totals("plain") == general.totals("plain")
+    assert (plain.num_rounds, plain.num_emitted, plain.acceptance) == (2, 3, general.acceptance)
+
+
 def test_counts_by_depth_and_the_running_acceptance() -> None:
     stats = SessionStatistics()
     before = stats.acceptance

@@ -31,14 +31,14 @@ class ChainPicks:
     def run(self, state: SequenceState, start: ChainStart, *, with_prob: bool) -> Followed:
         """Picks behind the first rows and behind each that was fed after them, nothing left: all picks but the last were fed. Of a
         sequence without penalties and biases. Raises ModelRefused where logits are no numbers."""
-        rule = self._rule(state, with_prob=with_prob)
+        rule = self.picker.rule_of(state, with_prob=with_prob)
         begin_ns = time.perf_counter_ns()
         found = self.chain.follow(start, rule, state.table.chain_slots)
         return self._decided(state, start, rule, found, begin_ns) if found.is_left else found
 
     def after_each(self, state: SequenceState, start: ChainStart, *, with_prob: bool) -> Followed:
         """As `run`, for several wanted rows, behind which nothing is fed."""
-        found = self.chain.follow(start, self._rule(state, with_prob=with_prob), state.table.chain_slots)
+        found = self.chain.follow(start, self.picker.rule_of(state, with_prob=with_prob), state.table.chain_slots)
         if found.is_left:
             first = start.position + len(start.tokens) - start.num_wanted
             for row in np.flatnonzero(found.picks == LEFT).tolist():
@@ -46,13 +46,6 @@ class ChainPicks:
                     left = self.picker.pick_left(self.chain.logits[row], state.spec, first + row, with_prob=with_prob)
                 found.picks[row], found.probs[row] = left
         return found
-
-    def _rule(self, state: SequenceState, *, with_prob: bool) -> PickRule:
-        """Looked up once a sequence."""
-        rule = state.pick_rules.get(with_prob)
-        if rule is None:
-            rule = state.pick_rules[with_prob] = self.picker.rule(state.spec, with_prob=with_prob)
-        return rule
 
     def _decided(self, state: SequenceState, start: ChainStart, rule: PickRule, found: Followed, begin_ns: int) -> Followed:
         """Each pick that is left, and on from there."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
 from outrider.engine.acceptance.registry import acceptance_rule
+from outrider.engine.plain_rows import plain_results
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
 from outrider.engine.sampling.penalties import PenaltyState
@@ -74,6 +75,13 @@ class RowPicker:
         """How a sequence without penalties or biases is picked after, a row at a time."""
         return pick_rule(spec.sampling, key_of(spec.noise, Purpose.PICK), with_prob)
 
+    def rule_of(self, state: SequenceState, *, with_prob: bool) -> PickRule:
+        """`rule` of an open sequence, looked up once."""
+        rule = state.pick_rules.get(with_prob)
+        if rule is None:
+            rule = state.pick_rules[with_prob] = self.rule(state.spec, with_prob=with_prob)
+        return rule
+
     def pick_left(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
         """The pick after one row at this position that the rule left, and its probability (NaN: not asked for).
 
@@ -90,6 +98,10 @@ class RowPicker:
             logits = logits[:, : self._num_ids]
         if self._missing is not None:
             logits = logits.index_fill(1, self._missing, -torch.inf)
+        if self._picker is not None and len(logits) and logits.device.type == "cpu":
+            plain = plain_results(batch, logits.numpy(), self._picker, self.rule_of)
+            if plain is not None:
+                return plain
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
         return _results(logits, wanted, choices, _quickly(logits, wanted, choices, self._picker))

@@ -7,7 +7,7 @@ Rows of one sequence neighbour each other, committed rows first, then new nodes;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ class Segment:
     """One sequence's rows [begin, end) of the flat batch.
 
     num_committed: of them, committed tokens. cached_before: cached_len before the step. live_before: live nodes before the step.
-    num_keys: logical slots that hold keys after this step's rows are written.
+    num_keys: logical slots that hold keys after this step's rows are written. num_wanted: rows with results.
     """
 
     rows: SequenceRows
@@ -40,16 +40,15 @@ class Segment:
     cached_before: int
     live_before: int
     num_keys: int
+    num_wanted: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_wanted = (min(1, self.num_committed) + len(self.rows.tokens)) if self.rows.wanted else 0
 
     @property
     def base(self) -> int:
         """Position of children of the root: committed tokens including those of this step."""
         return self.cached_before + self.num_committed
-
-    @property
-    def num_wanted(self) -> int:
-        """Rows with results."""
-        return (min(1, self.num_committed) + len(self.rows.tokens)) if self.rows.wanted else 0
 
     @property
     def wanted_begin(self) -> int:
@@ -92,6 +91,8 @@ class StepBatch:
 
     def wanted(self) -> LongArray:
         """Flat rows with results, in order."""
+        if sum([segment.num_wanted for segment in self.segments]) == self.num_rows:
+            return np.arange(self.num_rows, dtype=np.int64)
         spans = [np.arange(segment.wanted_begin, segment.end, dtype=np.int64) for segment in self.segments if segment.num_wanted]
         return joined(spans) if spans else np.empty(0, np.int64)
 
@@ -201,9 +202,9 @@ def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
     if rows.acceptance and not (num_committed and rows.wanted):
         raise InvalidRequest("plan.acceptance", f"{name}: a verdict needs the newest committed token's row, and wanted")
     # Mostly a few plain numbers: array operations would cost more.
-    for field, ids in (("plan.committed", rows.committed.tolist()), ("plan.tokens", rows.tokens.tolist())):
+    for place, ids in (("plan.committed", rows.committed.tolist()), ("plan.tokens", rows.tokens.tolist())):
         if ids and not (min(ids) >= 0 and max(ids) < num_ids):
-            raise InvalidRequest(field, f"{name} has a token id outside [0, {num_ids})")
+            raise InvalidRequest(place, f"{name} has a token id outside [0, {num_ids})")
     for index, parent in enumerate(rows.parents.tolist(), live):
         if not ROOT <= parent < index:
             raise InvalidRequest("plan.parents", f"{name}: a parent must be {ROOT} or an earlier live node")

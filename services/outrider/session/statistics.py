@@ -290,6 +290,11 @@ class SessionStatistics:
                 outcomes[side_at] = 0.0
             self._count_tests(outcomes)
 
+    def count_plain_round(self, num_emitted: int) -> None:
+        """A round without guesses emitted num_emitted tokens."""
+        self.num_rounds += 1
+        self.num_emitted += num_emitted
+
     def count_overtaken(self, outcomes: Sequence[bool]) -> None:
         """Guesses that came too late for a round to verify, and what the truth says of them."""
         self._count_tests([float(right) for right in outcomes])

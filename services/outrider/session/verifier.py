@@ -313,6 +313,9 @@ class VerifierSession:
         if verified.looked_up and self._lookup is not None:
             self._lookup.count_verified(num_nodes, num_accepted)
         self.statistics.count_step(span_us, event.verify_us)
+        if not num_nodes and not corrected:
+            self.statistics.count_plain_round(num_kept)
+            return
         if num_nodes and not verified.overdue and not verified.looked_up:
             self.statistics.count_overhead(verified.wait_us, span_us, event.verify_us)
         counts, side_at = (num_nodes, guesses.depth, num_accepted, num_kept), guesses.side_at(accepted)

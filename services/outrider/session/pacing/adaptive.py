@@ -128,7 +128,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly or has no use for drafters, no probe is on, and no guess of theirs is at hand."""
-        own = self._sessions.of(session)
+        own = self._sessions.known(session.session)
         plain = not session.max_draft_len or (own.course.pace is Pace.PLAIN and not own.probe.is_on)
         return plain and not session.depth
 
@@ -196,7 +196,7 @@ class AdaptivePacing(ExplainsAdaptive):
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
         would never find out what its drafter can do."""
         own = self._sessions.of(session)
-        if own.probe.is_on:
+        if own.probe.is_on or not session.lookup_rights:
             return 0
         course = own.course
         promise = self._by_lookup.plain_speed

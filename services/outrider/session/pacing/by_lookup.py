@@ -112,8 +112,8 @@ class ByLookup:
         known = self._decisions.get(session.session)
         if known is not None and known.committed_len == session.committed_len:
             return known.num_guesses
-        rights, rest = usable_rights(session, self._longest), self._rest(session)
-        if rest is None or not rights:
+        rights = usable_rights(session, self._longest)
+        if not rights or (rest := self._rest(session)) is None:  # who shares the step is asked of each session: only where it matters
             return 0
         num, added = paying_len(rights, rest)
         gain = KEEP_GAIN if known is not None and known.num_guesses else BEGIN_GAIN

@@ -1,0 +1,146 @@
+"""Steps in which several sequences decode plainly, picked at once, against the general way: every field of every result; which steps are
+taken so, and that a row which is not decided for certain leaves the step to the definition.
+
+Run: pytest tests/unit/test_engine_plain_rows.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes_followed import MAX_LEN, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, ints, spec
+from outrider.engine import row_picker
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.plain_rows import plain_results
+from outrider.types.sampling import SamplingParams
+from outrider.types.step import SequenceResult, SequenceRows, StepPlan
+from outrider_kernels.thin_pick import LEFT, ThinPick, ThinPicks
+
+PROMPT = np.random.default_rng(7).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
+SEQUENCES = (51, 52, 53)
+BY_KIND = {
+    **SAMPLINGS,
+    "penalised": SamplingParams(temperature=0.8, repetition_penalty=1.3),
+    "biased": SamplingParams(temperature=0.0, logit_bias=((3, 50.0),)),
+}
+
+
+class Watched:
+    """plain_results, noting of each step whether it was picked so. leaves: never, as where rows are not clear."""
+
+    def __init__(self, leaves: bool = False) -> None:
+        self.taken: list[bool] = []
+        self.leaves = leaves
+
+    def __call__(self, *arguments: Any) -> tuple[SequenceResult, ...] | None:
+        found = None if self.leaves else plain_results(*arguments)
+        self.taken.append(found is not None)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
+    return FollowingEngines(tmp_path_factory.mktemp)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(row_picker, "plain_results", watched)
+    return watched
+
+
+def opened(engines: FollowingEngines, params: SamplingParams) -> PagedEngine:
+    """Each sequence with a seed of its own and a part of the prompt read."""
+    engine = engines.make("llama")
+    for sequence in SEQUENCES:
+        engine.open(sequence, spec(params, seed=sequence))
+        engine.step(StepPlan((SequenceRows(sequence, PROMPT[: sequence - 40], NONE, NONE),)))
+    return engine
+
+
+def plain_rows(acceptance: str = "coupled", pick_probs: bool = False) -> list[SequenceRows]:
+    """A committed token each; the last sequence reads on, and its rows are wanted by nobody."""
+    first = [SequenceRows(one, ints(one % NUM_IDS), NONE, NONE, acceptance=acceptance, pick_probs=pick_probs) for one in SEQUENCES[:2]]
+    return [*first, SequenceRows(53, PROMPT[13:18], NONE, NONE, wanted=False)]
+
+
+def told(results: tuple[SequenceResult, ...]) -> list[object]:
+    def one(result: SequenceResult) -> tuple[object, ...]:
+        probs = None if result.pick_probs is None else result.pick_probs.tobytes()
+        picks = result.picks.dtype.name, result.picks.tolist()
+        return result.sequence, picks, probs, result.verdict, result.choices, result.logprobs
+
+    return [one(result) for result in results]
+
+
+@pytest.mark.parametrize("pick_probs", [False, True])
+@pytest.mark.parametrize("acceptance", ["coupled", ""])
+@pytest.mark.parametrize("sampling", list(BY_KIND))
+def test_picks_of_many_are_those_of_the_general_way(
+    engines: FollowingEngines, watch: Watched, sampling: str, acceptance: str, pick_probs: bool
+) -> None:
+    ours, theirs = (opened(engines, BY_KIND[sampling]) for _ in range(2))
+    watch.taken.clear()
+    plan = StepPlan(tuple(plain_rows(acceptance, pick_probs)))
+    found = told(ours.step(plan).results)
+    watch.leaves = True
+    assert found == told(theirs.step(plan).results)
+    assert len(watch.taken) == 2
+    params = BY_KIND[sampling]
+    assert watch.taken[0] is not (params.has_penalties or bool(params.logit_bias) or bool(params.top_k))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"tokens": ints(4, 5), "parents": ints(-1, 0)},
+        {"num_choices": 2, "acceptance": ""},
+        {"top_logprobs": 1},
+        {"acceptance": "rejection"},
+    ],
+    ids=["guesses", "candidates", "logprobs", "rejection"],
+)
+def test_steps_that_ask_for_more_are_left(engines: FollowingEngines, watch: Watched, first: dict[str, Any]) -> None:
+    engine = opened(engines, SamplingParams(temperature=0.8))
+    watch.taken.clear()
+    rows = plain_rows()
+    engine.step(StepPlan((replace(rows[0], **first), *rows[1:])))
+    assert watch.taken == [False]
+
+
+def test_a_step_that_nobody_wants_anything_of_has_no_picks(engines: FollowingEngines, watch: Watched) -> None:
+    engine = opened(engines, SamplingParams(temperature=0.8))
+    watch.taken.clear()
+    results = engine.step(StepPlan(tuple(replace(rows, acceptance="", wanted=False) for rows in plain_rows()))).results
+    assert [result.picks.tolist() for result in results] == [[], [], []]
+    assert watch.taken == []
+
+
+def test_a_row_that_is_not_clear_leaves_the_step_to_the_definition(
+    engines: FollowingEngines, watch: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (opened(engines, SamplingParams(temperature=0.8)) for _ in range(2))
+    plan = StepPlan(tuple(plain_rows()))
+    expected = told(theirs.step(plan).results)
+    original = ThinPick.run
+
+    def leaving(self: ThinPick, *arguments: Any) -> ThinPicks:
+        found = original(self, *arguments)
+        found.tokens[1], found.probs[1] = LEFT, np.nan
+        return found
+
+    monkeypatch.setattr(ThinPick, "run", leaving)
+    watch.taken.clear()
+    assert told(ours.step(plan).results) == expected
+    assert watch.taken == [False]
