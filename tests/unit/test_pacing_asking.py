@@ -19,7 +19,7 @@ from outrider.session.pacing.asking_record import CREDIT, AskingRecord
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.remembered import SEEN_PLAIN
-from outrider.session.pacing.round_model import Pace
+from outrider.session.pacing.round_model import Course, Pace
 from outrider_bench.simulation.event_loop import DrafterKind, Simulation
 from outrider_bench.simulation.world import Phase, World
 
@@ -156,6 +156,31 @@ def test_who_is_not_asked_at_once_is_asked_when_a_few_plain_tokens_have_shown_wh
     leaves = traffic.leaves(2 * SEEN_PLAIN)  # at the pace that the machine has now, beside a drafter and without
     assert leaves[:SEEN_PLAIN] == [0] * SEEN_PLAIN
     assert leaves[SEEN_PLAIN] > 0
+
+
+def test_leave_for_a_course_is_asking_too() -> None:
+    """Of a session that was put off and goes with guesses by a look at the model, its drafter not asked as it began."""
+    traffic = Traffic()
+    session = replace(traffic.begins(), committed_len=READY.committed_len + SEEN_PLAIN, num_tested=4)
+    own = traffic.policy._sessions.of(session)
+    own.course, own.is_met = Course(Pace.AHEAD, 0, 8, 8, 0.01, 500.0, 500.0), True
+    assert traffic.policy.draft_ahead(session) > 0
+    assert own.is_asked
+
+
+def test_nothing_is_charged_to_asking_before_the_model_was_first_asked() -> None:
+    """Until then everybody goes in turns, which are waited for."""
+    traffic = Traffic()
+    traffic.policy._rates = type(traffic.policy._rates)()
+    traffic.answers(40 * ROUND_US, asked=True)
+    traffic.policy._rates.observe({Pace.SERIAL: [replace(READY, draft_us_per_token=80.0, link_us=20 * STEP_US, num_tested=50)]})
+    session = replace(traffic.begins(), committed_len=READY.committed_len + 1, num_tested=4)
+    for num in range(4):
+        session = replace(session, committed_len=session.committed_len + num, waiting_since_us=traffic.now_us + 40 * num * ROUND_US)
+        traffic.policy._sessions.of(session).is_asked = True
+        traffic.policy._count(StepView((session,), VERIFY, 64, session.waiting_since_us))
+    assert traffic.policy._seen_rates is None
+    assert traffic.policy._sessions.kind(READY).far.asks()
 
 
 def test_who_is_not_to_be_asked_then_either_decodes_plainly() -> None:

@@ -41,6 +41,17 @@ def test_who_is_not_to_be_asked_yet_says_nothing_of_how_others_begin() -> None:
     assert known.of(view(2, 1)).course == known.of(view(3, 2)).course == SERIAL
 
 
+def test_who_is_put_off_no_longer_begins_as_its_kind_does() -> None:
+    known, own = RememberedSessions(SERIAL), view(1, 1)
+    record = known.kind(own).far
+    record.count(500, 800.0, asked=True)
+    assert known.is_put_off(own, PLAIN, 1.0)
+    later = replace(own, committed_len=known.of(own).asked_from)
+    record.count(500, 100.0, asked=True)
+    assert not known.is_put_off(later, PLAIN, 1.0)
+    assert (known.of(own).course, known.of(own).is_met) == (SERIAL, True)
+
+
 def test_kinds_are_bounded_and_the_one_not_met_for_the_longest_is_forgotten() -> None:
     known = RememberedSessions(PLAIN)
     first, second = known.kind(view(1, 1)), known.kind(view(1, 2))
