@@ -12,7 +12,7 @@ Must not know sessions, courses or why asking pays.
 from __future__ import annotations
 
 KEEP = 0.9995  # of what is known, with each token of either way
-CREDIT = 12.0  # tokens that asking may have cost: one session's bad luck, less than what a short answer loses by waiting in vain
+CREDIT = 12.0  # tokens that asking may have cost: more than one answer's bad luck, whose deviation is some four
 HOPED_TOKENS = 16.0  # without asking, that are taken to have been a token a step: nothing is decoded plainly in less
 
 
