@@ -31,6 +31,27 @@ def test_new_sessions_begin_as_those_of_their_kind_do_now() -> None:
     assert known.of(sessions[0]).course == SERIAL, "it has begun"
 
 
+def test_who_is_not_to_be_asked_yet_says_nothing_of_how_others_begin() -> None:
+    """It goes without for the time being, whatever its kind does."""
+    known = RememberedSessions(SERIAL)
+    known.kind(view(1, 1)).far.count(500, 800.0, asked=True)
+    assert known.is_put_off(view(1, 1), PLAIN, 1.0)
+    known.settle([view(1, 1)])
+    assert known.of(view(1, 1)).course == PLAIN
+    assert known.of(view(2, 1)).course == known.of(view(3, 2)).course == SERIAL
+
+
+def test_who_is_put_off_no_longer_begins_as_its_kind_does() -> None:
+    known, own = RememberedSessions(SERIAL), view(1, 1)
+    record = known.kind(own).far
+    record.count(500, 800.0, asked=True)
+    assert known.is_put_off(own, PLAIN, 1.0)
+    later = replace(own, committed_len=known.of(own).asked_from)
+    record.count(500, 100.0, asked=True)
+    assert not known.is_put_off(later, PLAIN, 1.0)
+    assert (known.of(own).course, known.of(own).is_met) == (SERIAL, True)
+
+
 def test_kinds_are_bounded_and_the_one_not_met_for_the_longest_is_forgotten() -> None:
     known = RememberedSessions(PLAIN)
     first, second = known.kind(view(1, 1)), known.kind(view(1, 2))
@@ -51,10 +72,10 @@ def test_a_longer_beginning_goes_on_where_the_shorter_one_was() -> None:
     short.far.count(500, 400.0, asked=False)
     short.far.count(500, 800.0, asked=True)
     longer = known.kind(replace(view(2, 2), shorter_kind=1))
-    assert (longer.usual, longer.far.asks) == (PLAIN, False)
+    assert (longer.usual, longer.far.asks()) == (PLAIN, False)
     assert [longer.asking.is_later() for _ in range(MAX_AT_ONCE_EVERY)].count(False) == 1
     longer.far.count(5_000, 1_000.0, asked=True)
-    assert not short.far.asks, "from then on each learns by itself"
+    assert not short.far.asks(), "from then on each learns by itself"
 
 
 def test_a_first_kind_is_not_held_back_by_prompts_like_none_before() -> None:

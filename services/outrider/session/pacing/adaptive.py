@@ -137,15 +137,12 @@ class AdaptivePacing(ExplainsAdaptive):
         if not session.max_draft_len:
             return 0
         own = self._sessions.of(session)
-        if session.committed_len < own.asked_from:
+        begins = not session.num_tested and session.committed_len == own.begin
+        is_due = not own.is_met and (begins or self._is_far_away)
+        if session.committed_len < own.asked_from or (is_due and self._is_put_off(session)):
             return 0
-        if not session.num_tested and session.committed_len == own.begin:
-            kind, rates = self._sessions.kind(session), self._seen_rates
-            if rates is not None and not own.is_met and (later := kind.asked_later(is_far_away=self._is_far_away)):
-                own.asked_from, own.course = own.begin + later, plain_course(rates[Pace.PLAIN])
-                return 0
-            own.is_met = True
-            own.hopeless = own.course.pace is Pace.PLAIN and self._is_hopeless(session)
+        if begins:
+            own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
             # While the target reads the prompt: the cheapest of all probes.
             return 0 if own.hopeless else self._asked(session, FIRST_LEN)
         if own.course.pace is Pace.PLAIN:
@@ -153,7 +150,12 @@ class AdaptivePacing(ExplainsAdaptive):
             return self._asked(session, PROBE_LEN) if own.probe.is_on else 0
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
+        own.is_asked = True
         return min(own.course.ahead_len, LEAVE_BOUNDS * self._bound(session))
+
+    def _is_put_off(self, session: SessionView) -> bool:
+        rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None
+        return rates is not None and self._sessions.is_put_off(session, plain_course(rates[Pace.PLAIN]), slowdown)
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
@@ -292,9 +294,8 @@ class AdaptivePacing(ExplainsAdaptive):
                 own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
             if session.committed_len == own.committed_len:
                 continue
-            if self._is_far_away and own.committed_len > own.begin and session.num_uncached == 1:
-                num_steps = (session.waiting_since_us - own.ready_us) / self._step_us
-                self._sessions.kind(session).far.count(session.committed_len - own.committed_len, num_steps, asked=own.is_asked)
+            if self._is_far_away and self._seen_rates is not None:  # before, guesses came in turns, which says nothing of what comes later
+                self._sessions.count_asking(session, self._step_us, self._step_us * self._contention)
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN

@@ -1,19 +1,24 @@
-"""What sessions made of their time whose far-away drafter was asked, and what others did: whether the next one's is asked.
+"""What sessions made of their time whose far-away drafter was asked, against plain decoding: whether the next one's is asked.
 
 Four steps away and more a drafter costs before it brings anything: its session is opened, messages pass, and steps have guesses that
-come too late. None of that is in a promise, and all of it in the tokens of a session's time. Who is hardly ever asked, or always, says
-nothing of the other way, so what is known fades and each way is tried again. Source: our own, after the fashion of a bandit with two arms.
+come too late. None of that is in a promise, and all of it in the tokens of a session's time. So asking has an account: what it brought more
+than plain decoding would have in the same time, or less. While it is overdrawn, nobody is asked; what is known fades, so that it is tried
+again some day, and what trying costs in the long run is a share of 1 - KEEP of the time for each token of credit. Plain decoding is thought
+quicker than it is as long as little was seen of it: where asking brings more than a token a step, nothing else could bring more, and nobody
+goes without to find that out. Source: our own, after the fashion of a bandit with two arms that is optimistic of the one it does not take.
 Must not know sessions, courses or why asking pays.
 """
 
 from __future__ import annotations
 
 KEEP = 0.9995  # of what is known, with each token of either way
-ENOUGH_TOKENS = 64.0  # of a way, for its speed to be known: of some two thousand, so many are spent on the worse one
+CREDIT = 12.0  # tokens that asking may have cost: more than one answer's bad luck, whose deviation is some four
+HOPED_TOKENS = 16.0  # without asking, that are taken to have been a token a step: nothing is decoded plainly in less
 
 
 class AskingRecord:
-    """Fading sums of tokens and of time, in steps of the target (a machine's speed drifts), without asking and with it."""
+    """Fading sums of tokens and of time, in steps of the target (a machine's speed drifts), without asking and with it: steps without a
+    drafter at work, and steps with one, for only the kind that is in use is known as it is now."""
 
     def __init__(self, known: AskingRecord | None = None) -> None:
         self._tokens: list[float] = [0.0, 0.0] if known is None else list(known._tokens)
@@ -27,15 +32,9 @@ class AskingRecord:
         self._tokens[asked] += num_tokens
         self._steps[asked] += num_steps
 
-    @property
-    def is_known(self) -> bool:
-        """Whether both ways were tried lately."""
-        return min(self._tokens) >= ENOUGH_TOKENS
-
-    @property
-    def asks(self) -> bool:
-        """Whether the drafter of a session that now begins is to be asked: where that was quicker, or to find out."""
+    def asks(self, slowdown: float = 1.0) -> bool:
+        """Whether the drafter of a session that now begins is to be asked. slowdown: how much longer a step takes beside a drafter at
+        work."""
         without, asked = self._tokens
-        if not self.is_known:
-            return asked <= without
-        return asked * self._steps[False] > without * self._steps[True]
+        plain_speed = (without + HOPED_TOKENS) / (self._steps[False] + HOPED_TOKENS)
+        return asked - plain_speed * slowdown * self._steps[True] >= -CREDIT

@@ -19,7 +19,7 @@ from outrider.session.pacing.round_model import Course, Pace
 MAX_REMEMBERED = 4096
 MAX_KINDS = 256
 FAR_LATER = 1024  # tokens of a session, decoded plainly before a drafter far away is asked that is not asked at once
-TRIED_LEN = 128  # the same where not to ask is only tried
+SEEN_PLAIN = 24  # tokens after which that is settled: by then it is known what steps take at present without a drafter at work
 
 
 @dataclass(slots=True)
@@ -55,7 +55,9 @@ class RememberedSession:
         Only for one without a probe under way."""
         if self.course.pace is not Pace.PLAIN:
             return 0
-        return max(self.asked_from, self.probe.due_len(session, budget, num_sessions, hopeless=self.hopeless))
+        if session.committed_len < self.asked_from:
+            return self.asked_from  # whether to ask is looked at again then, probe or no probe
+        return self.probe.due_len(session, budget, num_sessions, hopeless=self.hopeless)
 
 
 @dataclass(slots=True)
@@ -67,13 +69,15 @@ class RememberedKind:
     asking: FirstAsking
     far: AskingRecord
 
-    def asked_later(self, *, is_far_away: bool) -> int:
+    def asked_later(self) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
-        if is_far_away and self.far.asks:
-            return 0
-        if is_far_away:
-            return FAR_LATER if self.far.is_known else TRIED_LEN
         return LATER if self.asking.is_later() else 0
+
+    def asked_far_later(self, slowdown: float, *, begins: bool) -> int:
+        """The same of a drafter far away; or, once so many tokens were decoded, how many more. slowdown: as in AskingRecord."""
+        if self.far.asks(slowdown):
+            return 0
+        return SEEN_PLAIN if begins else FAR_LATER
 
 
 class RememberedSessions:
@@ -105,8 +109,9 @@ class RememberedSessions:
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
-        with them and some without."""
-        drafts_last = sorted(sessions, key=lambda session: self.known(session.session).course.pace is not Pace.PLAIN)
+        with them and some without. Whoever is not to be asked yet has no course to speak of."""
+        asked = (session for session in sessions if session.committed_len >= self.known(session.session).asked_from)
+        drafts_last = sorted(asked, key=lambda session: self.known(session.session).course.pace is not Pace.PLAIN)
         for session in drafts_last:
             self._usual = self.kind(session).usual = self.known(session.session).course
 
@@ -131,6 +136,27 @@ class RememberedSessions:
         for session in sessions:
             own = self.known(session)
             own.comparable, own.looked_up = False, True
+
+    def is_put_off(self, session: SessionView, plain: Course, slowdown: float | None) -> bool:
+        """Whether its drafter is asked later, if at all: it decodes plainly until then. Asked as a session begins, and of one far away once
+        more when that is over; who is not put off any longer begins as its kind does. slowdown: as in AskingRecord, None = close by."""
+        own, kind = self.of(session), self.kind(session)
+        begins = session.committed_len == own.begin
+        later = kind.asked_later() if slowdown is None else kind.asked_far_later(slowdown, begins=begins)
+        if later:
+            own.asked_from, own.course = session.committed_len + later, plain
+        elif not begins:
+            own.is_met, own.course = True, kind.usual
+        return later > 0
+
+    def count_asking(self, session: SessionView, step_us: float, drafted_step_us: float) -> None:
+        """A round of a session whose drafter is far away, its reading left out. step_us, drafted_step_us: of the target at present, while
+        drafters rest and beside one at work."""
+        own = self.of(session)
+        if own.committed_len == own.begin or session.num_uncached > 1:
+            return
+        num_steps = (session.waiting_since_us - own.ready_us) / (drafted_step_us if own.is_asked else step_us)
+        self.kind(session).far.count(session.committed_len - own.committed_len, num_steps, asked=own.is_asked)
 
     def known(self, session: int) -> RememberedSession:
         """Of one that was asked for before."""
