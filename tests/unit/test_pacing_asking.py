@@ -198,7 +198,7 @@ class Drifting(Simulation):
 
     def _plan(self) -> None:
         share = 1.0 + 0.2 * math.sin(2.0 * math.pi * self._now_us / 3e6)
-        self._world = replace(self._world, verify=CostCurve(tuple((rows, share * us) for rows, us in WORLD.verify.points)))
+        self._verifier._world = replace(self._world, verify=CostCurve(tuple((rows, share * us) for rows, us in WORLD.verify.points)))
         super()._plan()
 
 
