@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from fakes_failover import REQUEST, SCRIPT, TIMEOUT_S, counted, tokens_of
 from fakes_verifier import FakeVerifier, GatewayUnderTest, Hold, Hurt, gateway_over
 from outrider.errors import Overloaded
-from outrider.gateway.limits import FailoverLimits, GatewayLimits
+from outrider.gateway.limits import FailoverLimits, GatewayLimits, LivenessLimits
 from outrider.rpc.context import Context
 from outrider.types.generation import AnswerEvent
 from outrider.v1 import verifier_pb2 as pb
@@ -38,13 +38,14 @@ class Counting(FakeVerifier):
 
 async def test_a_storm_of_failovers_is_bounded_and_nobody_is_lost() -> None:
     first, second = FakeVerifier(SCRIPT, hold=Hold.AFTER_STARTED, hurt_after=0), Counting(SCRIPT, refuse=Overloaded("no room"))
-    limits = FailoverLimits(place_timeout_s=60.0, silence_s=3 * TIMEOUT_S)  # on a busy machine all of us fall silent together
+    limits = FailoverLimits(place_timeout_s=60.0)
+    patient = LivenessLimits(silence_s=3 * TIMEOUT_S)  # on a busy machine all of us fall silent together
     room = GatewayLimits(max_live_requests=NUM_SAMPLES, max_live_samples=NUM_SAMPLES)
 
     async def ask(under_test: GatewayUnderTest) -> list[AnswerEvent]:
         return [event async for event in under_test.client.generate(REQUEST, 3 * TIMEOUT_S)]
 
-    async with gateway_over(first, second, limits=room, failover=limits) as under_test:
+    async with gateway_over(first, second, limits=room, failover=limits, liveness=patient) as under_test:
         answers = [asyncio.ensure_future(ask(under_test)) for _ in range(NUM_SAMPLES)]
         await first.wait_live(NUM_SAMPLES)
         second.knocks.clear()  # what it refused so far was new
