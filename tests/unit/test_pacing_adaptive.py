@@ -368,10 +368,13 @@ def successor(driver: Driver, **changes: Any) -> SessionView:
     return replace(driver.session, session=driver.session.session + 1, num_tested=0, committed_len=10, **changes)
 
 
-def test_a_new_sessions_drafter_guesses_a_little_while_the_target_reads_whatever_the_last_one_did() -> None:
-    for acceptance in (0.02, 0.97):
-        driver = taught(acceptance)
-        assert driver.policy.draft_ahead(successor(driver, num_uncached=10)) == FIRST_LEN
+def test_a_new_sessions_drafter_guesses_while_the_target_reads_a_little_or_as_far_as_its_kind_runs_ahead() -> None:
+    assert taught(0.02).policy.draft_ahead(successor(taught(0.02), num_uncached=10)) == FIRST_LEN
+    driver = taught(0.97)
+    begun = successor(driver, num_uncached=10)
+    course = driver.policy._sessions.of(begun).course
+    assert course.pace is Pace.AHEAD
+    assert driver.policy.draft_ahead(begun) == course.ahead_len > FIRST_LEN
 
 
 def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once() -> None:

@@ -14,6 +14,7 @@ from outrider.session.asked_times import AskedTimes
 from outrider.session.drafter_tally import DrafterTally
 from outrider.session.guess_depths import GuessDepths
 from outrider.session.guess_tree import GuessTree
+from outrider.session.leave_times import LeaveTimes
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.tail_check import check_tail
 from outrider.types.frames import Tail, TailEnd
@@ -53,7 +54,7 @@ class DrafterLink:
 
     starts_over_at: committed length at which the drafter is known to begin a new tree (after a contradiction or an Open); while the
     truth has not moved on from there, nothing it sent before can follow. credit: the newest draft_until it was given.
-    told_len: committed tokens that were sent to it; asked: when it was given leave to guess on from them.
+    told_len: committed tokens that were sent to it; asked: when it was given leave to guess on from them; leaves: and how far.
     hedge_nodes: side branches it may hold at present, max_hedge_nodes: ever.
     newest_levels: levels of the tree that the nodes of the newest joined tail lie on, side branches left out. depth, num_live: of the
     guesses beyond the truth, side branches left out; side_depths: of those on side branches (GuessTree.side_depths). tally: what it did, in
@@ -76,6 +77,7 @@ class DrafterLink:
     def _reset(self, prefix_len: int) -> None:
         self.open_len = self.told_len = prefix_len
         self.asked = AskedTimes()
+        self.leaves = LeaveTimes()
         self.starts_over_at = prefix_len
         self.tree: GuessTree | None = None
         self.rows: dict[int, DraftRow] = {}
@@ -212,6 +214,10 @@ class DrafterLink:
         self._follow(prefix)
         known_len = len(prefix)
         reaches_on = self.credit > known_len + self.depth
+        if tail.end is not TailEnd.CREDIT or not self.num_live:
+            self.leaves.go_on()
+        else:
+            self.leaves.stop(known_len + self.depth)
         if self._end is TailEnd.CREDIT and reaches_on:
             self._end = TailEnd.MORE  # it paused for credit that is on its way to it
         is_whole = tail.end is not TailEnd.MORE or not reaches_on
@@ -273,6 +279,8 @@ class DrafterLink:
         left = num_below > 0 or self._end is not TailEnd.MORE
         if left and position >= prefix.newest_begin:
             self.starts_over_at = prefix_len
+        if left:
+            self.leaves.go_on()
         self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
 
     def _walk(self, tree: GuessTree, prefix: CommittedPrefix) -> int:

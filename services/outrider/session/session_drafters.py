@@ -33,6 +33,7 @@ from outrider.types.tree import MAX_TREE_NODES, DraftRow
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
+_NEVER = (1 << 63, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class DraftLeave:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftersView:
-    """What pacing may know of all drafters of a session, as in SessionView."""
+    """What pacing may know of all drafters of a session, as in SessionView. renewed: its renewed_us and renewed_len."""
 
     num_nodes: int
     depth: int
@@ -56,6 +57,7 @@ class DraftersView:
     is_drafting: bool
     side_depths: tuple[int, ...] = ()
     takes_turns: bool = False
+    renewed: tuple[int, int] = (0, 0)
 
 
 NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=False, is_drafting=False)
@@ -113,7 +115,7 @@ class SessionDrafters:
         num_nodes = depth = 0
         side_depths: tuple[int, ...] = ()
         is_pending = has_drafter = is_following = is_drafting = False
-        takes_turns = True
+        takes_turns, renewed = True, _NEVER
         known_len, with_rows = len(self._prefix), self._spec.with_rows
         for link in self._links.values():
             if link.num_live and not (num_nodes and with_rows):  # as in _guessing
@@ -128,7 +130,10 @@ class SessionDrafters:
                 has_drafter = True
                 is_pending = is_pending or may_be_at_work
                 is_following = is_following or link.is_following(known_len)
-        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths, takes_turns)
+                if may_be_at_work:
+                    renewed = min(renewed, (link.leaves.renewed_us, link.leaves.renewed_len))
+        renewed = renewed if renewed is not _NEVER else (0, 0)
+        return DraftersView(num_nodes, depth, not is_pending, has_drafter, is_following, is_drafting, side_depths, takes_turns, renewed)
 
     def _open_links(self) -> list[DrafterLink]:
         return [link for link in self._links.values() if link.is_open]
@@ -202,6 +207,7 @@ class SessionDrafters:
             commit = Commit(*truth, num_accepted, verify_us, link.credit, link.hedge_nodes, leave.flush_nodes)
             effects.append(SendToDrafter(link.name, commit))
             link.told_len = known_len
+            link.leaves.give(link.credit, now_us)
             link.depths.told(known_len, now_us + self._statistics.link_us)
             if leave.draft_until > known_len:
                 link.asked.note(known_len, now_us)
@@ -339,6 +345,7 @@ class SessionDrafters:
         link.reopen(len(self._prefix), self._max_hedge_nodes())
         view = self._view(now_us)
         link.credit = min(len(self._prefix) + max(0, self._pacing.draft_ahead(view)), self._spec.max_len - 1)
+        link.leaves.give(link.credit, now_us)
         limits = dataclasses.replace(self._spec.limits, flush_nodes=self._pacing.flush_len(view), hedge_nodes=link.max_hedge_nodes)
         if self._spec.with_rows:  # a tail's size must not depend on the tokens drawn
             limits = dataclasses.replace(limits, stop_below=0.0, svip_threshold=0.0)

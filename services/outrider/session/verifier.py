@@ -195,6 +195,8 @@ class VerifierSession:
             step_overhead_us=stats.step_overhead_us,
             is_drafting=drafters.is_drafting,
             takes_turns=drafters.takes_turns,
+            renewed_us=drafters.renewed[0],
+            renewed_len=drafters.renewed[1],
             holds_reading=stats.holds_reading,
             side_depths=drafters.side_depths,
             lookup_rights=self.lookup_rights,

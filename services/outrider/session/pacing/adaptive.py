@@ -20,14 +20,13 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPla
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
-from outrider.session.pacing.far_record import FarRecord
 from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
-from outrider.session.pacing.pace_memory import MAX_SLOWNESS, PaceMemory
+from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
@@ -45,7 +44,7 @@ ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the mo
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
-FAR_STEPS = 4.0  # of the target, there and back: a promise across more is held against what came of it
+FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
@@ -68,8 +67,6 @@ class AdaptivePacing(ExplainsAdaptive):
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
         self._memory = PaceMemory()
-        self._far = FarRecord()
-        self._plain_us = 0.0  # of a round without guesses, of all sessions
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
@@ -96,7 +93,6 @@ class AdaptivePacing(ExplainsAdaptive):
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
-        self._plain_us = view.cost.verify_us(self._num_sessions) + self._rates.overhead_us
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._count(view)
         if self._look_at_us is None or view.now_us >= self._look_at_us or self._is_surprised(view):
@@ -144,7 +140,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
             # While the target reads the prompt: the cheapest of all probes.
-            return 0 if own.hopeless else self._asked(session, FIRST_LEN)
+            return 0 if own.hopeless else self._asked(session, max(FIRST_LEN, own.course.ahead_len if own.course.pace is Pace.AHEAD else 0))
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return self._asked(session, PROBE_LEN) if own.probe.is_on else 0
@@ -304,10 +300,6 @@ class AdaptivePacing(ExplainsAdaptive):
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain(session.committed_len - own.committed_len)
-                self._far.count_plain(session.committed_len - own.committed_len)
-            elif own.comparable and self._is_far(own.course):
-                far_us = min(session.waiting_since_us - own.ready_us, MAX_SLOWNESS * own.expected_us)
-                self._far.count(session.committed_len - own.committed_len, far_us, self._plain_us)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False
@@ -412,12 +404,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._rates.observe(fresh, alone)
 
     def _worth(self, course: Course) -> float:
-        worth = course.tokens_per_us * self._memory.factor(course.pace)
-        return worth * self._far.factor(worth * self._plain_us) if self._is_far(course) else worth
-
-    def _is_far(self, course: Course) -> bool:
-        """Runs ahead of rounds that wait for nothing, several of which it takes to be heard of."""
-        return course.waits_for_none and self._is_far_away
+        return course.tokens_per_us * self._memory.factor(course.pace)
 
     @property
     def _is_far_away(self) -> bool:

@@ -78,7 +78,8 @@ class SessionView:
     draft_us_per_token is all of a first tail, the reading of the prompt included. kind: sessions whose prompts began alike are of one,
     0 = like no earlier prompt; shorter_kind: that of prompts which have only a part of that beginning. depth_offsets: where acceptance
     clearly differs with how far a guess is from what its drafter knew, the difference of its log odds for each band of depth
-    (depth_bands.py); () = it does not.
+    (depth_bands.py); () = it does not. renewed_us: when leave went out to drafters that had used up theirs, from which on they guess
+    again; 0 = they had not, or were heard of since; renewed_len: the text's length, with guesses, at which they had stopped.
     """
 
     session: int
@@ -115,6 +116,8 @@ class SessionView:
     kind: int = 0
     shorter_kind: int = 0
     depth_offsets: DepthOffsets = ()
+    renewed_us: int = 0
+    renewed_len: int = 0
 
 
 class PrefillRoom(Protocol):

@@ -37,14 +37,17 @@ def next_tail(session: SessionView, times: TailTimes, now_us: int, restart: tupl
     """When the next tail with guesses beyond the truth is expected, and the tokens decoded meanwhile that it must have foreseen.
 
     restart: the newest commit that the drafter is known to have started over at, and the text's length then. One tail follows another; the
-    first ones of a drafter that starts over are for what was decoded meanwhile. One that is late may be late as long again.
+    first ones of a drafter that starts over are for what was decoded meanwhile; so are those of one that had used up its leave, and rested
+    until it heard of more. One that is late may be late as long again.
     """
-    if session.following and session.depth:
+    is_renewed = session.following and session.renewed_us > 0
+    if session.following and session.depth and not is_renewed:
         expected_us, num_behind = (session.heard_us or now_us) + times.tail_us, 0
     else:
         told_us, num_behind = session.waiting_since_us + times.link_us, 0
         if session.following:
-            told_us, num_behind = restart[0] + times.link_us, session.committed_len - restart[1]
+            begin_us, begin_len = (session.renewed_us, session.renewed_len) if is_renewed else restart
+            told_us, num_behind = begin_us + times.link_us, max(0, session.committed_len - begin_len)
         free_us = told_us + (session.heard_us - times.link_us - told_us) % times.draft_us if session.heard_us else told_us
         expected_us = free_us + times.start_us + (num_behind // times.burst + 1) * times.tail_us + times.link_us
     return max(expected_us, 2.0 * now_us - expected_us), num_behind
