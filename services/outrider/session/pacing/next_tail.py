@@ -40,7 +40,7 @@ def next_tail(session: SessionView, times: TailTimes, now_us: int, restart: tupl
     first ones of a drafter that starts over are for what was decoded meanwhile; so are those of one that had used up its leave, and rested
     until it heard of more. One that is late may be late as long again.
     """
-    is_renewed = session.following and session.renewed_us > 0
+    is_renewed = session.renewed_us > 0
     if session.following and session.depth and not is_renewed:
         expected_us, num_behind = (session.heard_us or now_us) + times.tail_us, 0
     else:
