@@ -291,7 +291,8 @@ class AdaptivePacing(ExplainsAdaptive):
             if session.committed_len == own.committed_len:
                 continue
             if self._is_far_away and self._seen_rates is not None:  # before, guesses came in turns, which says nothing of what comes later
-                self._sessions.count_asking(session, self._step_us, self._step_us * self._contention)
+                beside_us = self._rates.overhead_us
+                self._sessions.count_asking(session, self._step_us + beside_us, self._step_us * self._contention + beside_us)
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN

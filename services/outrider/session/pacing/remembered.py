@@ -149,14 +149,16 @@ class RememberedSessions:
             own.is_met, own.course = True, kind.usual
         return later > 0
 
-    def count_asking(self, session: SessionView, step_us: float, drafted_step_us: float) -> None:
-        """A round of a session whose drafter is far away, its reading left out. step_us, drafted_step_us: of the target at present, while
+    def count_asking(self, session: SessionView, round_us: float, drafted_round_us: float) -> None:
+        """A round of a session whose drafter is far away, its reading left out. One that was asked and goes without by now decodes plainly,
+        and what it has of its time is no fault of asking. round_us, drafted_round_us: of the target without guesses at present, while
         drafters rest and beside one at work."""
         own = self.of(session)
         if own.committed_len == own.begin or session.num_uncached > 1:
             return
-        num_steps = (session.waiting_since_us - own.ready_us) / (drafted_step_us if own.is_asked else step_us)
-        self.kind(session).far.count(session.committed_len - own.committed_len, num_steps, asked=own.is_asked)
+        is_asked = own.is_asked and (own.course.pace is not Pace.PLAIN or own.probe.is_on)
+        num_rounds = (session.waiting_since_us - own.ready_us) / (drafted_round_us if is_asked else round_us)
+        self.kind(session).far.count(session.committed_len - own.committed_len, num_rounds, asked=is_asked)
 
     def known(self, session: int) -> RememberedSession:
         """Of one that was asked for before."""
