@@ -5,8 +5,8 @@ come too late. None of that is in a promise, and all of it in the tokens of a se
 than plain decoding would have in the same time, or less. While it is overdrawn, nobody is asked; what is known fades, so that it is tried
 again some day, and what trying costs in the long run is a share of 1 - KEEP of the time for each token of credit. Plain decoding is thought
 quicker than it is as long as little was seen of it: where asking brings more than a token a round, nothing else could bring more, and
-nobody goes without to find that out. Source: our own, after the fashion of a bandit with two arms that is optimistic of the one it does not take.
-Must not know sessions, courses or why asking pays.
+nobody goes without to find that out. Source: our own, after the fashion of a bandit with two arms that is optimistic of the one it does not
+take. Must not know sessions, courses or why asking pays.
 """
 
 from __future__ import annotations
