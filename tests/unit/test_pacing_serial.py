@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from fakes_pacing import session_view, step_view
 from outrider.session.pacing.contract import CostCurve, SessionPlan
+from outrider.session.pacing.draft_length import LOOK_EVERY_US
 from outrider.session.pacing.serial import SerialPacing
 
 
@@ -54,3 +58,20 @@ def test_the_length_stays_when_nothing_better_was_measured() -> None:
     before = policy.draft_len
     policy.plan(step_view(session_view(1, draft_us_per_token=0.0, acceptance=0.9)))
     assert policy.draft_len == before
+
+
+def test_what_a_round_costs_anyway_is_remembered_from_session_to_session() -> None:
+    """A session that has just begun knows nothing of it; taken for nothing, it made every answer's first rounds half as long."""
+    rates: dict[str, Any] = {"draft_us_per_token": 30.0, "draft_start_us": 100.0, "acceptance": 0.98}
+    cost = CostCurve(((1, 300.0), (4, 340.0), (8, 510.0), (16, 980.0), (32, 2_500.0)))
+    policy = SerialPacing()
+    policy.plan(step_view(session_view(1, **rates), cost=cost))
+    unknowing = policy.draft_len
+    for session in range(2, 12):
+        view = step_view(session_view(session, overhead_us=500.0, **rates), cost=cost)
+        policy.plan(replace(view, now_us=view.now_us + session * LOOK_EVERY_US))
+    assert policy.draft_len > unknowing
+    known = policy.draft_len
+    view = step_view(session_view(12, **rates), cost=cost)
+    policy.plan(replace(view, now_us=view.now_us + 12 * LOOK_EVERY_US))
+    assert policy.draft_len == known
