@@ -46,25 +46,22 @@ class CostModel:
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
-        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows), and the others with it as far as
-        they have seen few steps: the machine was quiet when all were measured, and what is dearer now is so for any rows.
+        """A step without prefill took so long; it moves the nearest measured point (by ratio of rows), and the others by the same factor
+        as far as they have seen few steps: the machine was quiet when all were measured, and what is dearer now is so for any rows.
 
-        Fewer rows follow by the same factor, more rows by the same time: what comes on top in use (caches that others have swept, a core
-        that is lost for a moment) is much the same for any step, and a factor of a short one made steps nobody had tried look half as
-        dear again as they were. One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
+        One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
         nearest = self._rows[bisect.bisect_left(self._edges, num_rows)]
         expected = max(1.0, self._curve.verify_us(num_rows))
         surprise = min(MAX_SURPRISE, step_us / expected)
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
-        nearest_us = self._curve.verify_us(nearest)
+        target = self._curve.verify_us(nearest) * surprise
         rate = max(REFINE_RATE, 1.0 / self._num_trusted)
         self._num_trusted += 1
         for rows, num_seen in self._num_seen.items():
             if rows != nearest:
-                more_us = min(self._points[rows], nearest_us) * (surprise - 1.0)
-                self._points[rows] += OWN_STEPS / (OWN_STEPS + num_seen) * rate * more_us
-        self._points[nearest] += rate * (nearest_us * surprise - self._points[nearest])
+                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * rate * (surprise - 1.0)
+        self._points[nearest] += rate * (target - self._points[nearest])
         self._num_seen[nearest] += 1
         self._curve = self._flattened()
 

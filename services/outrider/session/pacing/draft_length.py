@@ -97,7 +97,9 @@ class DraftLength:
         acceptance = sum(session.acceptance for session in known) / len(known)
         # What a round costs anyway is not known of a session that has just begun, and taken for nothing it would make drafts short.
         if overheads := [session.overhead_us for session in known if session.overhead_us > 0.0]:
-            self._overhead_us = _followed(self._overhead_us, sum(overheads) / len(overheads))
+            measured_us = sum(overheads) / len(overheads)
+            # A stalled machine is no part of a round, and long ones are hit by it as often: less is believed at once, more slowly.
+            self._overhead_us = min(measured_us, _followed(self._overhead_us, measured_us))
         # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
         self._draft_us = _followed(self._draft_us, draft_us)
         cost = view.overlapped_cost if self._overlaps else view.cost
