@@ -120,7 +120,9 @@ def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:
         return CostModel({1: 1.0})  # a cache too small to measure in; the first steps will
     try:
         _time_step(engine, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
-        return CostModel({rows: min(_time_step(engine, 1, rows, lent_threads) for _ in range(NUM_REPEATS)) for rows in row_counts})
+        # One of each at a time: a moment in which the machine is slow, as it mostly is when work begins, is then nobody's alone.
+        taken_us = [[_time_step(engine, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
+        return CostModel({rows: min(times) for rows, *times in zip(row_counts, *taken_us, strict=True)})
     finally:
         engine.close(MEASURING_SEQUENCE)
 

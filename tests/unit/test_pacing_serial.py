@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from fakes_pacing import session_view, step_view
 from outrider.session.pacing.contract import CostCurve, SessionPlan
+from outrider.session.pacing.draft_length import LOOK_EVERY_US
 from outrider.session.pacing.serial import SerialPacing
 
 
@@ -54,3 +58,31 @@ def test_the_length_stays_when_nothing_better_was_measured() -> None:
     before = policy.draft_len
     policy.plan(step_view(session_view(1, draft_us_per_token=0.0, acceptance=0.9)))
     assert policy.draft_len == before
+
+
+ROWS_COST = CostCurve(((1, 300.0), (8, 510.0), (32, 2_500.0)))
+RATES: dict[str, Any] = {"draft_us_per_token": 30.0, "draft_start_us": 100.0, "acceptance": 0.95}
+
+
+def lengths_of(policy: SerialPacing, overheads_us: list[float]) -> list[int]:
+    """Its lengths after looks at sessions with such overheads, one after another; 0 = unknown."""
+    lengths = []
+    for at, overhead_us in enumerate(overheads_us):
+        view = step_view(session_view(at, overhead_us=overhead_us, **RATES), cost=ROWS_COST)
+        policy.plan(replace(view, now_us=view.now_us + at * LOOK_EVERY_US))
+        lengths.append(policy.draft_len)
+    return lengths
+
+
+def test_what_a_round_costs_anyway_is_remembered_from_session_to_session() -> None:
+    """A session that has just begun knows nothing of it; taken for nothing, it made every answer's first rounds half as long."""
+    unknowing, knowing, *begun = lengths_of(SerialPacing(), [0.0, 3_000.0, 0.0, 0.0])
+    assert knowing > 1.5 * unknowing
+    assert begun == [knowing, knowing]
+
+
+def test_a_stalled_machine_makes_no_draft_longer_for_long() -> None:
+    """What a stall added to a session's rounds is believed slowly, and forgotten with the first session without."""
+    before, once, *_, often, after = lengths_of(SerialPacing(), [200.0, 600.0, *[3_000.0] * 30, 200.0])
+    assert once == before == after
+    assert often > 1.5 * before

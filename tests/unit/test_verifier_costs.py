@@ -8,7 +8,17 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
-from verifier_service.cost_model import COPIED_TRUST, MAX_SURPRISE, OWN_STEPS, REFINE_RATE, CostModel, StepCosts, measure_cost
+from outrider.types.step import StepPlan, StepResult
+from verifier_service.cost_model import (
+    COPIED_TRUST,
+    MAX_SURPRISE,
+    MEASURED_ROWS,
+    OWN_STEPS,
+    REFINE_RATE,
+    CostModel,
+    StepCosts,
+    measure_cost,
+)
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -50,6 +60,23 @@ def test_a_step_moves_the_point_nearest_by_ratio_and_those_that_saw_none_with_it
     for _ in range(200):
         fresh.observe(1, 1_500)
     assert fresh.curve().verify_us(16) == pytest.approx(24_000, rel=0.05), "the machine was quieter when they were measured"
+
+
+class SlowAtFirst(TableEngine):
+    """Its first steps take ten times as long as all others."""
+
+    num_slow = 7
+    num_steps = 0
+
+    def step(self, plan: StepPlan) -> StepResult:
+        self.num_steps += 1
+        self.step_us = 7_000 if self.num_steps <= self.num_slow else 700
+        return super().step(plan)
+
+
+def test_a_slow_moment_while_the_curve_is_measured_is_no_point_s_alone() -> None:
+    curve = measure_cost(SlowAtFirst(TABLE)).curve()
+    assert [us for _, us in curve.points] == [700.0] * len(MEASURED_ROWS)
 
 
 def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:

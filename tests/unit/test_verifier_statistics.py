@@ -181,6 +181,8 @@ def test_leave_that_was_not_given_is_not_answered() -> None:
 def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:
     stats = SessionStatistics()
     stats.count_drafting(DraftInterval(0, 9000, 9000), 9, verifying=False)
+    stats.count_overhead(wait_us=50_000, span_us=3200, step_us=3000)
+    assert stats.overhead_us == 0, "the first round waited for its drafter to be opened, which no other does"
     stats.count_commit()  # what was drafted before belongs to the round before
     stats.count_drafting(DraftInterval(10_000, 14_000, 4000), 8, verifying=False)
     stats.count_overhead(wait_us=5000, span_us=3200, step_us=3000)
@@ -190,8 +192,9 @@ def test_overhead_is_what_neither_drafting_nor_the_step_explains() -> None:
 
 
 def drafted_session() -> VerifierSession:
-    """One token is committed (at 0 us) and two guesses follow it; no round is in flight."""
+    """One token is committed (at 0 us) and two guesses follow it; no round is in flight. Its drafter was opened long ago."""
     session = VerifierSession(spec_of(1, [1, 2, 3], 40, TruthTable(8)), SerialPacing(4), 0)
+    session.statistics.count_drafting(DraftInterval(0, 0, 0), 1, verifying=False)
     session.step(DrafterJoined("d", 0))
     session.step(RoundPlanned(8, 8, 0))
     session.step(RoundVerified(Verdict((), 4, bonus=True), 0, 0))

@@ -243,8 +243,11 @@ class SessionStatistics:
     def count_overhead(self, wait_us: int, span_us: int, step_us: int) -> None:
         """A round with guesses waited wait_us after its commit and took span_us, of which the target's step was step_us.
 
-        What of the wait was drafting is not overhead; drafting that overlapped with the last step was not waited for.
+        What of the wait was drafting is not overhead; drafting that overlapped with the last step was not waited for. The first round of
+        a session waits for its drafter to be opened, which is no part of a round: half of the next ones' estimate would be that.
         """
+        if self._num_draft_times <= 1:
+            return
         drafted_us = self.draft_us - self._draft_us_before_round
         measured = float(max(0, wait_us - drafted_us) + max(0, span_us - step_us))
         self.overhead_us = _followed(self.overhead_us, measured, OVERHEAD_RATE)

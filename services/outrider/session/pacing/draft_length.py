@@ -15,7 +15,7 @@ from outrider.session.pacing.explanation import Choice, Promise, Way, Why
 MAX_DRAFT_LEN = 32
 DEFAULT_DRAFT_LEN = 4
 KEEP_WITHIN = 0.03
-DRAFT_TIME_RATE = 1 / 8
+MEMORY_RATE = 1 / 8  # of times that sessions bring with them, in those that are kept from session to session
 # Rates change little within so short a time, and looking for the best length takes tens of microseconds of the engine thread.
 LOOK_EVERY_US = 20_000
 _ALMOST_ONE = 0.999
@@ -81,7 +81,7 @@ class DraftLength:
         self._overlaps = overlaps
         self._least = least
         self._look_at_us: int | None = None
-        self._draft_us = 0.0
+        self._draft_us = self._overhead_us = 0.0
         self._seen: Rates | None = None  # when last looked at
         self.value = DEFAULT_DRAFT_LEN if fixed is None else max(least, fixed)
 
@@ -95,13 +95,16 @@ class DraftLength:
         self._look_at_us = view.now_us + LOOK_EVERY_US
         draft_us = sum(session.draft_us_per_token for session in known) / len(known)
         acceptance = sum(session.acceptance for session in known) / len(known)
-        overheads = [session.overhead_us for session in known if session.overhead_us > 0.0]
-        overhead_us = sum(overheads) / len(overheads) if overheads else 0.0
+        # What a round costs anyway is not known of a session that has just begun, and taken for nothing it would make drafts short.
+        if overheads := [session.overhead_us for session in known if session.overhead_us > 0.0]:
+            measured_us = sum(overheads) / len(overheads)
+            # A stalled machine is no part of a round, and long ones are hit by it as often: less is believed at once, more slowly.
+            self._overhead_us = min(measured_us, _followed(self._overhead_us, measured_us))
         # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
-        self._draft_us += (DRAFT_TIME_RATE if self._draft_us else 1.0) * (draft_us - self._draft_us)
+        self._draft_us = _followed(self._draft_us, draft_us)
         cost = view.overlapped_cost if self._overlaps else view.cost
         start_us = sum(session.draft_start_us for session in known) / len(known)
-        rates = self._seen = Rates(cost, self._draft_us, acceptance, overhead_us, len(view.sessions), start_us)
+        rates = self._seen = Rates(cost, self._draft_us, acceptance, self._overhead_us, len(view.sessions), start_us)
         best = max(range(self._least, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
@@ -122,3 +125,8 @@ class DraftLength:
         kept = chosen == self.value and speeds[other] > speeds[chosen]
         why = Why.KEPT if kept else Why.MOST if chosen == self.value else Why.ONLY
         return Choice(Promise(way, chosen, chosen, speeds[chosen]), (Promise(way, other, other, speeds[other]),), why, kept)
+
+
+def _followed(known: float, measured: float) -> float:
+    """A running mean that begins at the first value; 0 = nothing known yet."""
+    return known + (MEMORY_RATE if known else 1.0) * (measured - known)
