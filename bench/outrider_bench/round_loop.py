@@ -25,6 +25,7 @@ from outrider.rpc.convert.link import BadFrame, Hello, Ping
 from outrider.rpc.convert.verifier_frames import verifier_frames
 from outrider.rpc.lane import Lane
 from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.drafter_link import DrafterLink
 from outrider.session.opening import VerifierSpec
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -40,7 +41,7 @@ PROMPT_LEN = 64
 REPLAY_SEED = 5
 WAIT_S = 300.0
 DRAFTER, FORWARD = "(drafter)", "(forward)"  # in brackets: parts that are not ours to shorten
-STEP = "step"
+STEP, RECONCILE = "step", "reconcile"
 _DRAFTER, _CONNECTION = "far end", 1
 
 
@@ -174,6 +175,8 @@ def _watch(clock: PartClock, scheduler: Scheduler, engine: Any) -> None:
         (scheduler.steps, "plan", "plan"),
         (scheduler.sessions, "take_frames", "take tails"),
         (scheduler.sessions, "apply", "session"),
+        (DrafterLink, "take", RECONCILE),
+        (DrafterLink, "observe_commit", RECONCILE),
         (scheduler, "_flush", "send"),
         (scheduler, "_send_frames", "send"),
         (scheduler._lanes, "receive", "receive"),

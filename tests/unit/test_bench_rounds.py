@@ -10,7 +10,7 @@ from outrider.engine.step_batch import build_batch
 from outrider.types.identity import ModelIdentity
 from outrider_bench.message_cost import MessageLoop
 from outrider_bench.part_clock import REST, PartClock
-from outrider_bench.round_loop import DRAFTER, STEP, RoundLoop, Task
+from outrider_bench.round_loop import DRAFTER, RECONCILE, STEP, RoundLoop, Task
 from outrider_bench.rounds import (
     DRAFT_LEN,
     TOTAL,
@@ -82,7 +82,7 @@ def test_a_serial_round_has_its_parts_and_the_text_of_plain_decoding() -> None:
     assert RoundLoop(engine, Task("serial", DRAFT_LEN, NUM_TOKENS, answer), clock).run() == answer
     whole = [found for found in clock.rounds if STEP in found]
     assert len(whole) < NUM_TOKENS / 4
-    assert {"plan", "batch", "session", "keep", "send", "receive", "take tails", DRAFTER} <= set(clock.median())
+    assert {"plan", "batch", "session", "keep", "send", "receive", "take tails", RECONCILE, DRAFTER} <= set(clock.median())
     assert vars(replay_module)["build_batch"] is build_batch, "what was watched is as it was"
 
 
@@ -98,6 +98,17 @@ def test_calls_of_the_engine_do_not_depend_on_the_machine() -> None:
         assert parts[TOTAL].least_us > 0.0
     assert set(ENGINE) <= set(first["serial"])
     assert first["serial"]["session"].num_calls > first["plain"]["session"].num_calls > 0
+
+
+def test_reconciling_a_round_of_a_chain_costs_as_many_calls_whatever_its_length() -> None:
+    """No call for each of its guesses: a tail of 12 costs what a tail of 3 does."""
+    engine, num_calls = replay_engine(NUM_TOKENS), {}
+    answer = RoundLoop(engine, Task("plain", None, NUM_TOKENS), PartClock()).run()
+    for draft_len in (3, DRAFT_LEN):
+        clock = PartClock(counts_calls=True)
+        RoundLoop(engine, Task("serial", draft_len, NUM_TOKENS, answer), clock).run()
+        num_calls[draft_len] = clock.median()[RECONCILE]
+    assert 0 < num_calls[3] == num_calls[DRAFT_LEN] < 80
 
 
 def costs(num_tokens: int) -> list[tuple[str, dict[str, PartCost]]]:

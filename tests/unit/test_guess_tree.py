@@ -151,7 +151,7 @@ def test_following_many_tokens_is_following_one_by_one(truth: tuple[int, ...], b
         if not one_by_one.advance(token):
             break
         path.append(one_by_one.root)
-    assert at_once.follow(truth[num_known:]) == path
+    assert list(at_once.follow(truth[num_known:])) == path
     assert vars(at_once) == vars(one_by_one)
     nodes = at_once.main_nodes()
     assert at_once.main_size() == (len(nodes), len({at_once.depth(node) for node in nodes}))
@@ -166,5 +166,11 @@ def test_a_chain_answers_as_a_tree_does() -> None:
         assert chain.first_child(parent) == tree.first_child(parent)
         assert [chain.child(parent, token) for token in (20, 21, 22)] == [tree.child(parent, token) for token in (20, 21, 22)]
     assert not any(chain.is_side_of(node, ROOT) for node in range(3))
+    for each in (chain, tree):
+        assert list(each.follow([20, 21, 7])) == [0, 1]
+        assert (each.root_len, each.live_depth(), each.main_size()) == (12, 1, (1, 1))
+        assert [each.depth(node) for node in range(3)] == [0, 1, 2]
+        assert each.subtree(8, 8)[1] == [2]
+        assert each.subtree(8, 0)[1] == []
     with pytest.raises(ProtocolViolation, match="repeats token 21"):
         chain.append([21], [0])

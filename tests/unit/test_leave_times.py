@@ -56,6 +56,18 @@ def test_no_more_leaves_are_remembered_than_their_bound() -> None:
     assert times.renewed_us == 2 * MAX_LEAVES
 
 
+def test_leave_within_the_text_is_forgotten_and_what_is_known_of_the_rest_stays_the_same() -> None:
+    forgetful, times = LeaveTimes(), LeaveTimes()
+    for known_len, until in ((10, 14), (12, 12), (14, 18), (16, 19)):
+        for each in (forgetful, times):
+            each.give(until, 100 * known_len)
+    for known_len, at_len in ((11, 12), (14, 15), (14, 18), (18, 19)):
+        forgetful.stop(at_len, known_len)
+        times.stop(at_len)
+        assert (forgetful.renewed_us, forgetful.renewed_len) == (times.renewed_us, times.renewed_len), (known_len, at_len)
+    assert len(forgetful._leaves) == 1 < len(times._leaves)
+
+
 # --- in a session -------------------------------------------------------------------------------------------------------------
 
 

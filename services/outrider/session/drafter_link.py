@@ -26,6 +26,7 @@ MAX_LATE_ROUNDS = 8
 NS_PER_US = 1_000
 MAX_UNTOLD_TOKENS = 64  # a drafter without credit is told at least so often, so that what it has to read then stays short
 _STILL_PAUSED_WHILE_FOLLOWED = frozenset({TailEnd.CONFIDENCE, TailEnd.EOS})
+_MORE = TailEnd.MORE  # what every tail and every commit asks for, without the look-up of a member
 
 
 class LinkState(Enum):
@@ -49,6 +50,9 @@ class TailFate(Enum):
     FOREIGN = 5
 
 
+_JOINED = TailFate.JOINED
+
+
 class DrafterLink:
     """State of one drafter within one session.
 
@@ -62,6 +66,45 @@ class DrafterLink:
     Nobody waits for a drafter after MAX_MISSED_DEADLINES in silence, until it answers, nor after MAX_LATE_ROUNDS with at most a trickle,
     until it brings more: one token a round, just before the deadline, would only cost time. What it sends is used if it is there in time.
     """
+
+    __slots__ = (  # more than a dictionary shares between instances, and read anew in every round: side by side they are found sooner
+        "_discarding",
+        "_end",
+        "_has_delivered",
+        "_heard",
+        "_judged_len",
+        "_mismatched_len",
+        "_newest_tree",
+        "_num_hedged",
+        "_num_late",
+        "_num_levels_heard",
+        "_num_mismatches",
+        "_num_missed",
+        "_outcomes",
+        "_tallied_len",
+        "_tree_hash",
+        "asked",
+        "credit",
+        "depth",
+        "depths",
+        "hedge_nodes",
+        "incarnation",
+        "leaves",
+        "max_hedge_nodes",
+        "name",
+        "newest_levels",
+        "num_live",
+        "num_reopens",
+        "open_len",
+        "rows",
+        "side_depths",
+        "starts_over_at",
+        "state",
+        "takes_turns",
+        "tally",
+        "told_len",
+        "tree",
+    )
 
     def __init__(self, name: str, incarnation: int, *, takes_turns: bool = False) -> None:
         self.name = name
@@ -153,12 +196,12 @@ class DrafterLink:
 
     def take(self, tail: Tail, prefix: CommittedPrefix, vocab_size: int) -> TailFate:
         """Judge a tail of the present incarnation; raises ProtocolViolation on what no honest drafter sends."""
-        check_tail(tail, vocab_size)
+        tokens, parents = check_tail(tail, vocab_size)
         if tail.tree_id < self._newest_tree:
             return TailFate.STALE
         fate = self._begin_tree(tail, prefix) if tail.tree_id > self._newest_tree else self._locate(tail)
-        if fate is TailFate.JOINED:
-            self._join(tail, prefix)
+        if fate is _JOINED:
+            self._join(tail, tokens, parents, prefix)
         return fate
 
     def _begin_tree(self, tail: Tail, prefix: CommittedPrefix) -> TailFate:
@@ -178,7 +221,7 @@ class DrafterLink:
         self.tree = GuessTree(tail.tree_id, tail.base, width=1 if self.max_hedge_nodes else MAX_TREE_NODES)
         self._tree_hash = tail.prefix_hash
         self._discarding = False
-        return TailFate.JOINED
+        return _JOINED
 
     def _locate(self, tail: Tail) -> TailFate:
         tree = self.tree
@@ -187,7 +230,7 @@ class DrafterLink:
         if tail.base != tree.base or tail.prefix_hash != self._tree_hash:
             raise ProtocolViolation(f"tree {tail.tree_id} moved from base {tree.base} to {tail.base}")
         if tail.first_node == tree.num_nodes:
-            return TailFate.JOINED
+            return _JOINED
         if tail.first_node > tree.num_nodes:
             self.tree = None
             self.depth = self.num_live = 0
@@ -198,29 +241,30 @@ class DrafterLink:
             raise ProtocolViolation(f"tail at node {tail.first_node} overlaps the {tree.num_nodes} nodes sent before it")
         return TailFate.REPEATED
 
-    def _join(self, tail: Tail, prefix: CommittedPrefix) -> None:
-        assert self.tree is not None
-        self.tree.append(tail.tokens.tolist(), tail.parents.tolist())
-        self.depths.join(len(tail.tokens), tail.base, tail.begin_ns // NS_PER_US)
-        self.newest_levels = self.tree.num_levels(tail.first_node)
+    def _join(self, tail: Tail, tokens: list[int], parents: list[int], prefix: CommittedPrefix) -> None:
+        tree = self.tree
+        assert tree is not None
+        tree.append(tokens, parents)
+        self.depths.join(len(tokens), tail.base, tail.begin_ns // NS_PER_US)
+        self.newest_levels = len(tokens) if tree.is_chain else tree.num_levels(tail.first_node)
         for row in tail.rows:
-            if not ROOT <= row.parent < self.tree.num_nodes:
+            if not ROOT <= row.parent < tree.num_nodes:
                 raise ProtocolViolation(f"a draft row names node {row.parent}, which does not exist")
             self.rows[row.parent] = row
         self._end = tail.end
         self._num_levels_heard += self.newest_levels
         self._heard = True
         self._num_missed = 0
-        self._follow(prefix)
         known_len = len(prefix)
+        self._follow(prefix, known_len)
         reaches_on = self.credit > known_len + self.depth
         if tail.end is not TailEnd.CREDIT or not self.num_live:
             self.leaves.go_on()
         else:
-            self.leaves.stop(known_len + self.depth)
-        if self._end is TailEnd.CREDIT and reaches_on:
-            self._end = TailEnd.MORE  # it paused for credit that is on its way to it
-        is_whole = tail.end is not TailEnd.MORE or not reaches_on
+            self.leaves.stop(known_len + self.depth, known_len)
+        if reaches_on and self._end is TailEnd.CREDIT:
+            self._end = _MORE  # it paused for credit that is on its way to it
+        is_whole = not reaches_on or tail.end is not _MORE
         has_leave = self.credit > known_len  # who is asked for nothing delivers nothing
         self._has_delivered |= has_leave and (is_whole or self._num_levels_heard > 1)
 
@@ -243,32 +287,28 @@ class DrafterLink:
 
         judged_len: positions before it were judged by a round, if they were guessed.
         """
-        self._judged_len = max(self._judged_len, judged_len)
-        self._judge_round()
-        if self.tree is None:
-            self._end = TailEnd.MORE
-            return
-        self._follow(prefix)
-        if self.num_live == 0 or self._end not in _STILL_PAUSED_WHILE_FOLLOWED:
-            self._end = TailEnd.MORE
-
-    def _judge_round(self) -> None:
-        """A round is over: one that the drafter brought more for than a trickle makes up for a late one."""
-        self._num_late = max(0, self._num_late - self._has_delivered)
+        if judged_len > self._judged_len:
+            self._judged_len = judged_len
+        if self._num_late and self._has_delivered:  # a round that it brought more for than a trickle makes up for a late one
+            self._num_late -= 1
         self._num_levels_heard = 0
         self._heard = self._has_delivered = False
+        if self.tree is not None:
+            self._follow(prefix, len(prefix))
+        if self.num_live == 0 or self._end not in _STILL_PAUSED_WHILE_FOLLOWED:
+            self._end = _MORE
 
-    def _follow(self, prefix: CommittedPrefix) -> None:
+    def _follow(self, prefix: CommittedPrefix, prefix_len: int) -> None:
         """Walk the root along the truth; notice where the tree cannot go on."""
         tree = self.tree
         assert tree is not None
-        prefix_len = len(prefix)
+        if tree.root_len < prefix_len:
+            self._walk(tree, prefix)
         position = tree.root_len
-        if position < prefix_len:
-            position = self._walk(tree, prefix)
         num_below, num_levels = tree.main_size()
         if position == prefix_len:
-            self.num_live, self.depth, self.side_depths = num_below, num_levels, tree.side_depths()
+            self.num_live, self.depth = num_below, num_levels
+            self.side_depths = () if tree.is_chain else tree.side_depths()
             return
         if num_below:
             self._judge(position, position + 1, tree.first_child(tree.root), right=False)
@@ -276,27 +316,26 @@ class DrafterLink:
         self.num_live = self.depth = 0
         self.side_depths = ()
         # The truth left the tree: by another token than guessed, or beyond the end of a tree whose drafter had paused.
-        left = num_below > 0 or self._end is not TailEnd.MORE
+        left = num_below > 0 or self._end is not _MORE
         if left and position >= prefix.newest_begin:
             self.starts_over_at = prefix_len
         if left:
             self.leaves.go_on()
-        self._end = TailEnd.MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
+        self._end = _MORE  # it has, or will have, the commit that leads away from this tree, and goes on from there
 
-    def _walk(self, tree: GuessTree, prefix: CommittedPrefix) -> int:
-        """Follow the truth as far as it was guessed; how many tokens it had there."""
+    def _walk(self, tree: GuessTree, prefix: CommittedPrefix) -> None:
+        """Follow the truth as far as it was guessed."""
         begin, above = tree.root_len, tree.root
         path = tree.follow(prefix.tokens_from(begin))
         if tree.is_chain:
-            self._judge(begin, begin + len(path), begin - tree.base, right=True)
-            return begin + len(path)
+            self._judge(begin, tree.root_len, begin - tree.base, right=True)
+            return
         for position, node in enumerate(path, begin):
             took_side = tree.is_side_of(node, above)
             self._judge(position, position + 1, tree.first_child(above), right=not took_side)
             if took_side:
                 self._take_side(position, prefix)
             above = node
-        return begin + len(path)
 
     def _take_side(self, position: int, prefix: CommittedPrefix) -> None:
         """The truth entered a side branch at this position: it stays in the tree, but the drafter goes on from there only once it hears."""
@@ -318,12 +357,14 @@ class DrafterLink:
             self._outcomes += [right] * (end - max(begin, self._judged_len))
             self._judged_len = end
         if end > self._tallied_len:
-            num = end - max(begin, self._tallied_len)
+            first = begin if begin > self._tallied_len else self._tallied_len
             if node is not None:
-                self.depths.judge(node + end - num - begin, end - num, end, right=right)
+                self.depths.judge(node + first - begin, first, end, right=right)
             self._tallied_len = end
-            self.tally.num_right += num if right else 0
-            self.tally.num_wrong += 0 if right else num
+            if right:
+                self.tally.num_right += end - first
+            else:
+                self.tally.num_wrong += end - first
 
     def miss_deadline(self, prefix_len: int) -> bool:
         """A round starts after its deadline; True (and counted) when its drafter brought at most a trickle."""

@@ -47,18 +47,20 @@ class GuessDepths:
         known_len = base
         for heard_us, told_len in reversed(self._tellings):
             if heard_us <= begin_us:
-                known_len = max(base, told_len)
+                known_len = told_len if told_len > base else base
                 break
         self._known_lens += [known_len] * num_nodes
 
     def judge(self, node: int, begin: int, end: int, *, right: bool) -> None:
         """The truth said so of the guesses for positions [begin, end), the first of which is this node, each other one the next."""
         counts = self._right if right else self._wrong
-        for position, known_len in zip(range(begin, end), self._known_lens[node : node + end - begin], strict=True):
-            depth = position - known_len + 1
+        num = end - begin
+        for known_len in self._known_lens[node : node + num]:
+            begin += 1
+            depth = begin - known_len
             if depth > 0:  # else it was drafted before the truth that its drafter had by then
                 counts[BAND_OF[depth if depth < MAX_DEPTH else MAX_DEPTH]] += 1
-        self._num_judged += end - begin
+        self._num_judged += num
 
     def take(self) -> DepthCounts | None:
         """Since they were last taken; None until there is a batch."""

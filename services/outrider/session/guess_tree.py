@@ -6,6 +6,7 @@ for its life, so that a commit which follows the tree costs no renumbering (docs
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,10 +18,18 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftTree
 class GuessTree:
     """A growing trie over the tokens from position `base` on, and where the truth stands in it.
 
-    root: the node the truth has reached, ROOT when it still stands before base. is_chain: each node is the child of the one before it, as
-    in most trees; then there are no side branches, node i is at depth i, and nothing has to be looked up. Bounded by MAX_TREE_NODES nodes.
+    root: the node the truth has reached, ROOT when it still stands before base; root_len: tokens it had there. is_chain: each node is the
+    child of the one before it, as in most trees; then there are no side branches, node i is at depth i, and nothing has to be looked up.
+    Bounded by MAX_TREE_NODES nodes.
     width: children of a node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
+
+    # Of a tree that is no chain any more: a chain has none of these.
+    _depths: list[int]
+    _sides: list[int]  # side branches entered on the way to each node
+    _num_children: dict[int, int]
+    _firsts: dict[int, int]
+    _children: dict[tuple[int, int], int]
 
     def __init__(self, tree_id: int, base: int, width: int = MAX_TREE_NODES) -> None:
         self.tree_id = tree_id
@@ -29,27 +38,17 @@ class GuessTree:
         self.root = ROOT
         self.tokens: list[int] = []
         self.parents: list[int] = []
+        self.root_len = base
         self.is_chain = True
-        self._depths: list[int] = []
-        # Of a chain these four are empty.
-        self._sides: list[int] = []  # side branches entered on the way to each node
-        self._num_children: dict[int, int] = {}
-        self._firsts: dict[int, int] = {}
-        self._children: dict[tuple[int, int], int] = {}
 
     @property
     def num_nodes(self) -> int:
         """Nodes ever appended, live or not."""
         return len(self.tokens)
 
-    @property
-    def root_len(self) -> int:
-        """Tokens the truth had when it stood at the root: base plus the depth of the root."""
-        return self.base if self.root == ROOT else self.base + self._depths[self.root] + 1
-
     def depth(self, node: int) -> int:
         """Depth of a node, 0 for children of the first root; its position is base + depth."""
-        return self._depths[node]
+        return node if self.is_chain else self._depths[node]
 
     def child(self, parent: int, token: int) -> int | None:
         """The child of a node (or of ROOT) with this token, if it was guessed."""
@@ -65,8 +64,9 @@ class GuessTree:
             raise ProtocolViolation(f"tail has {num} tokens but {len(parents)} parents")
         if first + num > MAX_TREE_NODES:
             raise ProtocolViolation(f"tree would have {first + num} nodes, at most {MAX_TREE_NODES}")
-        if self.is_chain and list(parents) == list(range(first - 1, first + num - 1)):
-            self._extend_chain(tokens)
+        if self.is_chain and [*parents] == [*range(first - 1, first + num - 1)]:  # as most tails are: without a look at each
+            self.tokens += tokens
+            self.parents += parents
             return
         if self.is_chain:
             self._end_chain()
@@ -77,17 +77,11 @@ class GuessTree:
                 raise ProtocolViolation(f"node {node} repeats token {token} under parent {parent}")
             self._append(node, int(token), int(parent))
 
-    def _extend_chain(self, tokens: Sequence[int]) -> None:
-        """Add nodes to a chain, each the child of the one before: what most tails do, without a look at each."""
-        first, end = len(self.tokens), len(self.tokens) + len(tokens)
-        self.tokens += tokens
-        self.parents += range(first - 1, end - 1)
-        self._depths += range(first, end)
-
     def _end_chain(self) -> None:
         """From now on nodes may have any parents, and are looked up."""
         self.is_chain = False
         nodes = range(len(self.tokens))
+        self._depths = [*nodes]
         self._sides = [0] * len(self.tokens)
         self._num_children = dict.fromkeys(self.parents, 1)
         self._firsts = dict(zip(self.parents, nodes, strict=True))
@@ -111,27 +105,21 @@ class GuessTree:
         if node is None:
             return False
         self.root = node
+        self.root_len += 1
         return True
 
-    def follow(self, tokens: Sequence[int]) -> list[int]:
+    def follow(self, tokens: Sequence[int]) -> Sequence[int]:
         """Move the root along committed tokens as far as they were guessed: the nodes on the way."""
-        if self.is_chain:
-            return self._follow_chain(tokens)
-        path: list[int] = []
-        for token in tokens:
-            if not self.advance(token):
+        if not self.is_chain:
+            return [self.root for _ in itertools.takewhile(self.advance, tokens)]
+        first = end = self.root + 1
+        for guess, token in zip(self.tokens[first : first + len(tokens)], tokens, strict=False):
+            if guess != token:
                 break
-            path.append(self.root)
-        return path
-
-    def _follow_chain(self, tokens: Sequence[int]) -> list[int]:
-        first = self.root + 1
-        guesses = self.tokens[first : first + len(tokens)]
-        num = len(guesses)
-        if guesses != list(tokens[:num]):
-            num = next(at for at, guess in enumerate(guesses) if guess != tokens[at])
-        self.root += num
-        return list(range(first, first + num))
+            end += 1
+        self.root = end - 1
+        self.root_len = self.base + end
+        return range(first, end)
 
     def live_nodes(self) -> list[int]:
         """Descendants of the root, in index order."""
@@ -180,14 +168,16 @@ class GuessTree:
             num_live = len(self.tokens) - 1 - self.root
             return num_live, num_live
         nodes, start = self.main_nodes(), self.root_len - self.base
+        if self.width == 1:  # one below the other
+            return len(nodes), len(nodes)
         return len(nodes), max(map(self.depth, nodes), default=start - 1) - start + 1
 
     def side_nodes(self) -> list[int]:
         """Live nodes on side branches that begin beside a guess of the main nodes, in index order; not on branches of branches."""
         if self.is_chain:
             return []
-        entered = 1 + (0 if self.root == ROOT else self._sides[self.root])
-        return [node for node in self.live_nodes() if self._sides[node] == entered]
+        sides, entered = self._sides, 1 + self._num_entered
+        return [node for node in self.live_nodes() if sides[node] == entered]
 
     def side_depths(self) -> tuple[int, ...]:
         """For each of side_nodes the levels of guesses before it, ascending: 0 directly below the truth."""
@@ -200,7 +190,13 @@ class GuessTree:
         """Levels that nodes from index `first` on lie on, side branches left out."""
         if self.is_chain:
             return len(self.tokens) - first
-        return len({self._depths[node] for node in range(first, len(self.tokens)) if not self.is_side(node)})
+        sides, num_entered = self._sides, self._num_entered
+        return len({self._depths[node] for node in range(first, len(self.tokens)) if sides[node] <= num_entered})
+
+    @property
+    def _num_entered(self) -> int:
+        """Side branches on the way to the root, of a tree that is no chain."""
+        return 0 if self.root == ROOT else self._sides[self.root]
 
     def live_depth(self) -> int:
         """Levels of live nodes below the root; 0 when nothing is guessed beyond the truth."""
@@ -208,7 +204,7 @@ class GuessTree:
         if not nodes:
             return 0
         start = self.root_len - self.base
-        return max(self._depths[node] for node in nodes) - start + 1
+        return max(map(self.depth, nodes)) - start + 1
 
     def subtree(self, max_nodes: int, max_depth: int) -> tuple[DraftTree, list[int]]:
         """The live nodes as a tree relative to the root, earliest guessed first, and their indices in this tree.
@@ -224,7 +220,7 @@ class GuessTree:
             if len(kept) == max_nodes:
                 break
             parent = place.get(self.parents[node])
-            if parent is None or self._depths[node] - start >= max_depth:
+            if parent is None or self.depth(node) - start >= max_depth:
                 continue
             place[node] = len(kept)
             kept.append(node)

@@ -24,8 +24,11 @@ class LeaveTimes:
         if self._stopped_at and not self.renewed_us and until > self._stopped_at:
             self.renewed_us, self.renewed_len = now_us, self._stopped_at
 
-    def stop(self, at_len: int) -> None:
-        """It said that its leave was used up at this length, of the text with its guesses."""
+    def stop(self, at_len: int, known_len: int = 0) -> None:
+        """It said that its leave was used up at this length, of the text with its guesses. known_len: of the text without, beyond which it
+        has guessed whenever it stops: leave that reaches no further is forgotten, else every tail would look through all there was."""
+        while self._leaves and self._leaves[0][0] <= known_len:
+            self._leaves.popleft()
         self._stopped_at, self.renewed_us = at_len, 0
         for until, given_us in self._leaves:
             if until > at_len:

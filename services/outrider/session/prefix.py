@@ -45,13 +45,17 @@ class CommittedPrefix:
     def hash_at(self, length: int) -> int:
         """Hash of the first `length` tokens; length in [start, len(self)]."""
         assert self._start <= length <= len(self._tokens)
+        at = length - self._start
+        if at >= len(self._hashes):
+            self._hash_to(length)
+        return self._hashes[at]
+
+    def _hash_to(self, length: int) -> None:
         hashes = self._hashes
         if not hashes:
             hashes.append(extend_hash(0, self._tokens[: self._start]))
         known_len = self._start + len(hashes) - 1
-        if length > known_len:
-            hashes += running_hashes(hashes[-1], self._tokens[known_len:length])
-        return hashes[length - self._start]
+        hashes += running_hashes(hashes[-1], self._tokens[known_len:length])
 
     def append(self, tokens: list[int]) -> None:
         """Extend the truth by one commit; `newest_begin` is where it began."""
