@@ -124,8 +124,8 @@ def later_noise(engine: PagedEngine) -> Callable[..., PickRule]:
     """An engine's rule, but for its noise: each pick has that of the next position."""
     original = engine._picker.rule
 
-    def rule(spec: SequenceSpec, *, with_prob: bool) -> PickRule:
-        right = original(spec, with_prob=with_prob)
+    def rule(spec: SequenceSpec, *, with_prob: bool, with_second: bool) -> PickRule:
+        right = original(spec, with_prob=with_prob, with_second=with_second)
         return replace(right, key=(right.key + POSITION_STEP) % 2**64)
 
     return rule

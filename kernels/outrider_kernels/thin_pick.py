@@ -1,8 +1,8 @@
 """The tokens after a few rows of logits, compiled (thin/pick.c): argmax, or the Gumbel race over what top-p and min-p leave.
 
 A row is decided for certain or left, as near ties, edges of filters and logits that are no numbers are: whoever asks has the definition,
-which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along, and the next best token. A row's result depends on the row alone, so
-that one row and many, or a chain (thin_chain.py), find the same. Must not know models, penalties, or who asks.
+which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along, and the next best token. A row's result depends
+on the row alone, so that one row and many, or a chain (thin_chain.py), find the same. Must not know models, penalties, or who asks.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ThinPick:
                 address += row_bytes
         self._function(self._handle, self._address, num_rows, num_ids)
         tokens, probs = self._tokens[:num_rows].copy(), self._probs[:num_rows].copy()
-        if not any([rule.with_second for rule, _ in groups]):
+        if not any(rule.with_second for rule, _ in groups):
             return ThinPicks(tokens, probs)
         return ThinPicks(tokens, probs, self._seconds[:num_rows].copy(), self._behinds[:num_rows].copy())
 

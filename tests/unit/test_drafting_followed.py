@@ -139,10 +139,10 @@ def test_a_wish_ends_where_the_sessions_guesses_do() -> None:
     assert first_wish(DraftLimits(MAX_LEN, stop_below=0.3), 80) == Follow(MAX_FOLLOWED_UNMEASURED, 0.3)
 
 
-def test_only_a_chain_that_needs_nothing_but_its_picks_is_followed() -> None:
+def test_only_a_chain_that_needs_nothing_but_its_picks_and_seconds_is_followed() -> None:
     assert first_wish(DraftLimits(MAX_LEN, tree_width=2), 80) is None
     assert first_wish(DraftLimits(MAX_LEN, svip_threshold=9.0), 80) is None
-    assert first_wish(DraftLimits(MAX_LEN, hedge_nodes=4), 80) is None
+    assert first_wish(DraftLimits(MAX_LEN, hedge_nodes=4), 80) == Follow(MAX_FOLLOWED_UNMEASURED), "its second choices come along"
     assert first_wish(DraftLimits(MAX_LEN), 80, with_rows=True) is None
 
 

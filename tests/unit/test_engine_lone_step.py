@@ -139,6 +139,8 @@ TAKEN: dict[str, SequenceRows] = {
     "a verdict on a guess": replace(PLAIN, tokens=ints(5), parents=ints(-1)),
     "a verdict on several": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), pick_probs=True),
     "a guess": GUESS,
+    "a guess and its second": replace(GUESS, seconds=True),
+    "a verdict on several, and seconds": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), seconds=True),
     "a guess and what follows": replace(GUESS, follow=Follow(4)),
 }
 LEFT: dict[str, SequenceRows] = {
