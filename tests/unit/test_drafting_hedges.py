@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from fakes_driven import SESSION, Driven, drive
 from outrider.drafting.contract import ProposeRequest
+from outrider.drafting.follow_cost import FollowCost
 from outrider.drafting.hedges import MAX_HEDGE_ROWS, MIN_HEDGE_GAIN, Branch, Hedges, Second, second_behind
 from outrider.drafting.model_source import ModelSource
 from outrider.types.frames import DraftLimits, TailEnd
-from outrider.types.step import StepPlan, StepResult
+from outrider.types.step import SequenceResult, StepPlan, StepResult
 from outrider.types.tree import ROOT
 
 LIMITS = DraftLimits(max_len=200, max_nodes=24, hedge_nodes=20)
@@ -164,6 +166,30 @@ def test_trees_and_rejection_sessions_have_no_side_branches() -> None:
     rows = Driven(ModelSource(TableEngine()), SESSION, [1, 2], LIMITS, with_rows=True)
     (proposal,) = rows.source.propose([ProposeRequest(SESSION, 0, 9, 20)])
     assert not proposal.may_hedge
+
+
+def test_dear_branches_wait_until_they_are_worth_so_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With branches as dear as one guess the likeliest comes first; as dear as very many, the chain does, to the end of its credit."""
+
+    def drafted_before(price: float) -> int:
+        monkeypatch.setattr(FollowCost, "branch_price", property(lambda cost: price))
+        driven = driven_by(TableEngine())
+        while not side_nodes(driven):
+            driven.propose(12, 20)
+        return len(driven.tree.live_nodes()) - len(side_nodes(driven))
+
+    assert drafted_before(1.0) < drafted_before(1e9) == 9
+
+
+def test_a_branch_row_is_as_dear_as_measured() -> None:
+    cost = FollowCost()
+    assert cost.branch_price == 1.0
+    cost.note_branches(StepResult((), 0, 400, 8))
+    assert cost.branch_price == 1.0, "no guess was followed yet"
+    cost.note(StepResult((SequenceResult(1, np.zeros(11, np.int32), follow_us=200),), 0, 250, 1))
+    assert cost.branch_price == pytest.approx(2.5)
+    cost.note_branches(StepResult((), 0, 8, 8))
+    assert cost.branch_price == 1.0, "never less than a guess"
 
 
 # --- which branches -------------------------------------------------------------------------------------------------------

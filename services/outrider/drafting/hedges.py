@@ -143,6 +143,7 @@ class Hedges:
         return chain
 
 
-def has_precedence(chain_reach: float, branches: Sequence[Branch]) -> bool:
-    """Whether the truth is likelier to come by the chain's next guess than by the best row of a branch."""
-    return not branches or chain_reach >= branches[0].gain
+def has_precedence(chain_worth: float, branches: Sequence[Branch]) -> bool:
+    """Whether the chain's next guess is worth no less than the best row of a branch. chain_worth: the chance that the truth comes by, times
+    as many such guesses as the row costs."""
+    return not branches or chain_worth >= branches[0].gain

@@ -151,7 +151,8 @@ class ModelSource:
             if len(parts) == len(requests):  # nobody else waits for this step to end
                 self._follow_all(parts, requests)
             result = self._engine.step(StepPlan(tuple([part.rows() for part in parts])))
-            self._follow_cost.note(result)
+            note = self._follow_cost.note_branches if parts[0].branches else self._follow_cost.note
+            note(result)
             follow_us = sum([outcome.follow_us for outcome in result.results])
             for part, outcome in zip(parts, result.results, strict=True):
                 grown[part.tree.session] = self._apply(part, outcome, outcome.follow_us and follow_us)
@@ -193,7 +194,7 @@ class ModelSource:
                 leaves = tree.expandable(request.draft_until)
                 if not leaves or not left:
                     continue
-                if tree.hedge_budget and tree.prefers_branches(leaves, tree.branches(request.draft_until)):
+                if tree.hedge_budget and tree.prefers_branches(leaves, tree.branches(request.draft_until), self._follow_cost.branch_price):
                     continue
                 part = self._feed_leaves(tree, request.draft_until, leaves[:left])
             parts.append(part)

@@ -217,9 +217,9 @@ class ModelTree:
         room = min(self.hedge_budget - len(self.hedges.nodes), self.limits.max_nodes + self.limits.hedge_nodes - len(self.live))
         return self.hedges.best(limit, self._position_of, MAX_HEDGE_ROWS, room)
 
-    def prefers_branches(self, leaves: Sequence[int], branches: Sequence[Branch]) -> bool:
-        """Whether the best of these rows is worth more than the chain's next guess."""
-        return self.hedges is not None and bool(branches) and not has_precedence(self.hedges.reach(leaves[0]), branches)
+    def prefers_branches(self, leaves: Sequence[int], branches: Sequence[Branch], price: float) -> bool:
+        """Whether the best of these rows is worth more for its time than the chain's next guess, of which it costs so many."""
+        return self.hedges is not None and bool(branches) and not has_precedence(price * self.hedges.reach(leaves[0]), branches)
 
     def feed_branch(self, branch: Branch) -> int:
         """This row was fed, after those fed before; returns its node."""
