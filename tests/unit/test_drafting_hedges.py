@@ -181,6 +181,19 @@ def test_dear_branches_wait_until_they_are_worth_so_much_more(monkeypatch: pytes
     assert drafted_before(1.0) < drafted_before(1e9) == 9
 
 
+def test_steps_of_branches_are_measured_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(FollowCost, "note_branches", lambda cost, result: noted.append(result.num_rows))
+    engine = TableEngine()
+    driven = driven_by(engine)
+    driven.draft(6)
+    assert not noted
+    driven.commit(driven.path(0))
+    driven.hedge(9, 20)
+    assert sum(noted) > 0
+    assert len(noted) < engine.num_steps
+
+
 def test_a_branch_row_is_as_dear_as_measured() -> None:
     cost = FollowCost()
     assert cost.branch_price == 1.0
