@@ -85,8 +85,9 @@ class ThinPick:
             raise ValueError(f"logits of {logits.dtype} and shape {logits.shape} are not what is to be picked after")
         if num_rows > len(self._tokens):
             self._grow(2 * num_rows)
-        at, address = 0, logits.ctypes.data
+        at, address, with_second = 0, logits.ctypes.data, False
         for rule, positions in groups:
+            with_second = with_second or rule.with_second
             same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, rule.with_second, *_NOTHING
             for position in positions:
                 PICK_ROW.pack_into(self._rows, at, address, rule.key, position, *same)
@@ -94,7 +95,7 @@ class ThinPick:
                 address += row_bytes
         self._function(self._handle, self._address, num_rows, num_ids)
         tokens, probs = self._tokens[:num_rows].copy(), self._probs[:num_rows].copy()
-        if not any(rule.with_second for rule, _ in groups):
+        if not with_second:
             return ThinPicks(tokens, probs)
         return ThinPicks(tokens, probs, self._seconds[:num_rows].copy(), self._behinds[:num_rows].copy())
 
