@@ -19,7 +19,7 @@ from outrider.errors import AlreadyExists, DoesNotFit, Overloaded, UnknownSessio
 from outrider.session.guess_tree import GuessTree
 from outrider.types.frames import TailEnd
 from outrider.types.identity import ModelIdentity, Numerics
-from outrider.types.step import Choices, SequenceResult, SequenceRows, SequenceSpec, StepPlan, StepResult, TokenLogprobs
+from outrider.types.step import Choices, Seconds, SequenceResult, SequenceRows, SequenceSpec, StepPlan, StepResult, TokenLogprobs
 from outrider.types.tree import ROOT, IntArray, extend_hash
 
 VOCAB_SIZE = 23
@@ -151,9 +151,8 @@ class TableEngine:
         assert len(first.picks) == 1
         assert first.choices is None, "they say nothing of what follows"
         assert first.logprobs is None
-        is_chain = sequence.parents == list(range(-1, len(sequence.parents) - 1))
         room = min(rows.follow.num_more, sequence.spec.max_nodes - len(sequence.tokens))
-        most = self._follow_lens.randint(0, room) if self._follow_lens is not None and is_chain and room > 0 else 0
+        most = self._follow_lens.randint(0, room) if self._follow_lens is not None and room > 0 else 0
         results = [first]
         while len(results) <= most:
             pick, probs = int(results[-1].picks[0]), results[-1].pick_probs
@@ -165,7 +164,8 @@ class TableEngine:
             results.append(self._answer(rows, [sequence.context(len(sequence.tokens) - 1)], sequence.spec.noise.seed))
         all_probs = [result.pick_probs for result in results if result.pick_probs is not None]
         picks = np.concatenate([result.picks for result in results])
-        return replace(first, picks=picks, pick_probs=np.concatenate(all_probs) if all_probs else None)
+        all_seconds = [result.seconds for result in results if result.seconds is not None]
+        return replace(first, picks=picks, pick_probs=np.concatenate(all_probs) if all_probs else None, seconds=_joined(all_seconds))
 
     def _answer(self, rows: SequenceRows, contexts: list[list[int]], seed: int) -> SequenceResult:
         vocab_size = self.identity.vocab_size
@@ -177,7 +177,8 @@ class TableEngine:
         if rows.top_logprobs is not None:
             logprobs = _logprobs(contexts, rows.top_logprobs, vocab_size)
         probs = _choices(rankings, contexts, 1, vocab_size, seed).probs[:, 0] if rows.pick_probs else None
-        return SequenceResult(rows.sequence, picks, choices, logprobs, pick_probs=probs)
+        seconds = _seconds(_choices(rankings, contexts, 2, vocab_size, seed)) if rows.seconds else None
+        return SequenceResult(rows.sequence, picks, choices, logprobs, pick_probs=probs, seconds=seconds)
 
     def end_loan(self) -> None:
         raise AssertionError("drafters are lent nothing")
@@ -227,6 +228,16 @@ def _choices(rankings: list[list[int]], contexts: list[list[int]], width: int, v
     entropy = -(probs * np.log(probs)).sum(axis=1)
     chosen = np.take_along_axis(probs, ids, 1).astype(np.float32)
     return Choices(ids, np.take_along_axis(scores, ids, 1), chosen, entropy.astype(np.float32))
+
+
+def _seconds(two: Choices) -> Seconds:
+    return Seconds(two.ids[:, 1], two.scores[:, 0] - two.scores[:, 1])
+
+
+def _joined(parts: list[Seconds]) -> Seconds | None:
+    if not parts:
+        return None
+    return Seconds(np.concatenate([part.ids for part in parts]), np.concatenate([part.behind for part in parts]))
 
 
 def _logprobs(contexts: list[list[int]], width: int, vocab_size: int) -> TokenLogprobs:

@@ -103,6 +103,13 @@ def followed(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: Se
     return result.picks.tolist(), [] if result.pick_probs is None else result.pick_probs.tolist()
 
 
+def seconds_of(result: SequenceResult) -> list[tuple[int, float]]:
+    """Ids and how far they lie behind, -1 in the place of no number; nothing where they were not asked for."""
+    if result.seconds is None:
+        return []
+    return list(zip(result.seconds.ids.tolist(), np.nan_to_num(result.seconds.behind, nan=-1.0).tolist(), strict=True))
+
+
 def one_by_one(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: SequenceRows) -> tuple[list[int], list[float]]:
     """The same by a step for each row, for as long as the engine takes one."""
     result = step(engine, first, *others)
@@ -124,8 +131,8 @@ def later_noise(engine: PagedEngine) -> Callable[..., PickRule]:
     """An engine's rule, but for its noise: each pick has that of the next position."""
     original = engine._picker.rule
 
-    def rule(spec: SequenceSpec, *, with_prob: bool) -> PickRule:
-        right = original(spec, with_prob=with_prob)
+    def rule(spec: SequenceSpec, *, with_prob: bool, with_second: bool) -> PickRule:
+        right = original(spec, with_prob=with_prob, with_second=with_second)
         return replace(right, key=(right.key + POSITION_STEP) % 2**64)
 
     return rule

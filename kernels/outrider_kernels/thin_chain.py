@@ -8,7 +8,6 @@ pick is thin_pick.py's. Must not know trees, sessions or samplings.
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 from array import array
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from outrider_kernels.thin_pick import LEFT, PICK_ROW, PickRule
+from outrider_kernels.thin_pick import PICK_ROW, PickRule
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinProgram
 from outrider_kernels.thin_team import ThinTeam
@@ -49,8 +48,8 @@ class _Chain(ctypes.Structure):
 
 
 # thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, the rule (a
-# PICK_ROW), picks, probs, and what was found.
-_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQqqqq")
+# PICK_ROW), picks, probs, seconds, behinds, and what was found.
+_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQQQqqqq")
 _FOUND = struct.Struct("@qqqq")
 _FOUND_AT = _CALL.size - _FOUND.size
 
@@ -108,13 +107,16 @@ class ChainStart:
 class Followed:
     """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
     newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,
-    first_ns: till the first rows' logits, and the pick after them."""
+    first_ns: till the first rows' logits, and the pick after them. seconds int32, behinds float32 [found]: as in ThinPicks; None where the
+    rule asks for none."""
 
     picks: _IntArray
     probs: _FloatArray
     is_left: bool
     forward_ns: int = 0
     first_ns: int = 0
+    seconds: _IntArray | None = None
+    behinds: _FloatArray | None = None
 
 
 class ThinChain:
@@ -188,14 +190,19 @@ class ThinChain:
             0,
             *where.addresses,
             *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
-            PICK_ROW.pack(0, rule.key, 0, rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan),
+            PICK_ROW.pack(*rule.blank(0, 0)),
             *self._found_addresses,
             *(0, 0, 0, 0),
         )
         self._function(self._team, self._address, self._call_address)
         num_found, is_left, forward_ns, first_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
-        return Followed(self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns)
+        found = self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns
+        if not rule.with_second:
+            return Followed(*found)
+        return Followed(*found, self._seconds[:num_found].copy(), self._behinds[:num_found].copy())
 
     def _make_room(self, num_picks: int) -> None:
         self._picks, self._probs = np.empty(num_picks, np.int32), np.empty(num_picks, np.float32)
-        self._found_addresses = self._picks.ctypes.data, self._probs.ctypes.data
+        self._seconds, self._behinds = np.empty(num_picks, np.int32), np.empty(num_picks, np.float32)
+        found = self._picks, self._probs, self._seconds, self._behinds
+        self._found_addresses = tuple([part.ctypes.data for part in found])

@@ -1,8 +1,8 @@
 """The tokens after a few rows of logits, compiled (thin/pick.c): argmax, or the Gumbel race over what top-p and min-p leave.
 
 A row is decided for certain or left, as near ties, edges of filters and logits that are no numbers are: whoever asks has the definition,
-which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along. A row's result depends on the row alone, so
-that one row and many, or a chain (thin_chain.py), find the same. Must not know models, penalties, or who asks.
+which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along, and the next best token. A row's result depends
+on the row alone, so that one row and many, or a chain (thin_chain.py), find the same. Must not know models, penalties, or who asks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from outrider_kernels.thin_team import ThinTeam
 
 LEFT = -1  # as in thin/thin.h
 
+_NOTHING = LEFT, math.nan, LEFT, math.nan
+
 _FloatArray = npt.NDArray[np.float32]
 _IntArray = npt.NDArray[np.int32]
 
-# thin_pick_row of thin/thin.h: logits, key, position, temperature, top_p, min_p_gap, with_prob, token, prob. A structure of plain numbers
-# is filled several times as fast as an array of records.
-PICK_ROW = struct.Struct("@QQqdddiif4x")
-_FOUND = np.dtype({"names": ["token", "prob"], "formats": ["i4", "f4"], "offsets": [52, 56], "itemsize": PICK_ROW.size})
+# thin_pick_row of thin/thin.h: logits, key, position, temperature, top_p, min_p_gap, with_prob, with_second, token, prob, second, behind. A
+# structure of plain numbers is filled several times as fast as an array of records.
+PICK_ROW = struct.Struct("@QQqdddiiifif")
+_NAMES = ["token", "prob", "second", "behind"]
+_FOUND = np.dtype({"names": _NAMES, "formats": ["i4", "f4"] * 2, "offsets": [56, 60, 64, 68], "itemsize": PICK_ROW.size})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class PickRule:
     may be.
 
     with_prob: whether the probability of the pick is wanted, under softmax(logits / T) without filters; at T = 0 at temperature 1.
+    with_second: whether the token with the next best score is wanted, for guesses.
     """
 
     key: int
@@ -41,14 +45,27 @@ class PickRule:
     top_p: float = 1.0
     min_p_gap: float = math.inf
     with_prob: bool = False
+    with_second: bool = False
+
+    def blank(self, address: int, position: int) -> tuple[float, ...]:
+        """The fields of a PICK_ROW of logits at this address, nothing found yet."""
+        asked = self.temperature, self.top_p, self.min_p_gap, self.with_prob, self.with_second
+        return address, self.key, position, *asked, *_NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class ThinPicks:
-    """tokens: int32 [rows], LEFT where the definition must decide. probs: float32 [rows], NaN where not asked for, or left."""
+    """tokens: int32 [rows], LEFT where the definition must decide. probs: float32 [rows], NaN where not asked for, or left.
+
+    seconds: int32 [rows], the token with the next best score of those that the filters leave (LEFT: not asked for, the row is left, there
+    is none, or it is hopelessly far behind or not clear); behinds: float32 [rows], how far its score lies behind, else NaN. None where no
+    row was asked for one.
+    """
 
     tokens: _IntArray
     probs: _FloatArray
+    seconds: _IntArray | None = None
+    behinds: _FloatArray | None = None
 
 
 class ThinPick:
@@ -68,17 +85,22 @@ class ThinPick:
             raise ValueError(f"logits of {logits.dtype} and shape {logits.shape} are not what is to be picked after")
         if num_rows > len(self._tokens):
             self._grow(2 * num_rows)
-        at, address = 0, logits.ctypes.data
+        at, address, with_second = 0, logits.ctypes.data, False
         for rule, positions in groups:
-            same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, LEFT, math.nan
+            with_second = with_second or rule.with_second
+            same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, rule.with_second, *_NOTHING
             for position in positions:
                 PICK_ROW.pack_into(self._rows, at, address, rule.key, position, *same)
                 at += PICK_ROW.size
                 address += row_bytes
         self._function(self._handle, self._address, num_rows, num_ids)
-        return ThinPicks(self._tokens[:num_rows].copy(), self._probs[:num_rows].copy())
+        tokens, probs = self._tokens[:num_rows].copy(), self._probs[:num_rows].copy()
+        if not with_second:
+            return ThinPicks(tokens, probs)
+        return ThinPicks(tokens, probs, self._seconds[:num_rows].copy(), self._behinds[:num_rows].copy())
 
     def _grow(self, num_rows: int) -> None:
         self._rows = bytearray(num_rows * PICK_ROW.size)
         found = np.frombuffer(self._rows, _FOUND)
-        self._tokens, self._probs, self._address = found["token"], found["prob"], found.ctypes.data
+        self._tokens, self._probs, self._seconds, self._behinds = (found[name] for name in _NAMES)
+        self._address = found.ctypes.data

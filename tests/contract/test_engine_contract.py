@@ -213,6 +213,41 @@ def test_candidates_begin_with_the_pick(engine: Engine) -> None:
     assert feed(engine, 1, PROMPT, ints(6), ints(-1)).picks.tolist() == result.picks.tolist()
 
 
+SECONDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "warm": {"temperature": 0.9},
+    "top k": {"temperature": 0.9, "top_k": 3},
+    "nearly one left": {"temperature": 0.9, "top_k": 1},
+    "filtered": {"temperature": 1.2, "top_p": 0.8, "min_p": 0.02},
+    "penalised": {"temperature": 0.9, "repetition_penalty": 1.3},
+}
+
+
+@pytest.mark.parametrize("sampling", list(SECONDS))
+def test_seconds_are_the_second_draws_and_change_nothing_else(engine: Engine, sampling: str) -> None:
+    """Of committed tokens alone and of a tree; where there is no second draw none is given."""
+    changes = SECONDS[sampling]
+    for fed in ((PROMPT, NONE, NONE), (PROMPT, ints(5, 6, 8, 9), ints(-1, 0, 0, -1))):
+        results = []
+        for asked in ({}, {"seconds": True}, {"num_choices": 2}):
+            engine.open(1, spec(**changes))
+            results.append(engine.step(StepPlan((SequenceRows(1, *fed, pick_probs=True, **asked),))).results[0])
+            engine.close(1)
+        bare, hedged, drawn = results
+        assert bare.seconds is drawn.seconds is None
+        assert hedged.picks.tolist() == bare.picks.tolist()
+        assert hedged.pick_probs is not None
+        assert bare.pick_probs is not None
+        assert hedged.pick_probs.tolist() == pytest.approx(bare.pick_probs.tolist(), rel=1e-5)
+        assert hedged.seconds is not None
+        assert drawn.choices is not None
+        there = np.isfinite(drawn.choices.scores[:, 1])
+        assert hedged.seconds.ids.dtype == np.int32
+        assert hedged.seconds.ids.tolist() == np.where(there, drawn.choices.ids[:, 1], -1).tolist()
+        behind = np.where(there, drawn.choices.scores[:, 0] - drawn.choices.scores[:, 1], np.nan)
+        np.testing.assert_allclose(hedged.seconds.behind, behind, atol=1e-4)
+
+
 def test_the_coupled_verdict_walks_the_picks_and_brings_logprobs(engine: Engine) -> None:
     truth = plain(engine, 6)
     wrong = (truth[1] + 1) % VOCAB

@@ -28,8 +28,10 @@ SIZES = HeadSizes(4, 2, 8, 1e-5)
 WINDOWS = (None, 7)
 RULES = {
     "greedy": PickRule(3, 0.0, with_prob=True),
+    "greedy with seconds": PickRule(3, 0.0, with_prob=True, with_second=True),
     "warm": PickRule(2**64 - 5, 0.8, with_prob=True),
     "top p": PickRule(5, 1.0, top_p=0.7, with_prob=True),
+    "top p with seconds": PickRule(5, 1.0, top_p=0.9, with_second=True),
     "without probabilities": PickRule(6, 1.5, min_p_gap=2.0),
 }
 # a sequence's blocks of 4 slots: neighbours, a jump ahead, one back, neighbours again
@@ -90,6 +92,7 @@ class Model:
         picker, position = ThinPick(self.team), start.position
         picks: list[int] = []
         probs: list[float] = []
+        seconds: list[tuple[int, float]] = []
         for token in start.tokens[:-1]:
             self.row(token, position, ids.missing)
             position += 1
@@ -98,16 +101,27 @@ class Model:
             found = picker.run(self.row(token, position, ids.missing), [(rule, [position + 1])])
             token, prob = int(found.tokens[0]), float(found.probs[0]) if rule.with_prob else 1.0
             if token == LEFT:
-                return Followed(np.array(picks, np.int32), np.array(probs, np.float32), True)
+                return whole(rule, picks, probs, seconds, is_left=True)
             picks.append(token)
             probs.append(prob)
+            if found.seconds is not None and found.behinds is not None:
+                seconds.append((int(found.seconds[0]), float(found.behinds[0])))
             position += 1
-        return Followed(np.array(picks, np.int32), np.array(probs, np.float32), False)
+        return whole(rule, picks, probs, seconds, is_left=False)
+
+
+def whole(rule: PickRule, picks: list[int], probs: list[float], seconds: list[tuple[int, float]], *, is_left: bool) -> Followed:
+    found = np.array(picks, np.int32), np.array(probs, np.float32), is_left
+    if not rule.with_second:
+        return Followed(*found)
+    both = np.array([second for second, _ in seconds], np.int32), np.array([behind for _, behind in seconds], np.float32)
+    return Followed(*found, 0, 0, *both)
 
 
 def seen(model: Model, found: Followed) -> list[object]:
     stored = [pool.tobytes() for pool in model.pools]
-    return [found.picks.tolist(), found.probs.tobytes(), found.is_left, model.logits[0].tobytes(), *stored]
+    seconds = [None if part is None else part.tobytes() for part in (found.seconds, found.behinds)]
+    return [found.picks.tolist(), found.probs.tobytes(), *seconds, found.is_left, model.logits[0].tobytes(), *stored]
 
 
 def compare(
@@ -131,7 +145,8 @@ def compare(
 def test_a_chain_is_its_rows_one_by_one(rule: str, num_threads: int) -> None:
     found = compare(rule=RULES[rule], num_threads=num_threads)
     assert len(found.picks) == START.most
-    assert (found.probs == 1.0).all() == (rule == "without probabilities")
+    assert (found.probs == 1.0).all() == (not RULES[rule].with_prob)
+    assert (found.seconds is not None and (found.seconds != LEFT).any()) == RULES[rule].with_second
 
 
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 11, 12, 46, 47])
@@ -162,14 +177,17 @@ def test_picks_after_several_rows_are_those_after_each(num_tokens: int, num_want
         start = ChainStart(tokens, position, num_wanted, 0.9, num_wanted)
         found = ours.chain(ChainIds(NUM_IDS, (7,), tuple(range(NUM_IDS)))).follow(start, RULES[rule], WHERE)
         picks, probs = [], []
+        seconds: list[int] = []
         for at, token in enumerate(tokens, position):
             one = ThinPick(theirs.team).run(theirs.row(token, at, (7,)), [(RULES[rule], [at + 1])])
             picks.append(int(one.tokens[0]))
             probs.append(float(one.probs[0]) if RULES[rule].with_prob else 1.0)
+            seconds += [] if one.seconds is None else one.seconds.tolist()
             if at >= position + num_tokens - num_wanted:
                 row = at - position - num_tokens + num_wanted
                 assert ours.logits[row].tobytes() == theirs.logits[0].tobytes()
         assert (found.picks.tolist(), found.probs.tolist(), found.is_left) == (picks[-num_wanted:], probs[-num_wanted:], False)
+        assert (None if found.seconds is None else found.seconds.tolist()) == (seconds[-num_wanted:] or None)
         assert [pool.tobytes() for pool in ours.pools] == [pool.tobytes() for pool in theirs.pools]
 
 

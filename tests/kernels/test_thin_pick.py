@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.quick_picks import pick_rule
 from outrider.engine.sampling.rows import RowSampling
 from outrider.noise.field import gumbel
-from outrider.noise.reference_pick import pick_processed
+from outrider.noise.reference_pick import perturbed, pick_processed, support
 from outrider.types.sampling import SamplingParams
 from outrider_kernels import native_library, thin_team
 from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
 from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]
+IdArray = npt.NDArray[np.int64]
 
 KEY = 0xFEDC_BA98_7654_3210
 VOCABS = (1, 2, 7, 8, 31, 33, 1000, 1024, 2021, 8193)
@@ -100,15 +102,78 @@ def check_near_ties(picker: ThinPick) -> None:
     assert num_decided < 40
 
 
+def two_best(logits: FloatArray, params: SamplingParams, position: int) -> tuple[IdArray, npt.NDArray[np.float64]]:
+    """The best tokens of those that the filters leave, by the definition, and their scores."""
+    order = support(logits, params) if params.temperature > 0.0 else np.argsort(-logits, kind="stable")
+    scores = logits[order].astype(np.float64)
+    if params.temperature > 0.0:
+        scores = perturbed(logits, order, params.temperature, KEY, position)
+    best = np.argsort(-scores, kind="stable")
+    best = best[np.isfinite(scores[best])]
+    return order[best], scores[best]
+
+
+def check_seconds(picker: ThinPick, params: SamplingParams) -> None:
+    """The pick is the one that nobody's second was asked for of, and the second is the definition's, or is said to be none."""
+    num_clear = num_left = num_far = 0
+    for seed in range(3):
+        for position, logits in enumerate(rows_of(seed)):
+            bare = pick_rule(params, KEY, True)
+            alone, both = (picker.run(logits[None], [(rule, [position])]) for rule in (bare, replace(bare, with_second=True)))
+            assert same(alone, ThinPicks(both.tokens, both.probs))
+            assert both.seconds is not None
+            assert both.behinds is not None
+            second, behind = int(both.seconds[0]), float(both.behinds[0])
+            assert np.isnan(behind) == (second == LEFT)
+            if both.tokens[0] == LEFT:
+                assert second == LEFT
+                continue
+            ids, scores = two_best(logits, params, position)
+            if len(ids) < 2:
+                assert second == LEFT
+                continue
+            is_far = 0.0 < params.temperature * 40.0 < scores[0] - scores[1]
+            is_tied = params.temperature > 0.0 and len(ids) > 2 and scores[1] - scores[2] < 1e-5 * max(1.0, abs(float(scores[1])))
+            num_far += is_far
+            if is_far:
+                assert second == LEFT
+            elif not is_tied:
+                num_clear += 1
+                num_left += second == LEFT
+                assert second in (LEFT, ids[1])
+            if second != LEFT:
+                assert behind == pytest.approx(scores[0] - scores[1], rel=1e-4, abs=1e-5 * max(1.0, abs(float(scores[0]))))
+    assert num_left <= (0.1 if params.top_p < 1.0 else 0.0) * num_clear
+    assert num_clear + num_far > 10 or params.top_p < 1e-3
+
+
 def check_all(picker: ThinPick) -> None:
     check_near_ties(picker)
     for params in PARAMS:
         check(picker, params)
+        check_seconds(picker, params)
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_it_equals_the_definition_wherever_it_decides(picker: ThinPick, params: SamplingParams) -> None:
     check(picker, params)
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_the_next_best_is_the_definitions_and_asking_for_it_changes_nothing(picker: ThinPick, params: SamplingParams) -> None:
+    check_seconds(picker, params)
+
+
+def test_seconds_come_where_any_row_asks_and_only_there(picker: ThinPick) -> None:
+    logits = np.array([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0], [-np.inf, 1.0, -np.inf]], np.float32)
+    bare, asked = PickRule(1, 0.0), PickRule(1, 0.0, with_second=True)
+    assert picker.run(logits, [(bare, range(3))]).seconds is None
+    found = picker.run(logits, [(asked, range(1)), (bare, range(1, 2)), (asked, range(2, 3))])
+    assert found.seconds is not None
+    assert found.behinds is not None
+    assert found.seconds.tolist() == [2, LEFT, LEFT], "an id at -inf stands for nothing"
+    assert found.behinds.tolist()[0] == 2.0
+    assert np.isnan(found.behinds[1:]).all()
 
 
 def test_scores_a_rounding_apart_are_left(picker: ThinPick) -> None:
@@ -195,12 +260,19 @@ BREAKS = {
     "scores by the wrong noise": ("mixed(subkey + (uint64_t)(token + 1) * TOKEN_STEP)", "mixed(subkey + (uint64_t)token * TOKEN_STEP)"),
     "no margin between scores": ("first.score - first.next > margin", "1"),
     "tokens ruled out too soon": ("gumbel_of(run->subkey, run->best_id) - SLACK", "gumbel_of(run->subkey, run->best_id) + 0.5"),
-    "a bound that rises too far": ("exp(-ahead)", "exp(-2.0 * ahead)"),
-    "no nucleus": ("row->top_p < 1.0 &&", "0 &&"),
+    "a bound that rises too far": ("exp(run->bound + SLACK - reached)", "exp(2.0 * (run->bound + SLACK - reached))"),
+    "no nucleus": ("row->top_p < 1.0 && first.at", "0 && first.at"),
     "no margin at the nucleus": ("#define CLEAR_MARGIN 1e-3", "#define CLEAR_MARGIN -1e-2"),
     "no barrier behind the nucleus": ("if (is_behind ||", "if ("),
     "ties in any order": ("((bits)(some == value) & (bits)(ids < limit))", "(bits)(some == value)"),
     "no min-p": ("!(below <= row->min_p_gap)", "0"),
+    "a race that seconds are not in": ("float factor = to_second ? open_to_second(run) : 1.0f;", "float factor = 1.0f;"),
+    "seconds ruled out too soon": ("to_second ? (first->next - (double)run->best)", "to_second ? (first->score - (double)run->best)"),
+    "a second that the nucleus does not hold": ("row->top_p < 1.0 && first.next_id", "0 && first.next_id"),
+    "a nucleus that is forgotten": ("barrier = &outside;\n        first = find_both", "first = find_both"),
+    "the first as its own second": ("if (logits[token] == most && token != but)", "if (logits[token] == most)"),
+    "seconds that stand for nothing": ("if (second.token < 0) return;", ""),
+    "a second that is hopeless": ("|| !(behind <= MAX_BEHIND * row->temperature)", ""),
     "the last largest logit": (
         "while (logits[at] != most) at++;",
         "for (int64_t id = 0; id < num_ids; id++) at = logits[id] == most ? id : at;",

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from fakes_driven import SESSION, Driven, drive
 from outrider.drafting.contract import ProposeRequest
-from outrider.drafting.hedges import MAX_HEDGE_ROWS, MIN_HEDGE_GAIN, Branch, Hedges, Second, shares_of
+from outrider.drafting.follow_cost import FollowCost
+from outrider.drafting.hedges import MAX_HEDGE_ROWS, MIN_HEDGE_GAIN, Branch, Hedges, Second, second_behind
 from outrider.drafting.model_source import ModelSource
 from outrider.types.frames import DraftLimits, TailEnd
-from outrider.types.step import StepPlan, StepResult
+from outrider.types.step import SequenceResult, StepPlan, StepResult
 from outrider.types.tree import ROOT
 
 LIMITS = DraftLimits(max_len=200, max_nodes=24, hedge_nodes=20)
 
 
 class Recorder(TableEngine):
-    """Keeps how many draws each row that picks was asked for."""
+    """Keeps how many draws each row that picks was asked for, and whether the second was wanted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_choices: list[int] = []
+        self.asked: list[tuple[int, bool]] = []
 
     def step(self, plan: StepPlan) -> StepResult:
-        self.num_choices += [rows.num_choices for rows in plan.sequences if rows.wanted]
+        self.asked += [(rows.num_choices, rows.seconds) for rows in plan.sequences if rows.wanted]
         return super().step(plan)
 
 
@@ -84,15 +87,19 @@ def test_nothing_is_said_to_be_a_side_branch_that_is_none() -> None:
     assert ends == {TailEnd.MORE, TailEnd.CREDIT}
 
 
-def test_no_budget_costs_nothing_and_a_budget_asks_for_two_draws() -> None:
+@pytest.mark.parametrize(("svip_threshold", "bare", "hedged"), [(0.0, (0, False), (0, True)), (0.9, (1, False), (2, False))])
+def test_no_budget_costs_nothing_and_a_budget_asks_for_second_draws(
+    svip_threshold: float, bare: tuple[int, bool], hedged: tuple[int, bool]
+) -> None:
+    """Where candidates are asked for anyway, the second is the second of them."""
     engine = Recorder()
-    driven = driven_by(engine)
+    driven = driven_by(engine, replace(LIMITS, svip_threshold=svip_threshold))
     driven.draft(9)
-    assert set(engine.num_choices) == {0}
+    assert set(engine.asked) == {bare}
     assert not driven.may_hedge
     driven.commit(driven.path(0))
     driven.propose(12, 8)
-    assert engine.num_choices[-1] == 2
+    assert engine.asked[-1] == hedged
 
 
 def test_a_budget_that_comes_late_hedges_what_is_guessed_from_then_on() -> None:
@@ -161,14 +168,55 @@ def test_trees_and_rejection_sessions_have_no_side_branches() -> None:
     assert not proposal.may_hedge
 
 
+def test_dear_branches_wait_until_they_are_worth_so_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With branches as dear as one guess the likeliest comes first; as dear as very many, the chain does, to the end of its credit."""
+
+    def drafted_before(price: float) -> int:
+        monkeypatch.setattr(FollowCost, "branch_price", property(lambda cost: price))
+        driven = driven_by(TableEngine())
+        while not side_nodes(driven):
+            driven.propose(12, 20)
+        return len(driven.tree.live_nodes()) - len(side_nodes(driven))
+
+    assert drafted_before(1.0) < drafted_before(1e9) == 9
+
+
+def test_steps_of_branches_are_measured_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(FollowCost, "note_branches", lambda cost, result: noted.append(result.num_rows))
+    engine = TableEngine()
+    driven = driven_by(engine)
+    driven.draft(6)
+    assert not noted
+    driven.commit(driven.path(0))
+    driven.hedge(9, 20)
+    assert sum(noted) > 0
+    assert len(noted) < engine.num_steps
+
+
+def test_a_branch_row_is_as_dear_as_measured() -> None:
+    cost = FollowCost()
+    assert cost.branch_price == 1.0
+    cost.note_branches(StepResult((), 0, 400, 8))
+    assert cost.branch_price == 1.0, "no guess was followed yet"
+    cost.note(StepResult((SequenceResult(1, np.zeros(11, np.int32), follow_us=200),), 0, 250, 1))
+    assert cost.branch_price == pytest.approx(2.5)
+    cost.note_branches(StepResult((), 0, 8, 8))
+    assert cost.branch_price == 1.0, "never less than a guess"
+
+
 # --- which branches -------------------------------------------------------------------------------------------------------
 
 
 def test_a_close_second_draw_has_the_larger_share() -> None:
-    assert shares_of([3.0, 3.0]) == (0.5, 0.5)
-    assert shares_of([3.0, 1.0])[1] == pytest.approx(1.0 / (1.0 + math.exp(2.0)))
-    assert shares_of([3.0, -math.inf]) == shares_of([3.0]) == (1.0, 0.0)
-    assert shares_of([2000.0, 0.0])[1] == pytest.approx(0.0, abs=1e-100)
+    assert second_behind(5, 0.0) == Second(5, 0.5)
+    far = second_behind(5, 2.0)
+    assert far is not None
+    assert far.share == pytest.approx(1.0 / (1.0 + math.exp(2.0)))
+    assert second_behind(5, math.inf) is second_behind(5, math.nan) is second_behind(-1, 1.0) is None
+    hopeless = second_behind(5, 2000.0)
+    assert hopeless is not None
+    assert hopeless.share == pytest.approx(0.0, abs=1e-100)
 
 
 def test_the_best_branch_is_the_one_the_truth_likeliest_comes_by() -> None:
@@ -206,9 +254,9 @@ def test_the_tables_scores_decide_the_shares() -> None:
     reach, gains, context = 1.0, [], [1, 2, 3]
     for node in range(4):
         scores = sorted(table_scores(context, VOCAB_SIZE, 0), reverse=True)
-        share, second = shares_of(scores[:2])
+        second = 1.0 / (1.0 + math.exp(scores[0] - scores[1]))
         gains.append(reach * second)
-        reach *= share
+        reach *= 1.0 - second
         context.append(driven.tree.tokens[node])
     if not side_nodes(driven):
         driven.propose(8, 2)

@@ -35,7 +35,7 @@ GREEDY = SamplingParams(temperature=0.0)
 NONE: IntArray = np.empty(0, np.int32)
 
 
-def batch_of(*parts: tuple[int, int, int], params: SamplingParams = GREEDY, num_choices: int = 0) -> StepBatch:
+def batch_of(*parts: tuple[int, int, int], params: SamplingParams = GREEDY, num_choices: int = 0, seconds: bool = False) -> StepBatch:
     """A step; of each sequence: tokens cached before, committed rows, nodes (a chain)."""
     states, rows = {}, []
     for index, (cached_len, num_committed, num_nodes) in enumerate(parts):
@@ -44,7 +44,8 @@ def batch_of(*parts: tuple[int, int, int], params: SamplingParams = GREEDY, num_
         state = states[index] = SequenceState(index, spec, BlockTable(blocks, BLOCK_LEN), LiveTree(200))
         state.append(np.zeros(cached_len, np.int32))
         committed, nodes = (np.ones(count, np.int32) for count in (num_committed, num_nodes))
-        rows.append(SequenceRows(index, committed, nodes, np.arange(-1, num_nodes - 1, dtype=np.int32), num_choices=num_choices))
+        above = np.arange(-1, num_nodes - 1, dtype=np.int32)
+        rows.append(SequenceRows(index, committed, nodes, above, num_choices=num_choices, seconds=seconds))
     limits = EngineLimits(512, BLOCK_LEN, NUM_BLOCKS, 300)
     return build_batch(StepPlan(tuple(rows)), states, limits, 10, 200)
 
@@ -194,6 +195,11 @@ def test_rules_of_rows_and_which_rows_are_left(params: SamplingParams, num_choic
     assert all(math.isnan(value) == is_left for value in inputs.temperatures[:4])
     assert inputs.top_ks[:4].tolist() == [params.top_k] * 4
     assert inputs.top_ps[:4].tolist() == [params.top_p] * 4
+
+
+def test_rows_whose_seconds_are_wanted_are_left() -> None:
+    _, inputs = filled(batch_of((20, 1, 2), (3, 2, 0), seconds=True), CardBuckets(SIZES, 8), 8)
+    assert np.isnan(inputs.temperatures[:4]).all()
 
 
 def test_an_upload_brings_the_first_words_only() -> None:

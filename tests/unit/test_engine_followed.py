@@ -30,15 +30,17 @@ from fakes_followed import (
     later_noise,
     one_by_one,
     read_by_another,
+    seconds_of,
     spec,
     step,
 )
 from outrider.engine.lean_thin import LeanThin
+from outrider.engine.live_tree import LiveTree
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.sequence_state import SequenceState
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
-from outrider.types.tree import IntArray
+from outrider.types.tree import ROOT, IntArray
 
 NUM_TURNS = 16
 
@@ -62,8 +64,9 @@ class Twins:
         self.choose = np.random.default_rng(seed)
         self.sampling = sampling
         self.lengths: set[int] = set()
+        self.num_branched = 0
         self.committed = self.tokens(int(self.choose.integers(2, 40)))
-        self.newest = self.num_live = 0
+        self.newest, self.tip, self.num_live = 0, ROOT, 0
         for engine in self.ways:
             for sequence in (51, 52):
                 engine.open(sequence, spec(sampling, seed))
@@ -88,8 +91,9 @@ class Twins:
 
     def draft(self) -> None:
         """A chain below the newest tokens, sometimes beside another sequence's row."""
-        fed = (self.committed, NONE, NONE) if len(self.committed) else (NONE, ints(self.newest), ints(self.num_live - 1))
-        rows = SequenceRows(51, *fed, pick_probs=self.chance(0.6))
+        self.num_branched += self.num_live > self.tip + 1
+        fed = (self.committed, NONE, NONE) if len(self.committed) else (NONE, ints(self.newest), ints(self.tip))
+        rows = SequenceRows(51, *fed, pick_probs=self.chance(0.6), seconds=self.chance(0.5))
         wish = Follow(int(self.choose.integers(0, 9)), float(self.choose.choice([0.0, 0.02, 0.1])))
         others = [SequenceRows(52, NONE, ints(5), ints(-1), pick_probs=rows.pick_probs)] if self.chance(0.3) else []
         ours, theirs = followed(self.ways[0], rows, wish, *others), one_by_one(self.ways[1], rows, wish, *others)
@@ -97,25 +101,49 @@ class Twins:
         if others:
             self.both(lambda engine: engine.keep(52, ()).tolist())
         self.lengths.add(len(ours[0]))
-        self.committed, self.newest, self.num_live = NONE, ours[0][-1], len(self.ways[0]._sequences.state(51).tree)
+        self.committed, self.newest, self.num_live = NONE, ours[0][-1], len(self.tree)
+        self.tip = self.num_live - 1
+        self.both(lambda engine: None)
+
+    @property
+    def tree(self) -> LiveTree:
+        return self.ways[0]._sequences.state(51).tree
+
+    def branch(self) -> None:
+        """A row below any node, or the root, and what follows it; the chain goes on behind its own newest node all the same."""
+        above = int(self.choose.integers(ROOT, self.num_live))
+        if self.cached_len + self.tree.depth_below(above) == MAX_CONTEXT:
+            return
+        rows = SequenceRows(51, NONE, self.tokens(1), ints(above), seconds=True)
+        wish = Follow(int(self.choose.integers(0, 3)))
+        assert followed(self.ways[0], rows, wish) == one_by_one(self.ways[1], rows, wish)
+        self.num_live = len(self.tree)
         self.both(lambda engine: None)
 
     def keep(self) -> None:
         """Some of the chain is true, and the rest stays or goes."""
-        most = min(self.num_live, MAX_LEN - self.cached_len)
-        path, subtree = tuple(range(int(self.choose.integers(0, most + 1)))), self.chance(0.5)
-        self.both(lambda engine: engine.keep(51, path, subtree=subtree).tolist())
-        self.num_live = self.num_live - len(path) if subtree else 0
+        chain = self.tree.path_to(self.tip)
+        most = min(len(chain), MAX_LEN - self.cached_len)
+        path, subtree = tuple(chain[: int(self.choose.integers(0, most + 1))]), self.chance(0.5)
+        kept = self.both(lambda engine: engine.keep(51, path, subtree=subtree).tolist())
+        assert isinstance(kept, list)
+        self.num_live = len(kept)
+        self.tip = kept.index(self.tip) if self.tip in kept else ROOT
+        if self.tip == ROOT and self.num_live:  # what is left are branches
+            self.both(lambda engine: engine.keep(51, ()).tolist())
+            self.num_live = 0
         if self.num_live >= MAX_NODES or self.cached_len + self.num_live >= MAX_LEN - 2:
             self.both(lambda engine: engine.truncate(51, min(30, engine.cached_len(51))))
-            self.num_live = 0
+            self.num_live, self.tip = 0, ROOT
         if not self.num_live:
             self.committed = self.tokens(int(self.choose.integers(1, 3)))
 
     def live(self) -> set[int]:
         for _ in range(NUM_TURNS):
             self.draft()
-            if self.num_live == MAX_NODES or self.cached_len + self.num_live == MAX_CONTEXT or self.chance(0.75):
+            if self.num_live < MAX_NODES and self.chance(0.4):
+                self.branch()
+            if self.num_live == MAX_NODES or self.cached_len + len(self.tree.path_to(self.tip)) == MAX_CONTEXT or self.chance(0.75):
                 self.keep()
                 self.both(lambda engine: read_by_another(engine, self.sampling))
         return self.lengths
@@ -125,10 +153,36 @@ class Twins:
 @pytest.mark.parametrize("model", list(MODELS))
 def test_a_followed_chain_is_the_chain_of_single_steps(engines: FollowingEngines, model: str, sampling: str) -> None:
     lengths: set[int] = set()
+    num_branched = 0
     for seed in range(3):
         missing = (7, 30) if seed else ()
-        lengths |= Twins(engines.make(model, missing), engines.make(model, missing), SAMPLINGS[sampling], seed).live()
+        twins = Twins(engines.make(model, missing), engines.make(model, missing), SAMPLINGS[sampling], seed)
+        lengths |= twins.live()
+        num_branched += twins.num_branched
     assert len(lengths) > 3
+    assert num_branched, "below other branches too"
+
+
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+def test_the_seconds_of_a_chain_are_those_of_single_steps(engines: FollowingEngines, sampling: str) -> None:
+    """On a chain alone, behind several committed tokens, and below a branch; with another sequence in the step too."""
+    ours, theirs = engines.make("qwen2", (7, 30)), engines.make("qwen2", (7, 30))
+    theirs._lone = None
+    text = np.random.default_rng(8).integers(0, NUM_IDS, 30).astype(np.int32)
+    for engine in (ours, theirs):
+        for sequence in (51, 52):
+            engine.open(sequence, spec(SAMPLINGS[sampling], 5))
+    first = SequenceRows(51, text, NONE, NONE, seconds=True, follow=Follow(3))
+    other = SequenceRows(52, text[:9], NONE, NONE)
+    for rows, others in ((first, ()), (replace(first, committed=NONE, tokens=ints(9), parents=ints(0)), (other,))):
+        found, expected = step(ours, rows, *others), seconds_of(step(theirs, replace(rows, follow=None), *others))
+        for pick in found.picks.tolist()[:-1]:
+            above = len(theirs._sequences.state(51).tree) - 1
+            expected += seconds_of(step(theirs, SequenceRows(51, NONE, ints(pick), ints(above), seconds=True)))
+        assert len(found.picks) > 1
+        assert seconds_of(found) == expected
+        assert any(second >= 0 for second, _ in expected)
+        assert not set(dict(expected)) & {7, 30}
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen2"])

@@ -121,11 +121,11 @@ def test_a_row_that_asks_for_more_is_not_followed(engines: FollowingEngines, bar
     assert held(engine, 51) == held(other, 51)
 
 
-def test_below_siblings_nothing_is_followed(engines: FollowingEngines) -> None:
+def test_below_siblings_a_chain_is_followed_till_the_tree_is_full(engines: FollowingEngines) -> None:
     engine = opened(engines.make())
     step(engine, replace(OPENING, tokens=ints(5, 6), parents=ints(-1, -1)))
-    assert len(followed(engine, SequenceRows(51, NONE, ints(7), ints(1)), Follow(5))[0]) == 1
-    assert len(engine._sequences.state(51).tree) == 3
+    assert len(followed(engine, SequenceRows(51, NONE, ints(7), ints(1)), Follow(50))[0]) == MAX_NODES - 2
+    assert engine._sequences.state(51).tree.parents.tolist() == [-1, -1, *range(1, MAX_NODES - 1)]
 
 
 @pytest.mark.parametrize("array_rows", [0, 64])

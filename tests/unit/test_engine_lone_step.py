@@ -139,6 +139,8 @@ TAKEN: dict[str, SequenceRows] = {
     "a verdict on a guess": replace(PLAIN, tokens=ints(5), parents=ints(-1)),
     "a verdict on several": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), pick_probs=True),
     "a guess": GUESS,
+    "a guess and its second": replace(GUESS, seconds=True),
+    "a verdict on several, and seconds": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), seconds=True),
     "a guess and what follows": replace(GUESS, follow=Follow(4)),
 }
 LEFT: dict[str, SequenceRows] = {
@@ -179,13 +181,13 @@ def test_penalties_and_biases_are_left_to_the_general_way(engines: FollowingEngi
     assert watch.num_taken == 0
 
 
-def test_below_siblings_the_general_way_goes_on(engines: FollowingEngines) -> None:
+def test_a_row_below_siblings_is_taken_too(engines: FollowingEngines) -> None:
     ours, theirs = (begun(opened(engines.make()), GUESS) for _ in range(2))
     watch, theirs = watched(ours), general(theirs)
     for rows in (LEFT["two guesses"], replace(GUESS, tokens=ints(7), parents=ints(1))):
         step(ours, rows)
         step(theirs, rows)
-    assert watch.num_taken == 0
+    assert watch.num_taken == 1
     assert held(ours, 51) == held(theirs, 51)
 
 

@@ -28,9 +28,9 @@ def picker(request: pytest.FixtureRequest) -> ThinPick | None:
     return ThinPick(ThinTeam(1)) if request.param == "compiled" else None
 
 
-def rows(params: SamplingParams, num_rows: int, *, with_prob: bool = True, is_open: bool = False) -> QuickRows:
+def rows(params: SamplingParams, num_rows: int, *, with_prob: bool = True, with_second: bool = False, is_open: bool = False) -> QuickRows:
     seen = PenaltyState([1], [2, 3]) if params.has_penalties else None
-    return QuickRows(RowSampling(params, 99, np.arange(num_rows), seen), with_prob, is_open)
+    return QuickRows(RowSampling(params, 99, np.arange(num_rows), seen), with_prob, with_second, is_open)
 
 
 def logits_of(groups: list[QuickRows]) -> torch.Tensor:
@@ -50,7 +50,8 @@ def test_sequences_of_all_kinds_side_by_side(picker: ThinPick | None) -> None:
     groups = [group for pair in zip(slow, [*quick, rows(PLAIN, 0), rows(GREEDY, 1)], strict=True) for group in pair]
     logits = logits_of(groups)
     expected = pick(logits, [group.sampling for group in groups]).numpy()
-    picks, probs = quick_picks(logits, groups, picker)
+    found = quick_picks(logits, groups, picker)
+    picks, probs = found.tokens, found.probs
     begin = 0
     for group in groups:
         own = slice(begin, begin + group.sampling.num_rows)
@@ -65,26 +66,36 @@ def test_sequences_of_all_kinds_side_by_side(picker: ThinPick | None) -> None:
 
 
 def test_no_rows_have_no_picks(picker: ThinPick | None) -> None:
-    picks, probs = quick_picks(torch.empty(0, NUM_IDS), [rows(PLAIN, 0)], picker)
-    assert len(picks) == len(probs) == 0
+    found = quick_picks(torch.empty(0, NUM_IDS), [rows(PLAIN, 0)], picker)
+    assert len(found.tokens) == len(found.probs) == 0
 
 
 def test_logits_that_are_no_numbers_are_left(picker: ThinPick | None) -> None:
     for params in (PLAIN, GREEDY):
         logits = logits_of([rows(params, 1)])
         logits[0, 7] = torch.nan
-        picks, probs = quick_picks(logits, [rows(params, 1)], picker)
-        assert picks.tolist() == [LEFT]
-        assert np.isnan(probs).all()
+        found = quick_picks(logits, [rows(params, 1)], picker)
+        assert found.tokens.tolist() == [LEFT]
+        assert np.isnan(found.probs).all()
 
 
 def test_probabilities_that_nobody_asks_for_are_not_given(picker: ThinPick | None) -> None:
     for params in (PLAIN, GREEDY):
         groups = [rows(params, 1, with_prob=False)]
-        assert np.isnan(quick_picks(logits_of(groups), groups, picker)[1]).all()
+        assert np.isnan(quick_picks(logits_of(groups), groups, picker).probs).all()
 
 
 def test_numpy_leaves_many_rows_to_the_general_pick_and_the_compiled_pick_none(picker: ThinPick | None) -> None:
     for groups in ([rows(PLAIN, MAX_SINGLE_ROWS + 1)], [rows(GREEDY, 2)]):
-        picks, _ = quick_picks(logits_of(groups), groups, picker)
+        picks = quick_picks(logits_of(groups), groups, picker).tokens
         assert (picks == LEFT).all() if picker is None else (picks != LEFT).all()
+
+
+def test_numpy_leaves_rows_whose_seconds_are_wanted_and_the_compiled_pick_finds_them(picker: ThinPick | None) -> None:
+    groups = [rows(SamplingParams(temperature=0.8), 1, with_second=True), rows(PLAIN, 1)]
+    found = quick_picks(logits_of(groups), groups, picker)
+    assert (found.tokens == LEFT).tolist() == [picker is None, False]
+    assert (found.seconds is None) is (picker is None)
+    if found.seconds is not None:
+        assert found.seconds[0] not in (LEFT, found.tokens[0])
+        assert found.seconds[1] == LEFT

@@ -55,7 +55,7 @@ class World:
     it, beside that; session_us: on each session but the first. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
     hedge_acceptance: how often the drafter's second choice is right where its first is wrong; 0 = it has no side branches.
-    hedge_toll: how much longer a guess of the chain takes while they are asked for.
+    hedge_toll: how much longer a guess of the chain takes while they are asked for; about 1 for a drafter that follows its chains.
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
     replayed drafts. prompt_len, output_len: of every request. spare_len: tokens that it allows beyond those; 0 = its answer ends at its

@@ -42,6 +42,8 @@ struct thin_chain_call {
     thin_pick_row rule;
     int32_t *picks; /* [most] */
     float *probs;   /* [most] */
+    int32_t *seconds; /* [most], and how far they lie behind; written where the rule asks for them. LEFT: none */
+    float *behinds;   /* [most] */
     int64_t num_found, is_left;   /* picks; whether what is behind the newest row, whose logits are there, is left */
     int64_t forward_ns, first_ns; /* from the beginning to the first rows' logits, and to the pick after them */
 };
@@ -159,6 +161,15 @@ static int64_t now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* What was found after a row. */
+static void note_pick(thin_chain_call *call, const thin_pick_row *found, int64_t at) {
+    call->picks[at] = found->token;
+    call->probs[at] = found->with_prob ? found->prob : 1.0f;
+    if (!found->with_second) return;
+    call->seconds[at] = found->second;
+    call->behinds[at] = found->behind;
+}
+
 /* The pick after the newest row, at `position`; false where it is left. */
 static int pick_next(const thin_chain *chain, thin_chain_call *call, int64_t position) {
     thin_pick_row *rule = &call->rule;
@@ -166,8 +177,7 @@ static int pick_next(const thin_chain *chain, thin_chain_call *call, int64_t pos
     rule->position = position;
     thin_pick_one(rule, chain->num_ids);
     if (rule->token == LEFT) return 0;
-    call->picks[call->num_found] = rule->token;
-    call->probs[call->num_found] = rule->with_prob ? rule->prob : 1.0f;
+    note_pick(call, rule, call->num_found);
     call->num_found++;
     return 1;
 }
@@ -184,8 +194,7 @@ static int pick_all(team *all, const thin_chain *chain, thin_chain_call *call) {
     thin_pick(all, rows, call->num_wanted, chain->num_ids);
     int is_decided = 1;
     for (int64_t row = 0; row < call->num_wanted; row++) {
-        call->picks[row] = rows[row].token;
-        call->probs[row] = call->rule.with_prob ? rows[row].prob : 1.0f;
+        note_pick(call, rows + row, row);
         is_decided &= rows[row].token != LEFT;
     }
     call->num_found = call->num_wanted;

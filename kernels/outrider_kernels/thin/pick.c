@@ -23,6 +23,8 @@
 #define CLEAR_MARGIN 1e-3
 #define MAX_NUCLEUS_TRIES 16
 
+#define MAX_BEHIND 40.0 /* temperatures: a second choice further behind the first is none: the noise hardly ever closes so wide a gap */
+
 #define GROUP (4 * LANES) /* tokens between two looks at whether any of them could win */
 #define PART 1024         /* terms of a sum in floats, before it goes into a double */
 #define NOISE_BITS 24     /* of the hash that rule a token out: as many as a float holds */
@@ -47,6 +49,7 @@ typedef struct {
 typedef struct {
     place at;
     double score, next; /* its own, and the best of the others */
+    int64_t next_id;    /* the token of that; -1: there is none. Every one that could be it is looked at only where seconds are wanted */
 } leader;
 
 INLINE lanes choose(bits mask, lanes yes, lanes no) { return (lanes)((mask & (bits)yes) | (~mask & (bits)no)); }
@@ -120,6 +123,24 @@ static int find_best(const float *logits, int64_t num_ids, float *best, int64_t 
     return 1;
 }
 
+/* The first largest logit but for one token's; its token is -1 where there is none. No logit is no number. */
+static place find_next(const float *logits, int64_t num_ids, int64_t but) {
+    lanes all = splat(-INFINITY);
+    for (int64_t at = 0; at < num_ids; at += LANES) {
+        lanes some = logits_at(logits, at, num_ids);
+        if (but >= at && but < at + LANES) some[but - at] = -INFINITY;
+        all = choose((bits)(some > all), some, all);
+    }
+    float most = all[0];
+    for (int lane = 1; lane < LANES; lane++) most = all[lane] > most ? all[lane] : most;
+    if (most == -INFINITY) return (place){most, -1};
+    for (int64_t at = 0;; at += LANES) {
+        if (!any_of((bits)(logits_at(logits, at, num_ids) == splat(most)))) continue;
+        for (int64_t token = at; token < at + LANES && token < num_ids; token++)
+            if (logits[token] == most && token != but) return (place){most, token};
+    }
+}
+
 INLINE lanes weights_of(const race *run, lanes logits) { return exp_of((logits - splat(run->best)) * splat(run->inverse) - splat(run->shift)); }
 
 /* The weights of all tokens that stand before this one; of all tokens where there is none. */
@@ -153,33 +174,48 @@ INLINE double score_margin(double temperature, double best) {
     return GUMBEL_MARGIN * temperature + SCORE_MARGIN * (fabs(best) + MAX_GUMBEL * temperature);
 }
 
-/* One token that may win joins the race; returns what the weights of those that may still win are to be multiplied by. */
-static float enter(const race *run, const place *barrier, leader *first, int64_t token, float factor) {
+/* One token that may win joins the race; returns what the weights of those that may still win are to be multiplied by. to_second: what could
+   be second may win too. */
+INLINE float enter(const race *run, const place *barrier, leader *first, int64_t token, float factor, int to_second) {
     const thin_pick_row *row = run->row;
     const float value = row->logits[token];
     const double below = (double)run->best - (double)value;
     const int is_behind = barrier && !(value > barrier->value || (value == barrier->value && token < barrier->token));
     if (is_behind || !(below <= row->min_p_gap)) return factor;
     const double gumbel = gumbel_of(run->subkey, token), score = (double)value + row->temperature * gumbel;
-    if (!(score > first->score)) {
-        if (score > first->next) first->next = score;
-        return factor;
+    if (score > first->score) {
+        first->next = first->score;
+        first->next_id = first->at.token;
+        first->score = score;
+        first->at = (place){value, token};
+    } else {
+        if (!(score > first->next)) return factor;
+        first->next = score;
+        first->next_id = token;
+        if (!to_second) return factor;
     }
-    first->next = first->score;
-    first->score = score;
-    first->at = (place){value, token};
-    const double ahead = gumbel - below / row->temperature - SLACK - run->bound;
-    const float less = ahead > 0.0 ? (float)exp(-ahead) : 1.0f;
+    const double reached = to_second ? (first->next - (double)run->best) / row->temperature : gumbel - below / row->temperature;
+    const float less = (float)exp(run->bound + SLACK - reached);
     return less < factor ? less : factor;
 }
 
+/* By how much more than the best of all what the second best could be is to be let into the race: it beats the second largest logit's score. */
+static float open_to_second(const race *run) {
+    const place second = find_next(run->row->logits, run->num_ids, run->best_id);
+    if (second.token < 0) return 1.0f;
+    const double reached = gumbel_of(run->subkey, second.token) - ((double)run->best - (double)second.value) / run->row->temperature;
+    const double behind = run->bound + SLACK - reached;
+    return behind > 0.0 ? (float)exp(behind < MAX_BEHIND ? behind : MAX_BEHIND) : 1.0f;
+}
+
 /* The best score among the tokens that stand before the barrier (null: all), whose first is always among them. Sums the weights on the way. */
-static leader find_leader(race *run, const place *barrier) {
+INLINE leader lead(race *run, const place *barrier, int to_second) {
     const float *logits = run->row->logits;
-    leader first = {{run->best, run->best_id}, (double)run->best + run->row->temperature * gumbel_of(run->subkey, run->best_id), -INFINITY};
+    const double score = (double)run->best + run->row->temperature * gumbel_of(run->subkey, run->best_id);
+    leader first = {{run->best, run->best_id}, score, -INFINITY, -1};
     words counters = {1, 2, 3, 4};
     counters = counters * TOKEN_STEP + run->subkey;
-    float factor = 1.0f;
+    float factor = to_second ? open_to_second(run) : 1.0f;
     run->total = 0.0;
     lanes sums = splat(0.0f);
     for (int64_t begin = 0; begin < run->num_ids; begin += GROUP) {
@@ -194,7 +230,7 @@ static leader find_leader(race *run, const place *barrier) {
         if (any_of(any))
             for (int64_t token = begin; token < begin + GROUP && token < run->num_ids; token++)
                 if (may_win[(token - begin) / LANES][(token - begin) % LANES] && token != run->best_id)
-                    factor = enter(run, barrier, &first, token, factor);
+                    factor = enter(run, barrier, &first, token, factor, to_second);
         if ((begin + GROUP) % PART == 0) {
             run->total += (double)sum_of(sums);
             sums = splat(0.0f);
@@ -204,6 +240,31 @@ static leader find_leader(race *run, const place *barrier) {
     return first;
 }
 
+static leader find_leader(race *run, const place *barrier) { return lead(run, barrier, 0); }
+static leader find_both(race *run, const place *barrier) { return lead(run, barrier, 1); }
+
+/* How much too much weighs all that stands before a token, for the nucleus to hold it; what is nearer 0 than CLEAR_MARGIN is not clear. */
+INLINE double excess_of(const race *run, const place *at) { return mass_before(run, at) / run->total - run->row->top_p; }
+
+/* The second best of what the filters leave, where that is clear. first: the pick and the best of the others, those behind the barrier (null:
+   none are) left out. */
+static void note_second(thin_pick_row *row, race *run, leader first, const place *barrier) {
+    place outside;
+    for (int tries = 0; row->top_p < 1.0 && first.next_id >= 0 && first.next_id != run->best_id; tries++) {
+        const place second = {row->logits[first.next_id], first.next_id};
+        const double excess = excess_of(run, &second);
+        if (excess < -CLEAR_MARGIN) break;
+        if (!(excess > CLEAR_MARGIN) || tries == MAX_NUCLEUS_TRIES) return;
+        outside = second;
+        barrier = &outside;
+        first = find_both(run, barrier);
+    }
+    const double behind = first.score - first.next;
+    if (first.next_id < 0 || !(behind <= MAX_BEHIND * row->temperature)) return;
+    row->second = (int32_t)first.next_id;
+    row->behind = (float)behind;
+}
+
 static void pick_sampled(thin_pick_row *row, race *run) {
     const double temperature = row->temperature, margin = score_margin(temperature, run->best);
     if (margin > SLACK / 4 * temperature) return; /* so far from 0 that logits swallow the noise */
@@ -211,33 +272,46 @@ static void pick_sampled(thin_pick_row *row, race *run) {
     run->bound = gumbel_of(run->subkey, run->best_id) - SLACK;
     run->inverse = (float)(1.0 / temperature);
     run->shift = (float)(run->bound - NOISE_BITS * 0.693147180559945309);
-    leader first = find_leader(run, 0);
+    leader (*const find)(race *, const place *) = row->with_second ? find_both : find_leader;
+    const place *barrier = 0;
+    place outside; /* the nucleus, as all that stand behind it */
+    leader first = find(run, barrier);
     for (int tries = 0; row->top_p < 1.0 && first.at.token != run->best_id; tries++) {
         if (tries == MAX_NUCLEUS_TRIES) return;
-        const double excess = mass_before(run, &first.at) / run->total - row->top_p;
+        const double excess = excess_of(run, &first.at);
         if (excess < -CLEAR_MARGIN) break;
         if (!(excess > CLEAR_MARGIN)) return;
-        const place outside = first.at; /* and all that stand behind it */
-        first = find_leader(run, &outside);
+        outside = first.at;
+        barrier = &outside;
+        first = find(run, barrier);
     }
     if (!(first.score - first.next > margin)) return;
     row->token = (int32_t)first.at.token;
     if (row->with_prob) row->prob = (float)((double)weights_of(run, splat(first.at.value))[0] / run->total);
+    if (row->with_second) note_second(row, run, first, barrier);
+}
+
+static void pick_greedy(thin_pick_row *row, race *run) {
+    row->token = (int32_t)run->best_id;
+    run->inverse = 1.0f;
+    if (row->with_prob) row->prob = (float)(1.0 / mass_before(run, 0)); /* at temperature 1 */
+    if (!row->with_second) return;
+    const place second = find_next(row->logits, run->num_ids, run->best_id);
+    if (second.token < 0) return;
+    row->second = (int32_t)second.token;
+    row->behind = (float)((double)run->best - (double)second.value);
 }
 
 void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
     race run = {.row = row, .num_ids = num_ids};
-    row->token = LEFT;
-    row->prob = NAN;
+    row->token = row->second = LEFT;
+    row->prob = row->behind = NAN;
     const int is_greedy = row->temperature == 0.0;
     if (!(is_greedy || row->temperature >= MIN_TEMPERATURE) || !find_best(row->logits, num_ids, &run.best, &run.best_id)) return;
-    if (!is_greedy) {
+    if (is_greedy)
+        pick_greedy(row, &run);
+    else
         pick_sampled(row, &run);
-        return;
-    }
-    row->token = (int32_t)run.best_id;
-    run.inverse = 1.0f;
-    if (row->with_prob) row->prob = (float)(1.0 / mass_before(&run, 0)); /* at temperature 1 */
 }
 
 typedef struct {

@@ -133,10 +133,11 @@ typedef struct {
     int64_t position;   /* of the token to be picked */
     double temperature; /* NaN: leave the row */
     double top_p, min_p_gap;
-    int32_t with_prob;
-    int32_t token; /* from here on what was found; LEFT: this does not decide it */
-    float prob;    /* NaN: not asked for, or left */
-    int32_t unused;
+    int32_t with_prob, with_second;
+    int32_t token;  /* from here on what was found; LEFT: this does not decide it */
+    float prob;     /* NaN: not asked for, or left */
+    int32_t second; /* the next best; LEFT: not asked for, left, there is none, or it is none that matters */
+    float behind;   /* how far its score lies behind the token's; NaN where it is LEFT */
 } thin_pick_row;
 
 #define LEFT (-1)

@@ -1,7 +1,8 @@
 """Whether the chains of several sessions are followed inside one engine step, or each gets one guess in a step of its own kind.
 
-A step reads the model's weights once for all sessions, a followed chain once for each guess; a followed guess spares the step around it. So
-chains pay for small models, whose step is mostly not the reading of weights. Both prices are measured in every step that follows. Knows
+A step reads the model's weights once for all sessions, a followed chain once for each guess; a followed guess spares the step around it.
+So chains pay for small models, whose step is mostly not the reading of weights. Both prices are measured in every step that follows; so
+is that of a side branch's row, which stands in steps of its own kind: it has to be worth so many more than a guess of the chain. Knows
 microseconds and counts alone. Must not know trees, requests or engines.
 """
 
@@ -29,6 +30,7 @@ class FollowCost:
     def __init__(self) -> None:
         self._guess_us: float | None = None
         self._step_us: dict[int, float] = {}
+        self._branch_row_us: float | None = None
         self._num_refused = 0
 
     def pays(self, num_sessions: int) -> bool:
@@ -49,8 +51,19 @@ class FollowCost:
             return MAX_FOLLOWED_UNMEASURED // num_sessions
         return max(1, int(MAX_FOLLOW_US / (num_sessions * max(1.0, self._guess_us))))
 
+    @property
+    def branch_price(self) -> float:
+        """What a row of a side branch costs, in followed guesses; at least one, and one while either is not known."""
+        if self._branch_row_us is None or not self._guess_us:
+            return 1.0
+        return max(1.0, self._branch_row_us / self._guess_us)
+
+    def note_branches(self, result: StepResult) -> None:
+        """A step of side branches is over."""
+        self._branch_row_us = _measured(self._branch_row_us, result.step_us / result.num_rows)
+
     def note(self, result: StepResult) -> None:
-        """A step is over."""
+        """A step of chains is over."""
         num_sessions, follow_us, num_followed = len(result.results), 0, 0
         for outcome in result.results:
             if outcome.follow_us:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 MIN_HEDGE_GAIN = 0.02  # chance that the truth comes by, below which a branch is not worth a row
 MAX_HEDGE_ROWS = 8  # of one session in one draft step: a commit must not wait long
+MAX_EXPONENT = 700.0  # as far as exp goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +29,20 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """A row's second draw, and its share of what the first leaves."""
+    """A row's second draw, and its share: of the first's and its own."""
 
     token: int
     share: float
 
 
-def shares_of(scores: Sequence[float]) -> tuple[float, float]:
-    """Shares of a row's two best draws by their perturbed scores: the nearer the second, the likelier the target prefers it."""
-    if len(scores) < 2 or not math.isfinite(scores[1]):
-        return 1.0, 0.0
-    second = 1.0 / (1.0 + math.exp(min(700.0, scores[0] - scores[1])))
-    return 1.0 - second, second
+def second_behind(token: int, behind: float) -> Second | None:
+    """A row's second draw, whose perturbed score lies so far behind the first's; None where that says there is none.
+
+    Its share is taken from the gap: the nearer the second, the likelier the target prefers it.
+    """
+    if token < 0 or not math.isfinite(behind):
+        return None
+    return Second(token, 1.0 / (1.0 + math.exp(min(MAX_EXPONENT, behind))))
 
 
 class Hedges:
@@ -140,6 +143,7 @@ class Hedges:
         return chain
 
 
-def has_precedence(chain_reach: float, branches: Sequence[Branch]) -> bool:
-    """Whether the truth is likelier to come by the chain's next guess than by the best row of a branch."""
-    return not branches or chain_reach >= branches[0].gain
+def has_precedence(chain_worth: float, branches: Sequence[Branch]) -> bool:
+    """Whether the chain's next guess is worth no less than the best row of a branch. chain_worth: the chance that the truth comes by, times
+    as many such guesses as the row costs."""
+    return not branches or chain_worth >= branches[0].gain

@@ -19,7 +19,7 @@ from outrider.drafting.draft_rows import ROW_SUPPORT, RowDrawer
 from outrider.drafting.follow_cost import FollowCost
 from outrider.drafting.hedges import Branch
 from outrider.drafting.model_tree import ModelTree
-from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_followed, grow_picked, two_best
+from outrider.drafting.tree_growth import grow_branches, grow_chosen, grow_drawn, grow_followed, grow_picked, second_of
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
 from outrider.errors import UnknownSession
@@ -56,13 +56,14 @@ class _Part:
     num_choices: int = 0
     top_logprobs: int | None = None
     pick_probs: bool = False
+    seconds: bool = False
     follow: Follow | None = None
 
     @property
     def is_chain(self) -> bool:
-        """Whether one row is expanded, which asks for nothing but its pick."""
+        """Whether one row is expanded, which asks for nothing but its pick and its second choice."""
         tree = self.tree
-        return len(self.parents) == 1 and not (tree.with_rows or tree.wants_choices or tree.hedge_budget)
+        return len(self.parents) == 1 and not (tree.with_rows or tree.wants_choices)
 
     @property
     def num_rows(self) -> int:
@@ -72,7 +73,7 @@ class _Part:
     def rows(self) -> SequenceRows:
         """For the engine."""
         wanted = bool(self.parents or self.branches), self.num_choices, self.top_logprobs, self.pick_probs
-        return SequenceRows(self.tree.session, self.committed, self.tokens, self.above, *wanted, follow=self.follow)
+        return SequenceRows(self.tree.session, self.committed, self.tokens, self.above, *wanted, follow=self.follow, seconds=self.seconds)
 
 
 class ModelSource:
@@ -150,7 +151,8 @@ class ModelSource:
             if len(parts) == len(requests):  # nobody else waits for this step to end
                 self._follow_all(parts, requests)
             result = self._engine.step(StepPlan(tuple([part.rows() for part in parts])))
-            self._follow_cost.note(result)
+            note = self._follow_cost.note_branches if parts[0].branches else self._follow_cost.note
+            note(result)
             follow_us = sum([outcome.follow_us for outcome in result.results])
             for part, outcome in zip(parts, result.results, strict=True):
                 grown[part.tree.session] = self._apply(part, outcome, outcome.follow_us and follow_us)
@@ -192,7 +194,7 @@ class ModelSource:
                 leaves = tree.expandable(request.draft_until)
                 if not leaves or not left:
                     continue
-                if tree.hedge_budget and tree.prefers_branches(leaves, tree.branches(request.draft_until)):
+                if tree.hedge_budget and tree.prefers_branches(leaves, tree.branches(request.draft_until), self._follow_cost.branch_price):
                     continue
                 part = self._feed_leaves(tree, request.draft_until, leaves[:left])
             parts.append(part)
@@ -275,8 +277,9 @@ class ModelSource:
         elif tree.wants_choices:
             part.num_choices = tree.limits.tree_width
         part.pick_probs = bool(tree.rules) and not part.num_choices
-        if tree.hedge_budget:
+        if tree.hedge_budget and part.num_choices:
             part.num_choices = max(part.num_choices, 2)
+        part.seconds = tree.hedge_budget > 0 and not part.num_choices
         return part
 
     def _follow_all(self, parts: list[_Part], requests: list[ProposeRequest]) -> None:
@@ -322,7 +325,7 @@ class ModelSource:
             for parent, pick in zip(part.parents, outcome.picks.tolist(), strict=True):
                 tree.add_children(parent, (pick,), (0.0,), 1.0, 0.0)
         if tree.hedges is not None and not part.branches and not is_followed and len(tree.tokens) > first:
-            tree.note_row(part.parents[0], *two_best(outcome, 0))
+            tree.note_row(part.parents[0], second_of(outcome, 0))
         tokens, parents = tuple(tree.tokens[first:]), tuple(tree.parents[first:])
         packed: FloatArray | None = None if scores is None else np.array(scores, np.float32)
         end, may_hedge = self._end(tree, part.draft_until), bool(tree.branches(part.draft_until))

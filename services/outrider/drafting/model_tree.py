@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider.drafting.contract import SourceSession
-from outrider.drafting.hedges import MAX_HEDGE_ROWS, Branch, Hedges, Second, has_precedence, shares_of
+from outrider.drafting.hedges import MAX_HEDGE_ROWS, Branch, Hedges, Second, has_precedence
 from outrider.drafting.length.contract import StopRule
 from outrider.drafting.length.registry import rules_for
 from outrider.engine.prefill_order import Prefill
@@ -158,8 +158,11 @@ class ModelTree:
                 self.leaves[node] = value + step
         return len(tokens)
 
-    def add_fed(self, parent: int, tokens: list[int]) -> int:
-        """A chain of guesses below a row, each fed after the one before; returns the newest. They end nothing: the engine went on."""
+    def add_fed(self, parent: int, tokens: list[int], seconds: Sequence[Second | None]) -> int:
+        """A chain of guesses below a row, each fed after the one before; returns the newest. They end nothing: the engine went on.
+
+        seconds: of each row that guessed one of them; empty where nobody asked.
+        """
         first, end = len(self.tokens), len(self.tokens) + len(tokens)
         position = len(self.truth) if parent == self.root else self.positions[parent] + 1
         value = 0.0 if parent == self.root else self.values[parent]
@@ -171,8 +174,8 @@ class ModelTree:
         self.live.update(range(first, end))
         self.place.update(zip(range(first, end), range(len(self.place), len(self.place) + len(tokens)), strict=True))
         if self.hedges is not None:
-            for node in range(first, end):
-                self.hedges.note(self.parents[node], node, 1.0, None)
+            for node, second in zip(range(first, end), seconds or [None] * len(tokens), strict=True):
+                self._note(self.parents[node], node, second)
         return end - 1
 
     def _add(self, parent: int, token: int, position: int, value: float) -> int:
@@ -194,13 +197,17 @@ class ModelTree:
             for node in sorted(self.live):
                 self.hedges.note(self.parents[node], node, 1.0, None)
 
-    def note_row(self, parent: int, scores: Sequence[float], ids: Sequence[int]) -> None:
-        """The newest node is the first child of this row. scores, ids: the row's two best draws, empty where they were not asked for."""
-        if self.hedges is None:
-            return
-        share, second_share = shares_of(scores)
-        is_useful = second_share > 0.0 and ids[1] not in self._eos_token_ids
-        self.hedges.note(parent, len(self.tokens) - 1, share, Second(ids[1], second_share) if is_useful else None)
+    def note_row(self, parent: int, second: Second | None) -> None:
+        """The newest node is the first child of this row, this its second choice, if it has one and was asked for it."""
+        if self.hedges is not None:
+            self._note(parent, len(self.tokens) - 1, second)
+
+    def _note(self, parent: int, child: int, second: Second | None) -> None:
+        assert self.hedges is not None
+        if second is None:
+            self.hedges.note(parent, child, 1.0, None)
+        else:
+            self.hedges.note(parent, child, 1.0 - second.share, None if second.token in self._eos_token_ids else second)
 
     def branches(self, draft_until: int) -> list[Branch]:
         """The rows of side branches most worth a step, best first."""
@@ -210,9 +217,9 @@ class ModelTree:
         room = min(self.hedge_budget - len(self.hedges.nodes), self.limits.max_nodes + self.limits.hedge_nodes - len(self.live))
         return self.hedges.best(limit, self._position_of, MAX_HEDGE_ROWS, room)
 
-    def prefers_branches(self, leaves: Sequence[int], branches: Sequence[Branch]) -> bool:
-        """Whether the best of these rows is worth more than the chain's next guess."""
-        return self.hedges is not None and bool(branches) and not has_precedence(self.hedges.reach(leaves[0]), branches)
+    def prefers_branches(self, leaves: Sequence[int], branches: Sequence[Branch], price: float) -> bool:
+        """Whether the best of these rows is worth more for its time than the chain's next guess, of which it costs so many."""
+        return self.hedges is not None and bool(branches) and not has_precedence(price * self.hedges.reach(leaves[0]), branches)
 
     def feed_branch(self, branch: Branch) -> int:
         """This row was fed, after those fed before; returns its node."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from outrider.drafting.draft_rows import RowDrawer
-from outrider.drafting.hedges import Branch
+from outrider.drafting.hedges import Branch, Second, second_behind
 from outrider.drafting.model_tree import ModelTree
 from outrider.types.step import SequenceResult
 from outrider.types.tree import DraftRow
@@ -30,9 +30,10 @@ def grow_followed(tree: ModelTree, parent: int, outcome: SequenceResult) -> list
     they were asked for."""
     picks = outcome.picks.tolist()
     probs = None if outcome.pick_probs is None else outcome.pick_probs.tolist()
-    newest = tree.add_fed(parent, picks[:-1])
+    seconds = _seconds_of(outcome)
+    newest = tree.add_fed(parent, picks[:-1], seconds[:-1])
     if tree.add_children(newest, (picks[-1],), (0.0,), 1.0 if probs is None else probs[-1], 0.0):
-        tree.note_row(newest, (), ())
+        tree.note_row(newest, seconds[-1] if seconds else None)
     elif probs is not None:
         del probs[-1]
     return None if probs is None else [math.log(max(prob, 1e-30)) for prob in probs]
@@ -61,7 +62,7 @@ def grow_branches(tree: ModelTree, branches: Sequence[Branch], outcome: Sequence
         if outcome.choices is not None and tree.wants_choices:
             best_prob, entropy = float(outcome.choices.probs[row, 0]), float(outcome.choices.entropy[row])
         if tree.add_children(node, (int(outcome.picks[row]),), (0.0,), best_prob, entropy, is_hedge=True):
-            tree.note_row(node, *two_best(outcome, row))
+            tree.note_row(node, second_of(outcome, row))
 
 
 def grow_drawn(
@@ -79,12 +80,23 @@ def grow_drawn(
     return tuple(rows)
 
 
-def two_best(outcome: SequenceResult, row: int) -> tuple[list[float], list[int]]:
-    """Perturbed scores and ids of a row's two best draws; empty where they were not asked for."""
-    choices = outcome.choices
+def second_of(outcome: SequenceResult, row: int) -> Second | None:
+    """A row's second choice, from its draws or its candidates; None where there is none, or it was not asked for."""
+    seconds, choices = outcome.seconds, outcome.choices
+    if seconds is not None:
+        return second_behind(int(seconds.ids[row]), float(seconds.behind[row]))
     if choices is None or choices.ids.shape[1] < 2:
-        return [], []
-    return choices.scores[row, :2].tolist(), choices.ids[row, :2].tolist()
+        return None
+    first, second = choices.scores[row, :2].tolist()
+    return second_behind(int(choices.ids[row, 1]), first - second)
+
+
+def _seconds_of(outcome: SequenceResult) -> list[Second | None]:
+    """Of every pick; empty where they were not asked for."""
+    if outcome.seconds is None:
+        return []
+    both = zip(outcome.seconds.ids.tolist(), outcome.seconds.behind.tolist(), strict=True)
+    return [second_behind(token, behind) for token, behind in both]
 
 
 def _log_softmax(scores: Sequence[float]) -> list[float]:

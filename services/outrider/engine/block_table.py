@@ -15,6 +15,8 @@ from outrider_kernels.thin_chain import ChainSlots
 
 SlotArray = npt.NDArray[np.int64]
 
+_FIRST: SlotArray = np.zeros(1, np.int64)
+
 
 class BlockTable:
     """The blocks of one sequence.
@@ -36,6 +38,13 @@ class BlockTable:
     def capacity(self) -> int:
         """Logical slots."""
         return len(self.slots)
+
+    def slots_along(self, num_committed: int, path: list[int], num_nodes: int) -> ChainSlots:
+        """chain_slots of a tree: of the committed tokens, of these of the num_nodes behind them, and of what lies behind those."""
+        nodes, free = self.slots[num_committed : num_committed + num_nodes], self.slots[num_committed + num_nodes :]
+        slots = np.concatenate((self.slots[:num_committed], nodes[path], free))
+        cuts = np.flatnonzero(slots[1:] != slots[:-1] + 1) + 1
+        return ChainSlots(slots, np.concatenate((_FIRST, cuts, np.array([len(slots)], np.int64))))
 
     def runs(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
         """Pool ranges, half-open, that hold logical slots [begin, end) in order."""

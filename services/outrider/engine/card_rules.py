@@ -1,6 +1,7 @@
 """How the wanted rows of a step are picked on a card, and which of them must be left to the general pick.
 
-Candidates are left, and so are temperatures too low for float32. Penalties and biases are card_penalties.py's. Must not know logits.
+Candidates and second choices are left, and so are temperatures too low for float32. Penalties and biases are card_penalties.py's. Must not
+know logits.
 """
 
 from __future__ import annotations
@@ -45,4 +46,4 @@ def is_left(segment: Segment) -> bool:
     """Whether the general pick must decide all of the segment's rows."""
     params = segment.state.spec.sampling
     is_cold = 0.0 < params.temperature < MIN_TEMPERATURE
-    return segment.rows.num_choices > 0 or is_cold
+    return segment.rows.num_choices > 0 or segment.rows.seconds or is_cold

@@ -66,6 +66,17 @@ class LiveTree:
         self._tokens[self._num : end] = tokens
         self._num = end
 
+    def extend_below(self, parent: int, tokens: IntArray) -> None:
+        """Append nodes, the first the child of this one (ROOT: of the root), each other of the one before it; they must fit the room."""
+        if self.is_chain and parent == self._num - 1:
+            self.extend(tokens)
+        elif len(tokens):
+            self.add(tokens, np.array([parent, *range(self._num, self._num + len(tokens) - 1)], np.int32))
+
+    def depth_below(self, node: int) -> int:
+        """Of a child of this node; 0 below ROOT."""
+        return 0 if node == ROOT else int(self._depths[node]) + 1
+
     def add(self, tokens: IntArray, parents: IntArray) -> None:
         """Append nodes; parents must be checked (each in [-1, its own index)) and fit the room."""
         begin, count = self._num, len(tokens)

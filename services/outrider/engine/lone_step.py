@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
 from outrider.engine.acceptance.registry import ACCEPTANCE_RULES
 from outrider.engine.chain_picks import ChainPicks
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import RowChain
-from outrider.engine.pick_follower import PickFollower
+from outrider.engine.pick_follower import PickFollower, seconds_of_chain
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_state import SequenceState
 from outrider.types.step import SequenceResult, SequenceRows, StepResult
-from outrider.types.tree import DraftTree, IntArray, Verdict
+from outrider.types.tree import ROOT, DraftTree, IntArray, Verdict
 from outrider_kernels.thin_chain import ChainStart, Followed
 
 
@@ -41,34 +43,37 @@ class LoneStep:
             return None
         num_committed, num_live = len(rows.committed), len(state.tree)
         tokens = rows.committed.tolist() + rows.tokens.tolist()
-        base = state.cached_len + num_committed
-        room = self._follower.room(state, base, num_live + len(rows.tokens))
+        base, above = state.cached_len + num_committed, int(rows.parents[0]) if len(rows.parents) else ROOT
+        depth = state.tree.depth_below(above) + len(rows.tokens)
+        room = self._follower.room(state, num_live + len(rows.tokens), depth, base + depth)
         if room < 0 or min(tokens) < 0 or max(tokens) >= self._num_ids:
             return None
         called_ns = time.perf_counter_ns()
-        found = self._found(rows, state, tokens, room)
+        found = self._found(rows, state, tokens, above, room)
         verdict = _verdict(rows, state, base, found.picks) if rows.acceptance else None
         if num_committed:
             state.append(rows.committed)
-        state.tree.extend(rows.tokens)
-        if rows.follow is not None:
-            state.tree.extend(found.picks[:-1])
+        fed = np.concatenate((rows.tokens, found.picks[:-1])) if rows.follow is not None else rows.tokens
+        state.tree.extend_below(above, fed)
+        seconds = seconds_of_chain(found) if rows.seconds else None
         probs = found.probs if rows.pick_probs else None
         ended_ns = time.perf_counter_ns()
         has_followed = rows.follow is not None and len(found.picks) > 1
         follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
-        result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us)
+        result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us, seconds=seconds)
         forward_us = (called_ns - started_ns + found.forward_ns) // 1000
         return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens))
 
-    def _found(self, rows: SequenceRows, state: SequenceState, tokens: list[int], room: int) -> Followed:
-        """The picks after the newest committed token and each guess, or after the only one and what follows it."""
-        position, wish = state.cached_len + len(state.tree), rows.follow
+    def _found(self, rows: SequenceRows, state: SequenceState, tokens: list[int], above: int, room: int) -> Followed:
+        """The picks after the newest committed token and each guess, or after the only one, below this node, and what follows it."""
+        position, wish = state.cached_len + state.tree.depth_below(above), rows.follow
+        rule = self._picks.picker.rule_of(state, with_prob=rows.pick_probs, with_second=rows.seconds)
+        where = state.chain_slots(above)
         num_wanted = min(1, len(rows.committed)) + len(rows.tokens)
         if num_wanted > 1:
-            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), with_prob=rows.pick_probs)
+            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), where, rule)
         most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
-        return self._picks.run(state, ChainStart(tokens, position, most, stop_below), with_prob=rows.pick_probs)
+        return self._picks.run(state, ChainStart(tokens, position, most, stop_below), where, rule)
 
     def _is_plain(self, rows: SequenceRows, state: SequenceState) -> bool:
         """Whether rows and results are of the kind, and in keeping with what the sequence holds."""
@@ -81,7 +86,7 @@ class LoneStep:
             return has_room and not num_live and self._are_guesses(rows) and _is_judged_by_picks(rows)
         if num_nodes != 1 or len(rows.parents) != 1 or rows.acceptance or not state.cached_len:
             return False
-        return state.tree.is_chain and int(rows.parents[0]) == num_live - 1
+        return ROOT <= int(rows.parents[0]) < num_live
 
     def _are_guesses(self, rows: SequenceRows) -> bool:
         """Whether the nodes are a chain below the committed tokens, or none."""

@@ -16,8 +16,9 @@ from outrider.engine.decoder_forward import RowChain
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment
-from outrider.types.step import Follow, SequenceResult, SequenceRows
-from outrider_kernels.thin_chain import ChainStart
+from outrider.types.step import Follow, Seconds, SequenceResult, SequenceRows
+from outrider.types.tree import ROOT
+from outrider_kernels.thin_chain import ChainStart, Followed
 
 
 class PickFollower:
@@ -28,31 +29,46 @@ class PickFollower:
         self._max_depth = max_depth
         self._max_context = max_context
 
-    def room(self, state: SequenceState, base: int, num_nodes: int) -> int:
-        """Nodes that the sequence may still get behind a chain of num_nodes. base: position of the first of them."""
-        own_room = state.spec.max_nodes - num_nodes
-        return min(own_room, self._max_depth - num_nodes, self._max_context - base - num_nodes)
+    def room(self, state: SequenceState, num_nodes: int, depth: int, position: int) -> int:
+        """Nodes that the sequence may still get as a chain. num_nodes: that live; depth, position: of the first of them."""
+        return min(state.spec.max_nodes - num_nodes, self._max_depth - depth, self._max_context - position)
 
     def follow(self, segment: Segment, result: SequenceResult, wish: Follow) -> SequenceResult:
         """The result with the picks that followed; as it was where there is no chain to go on with.
 
         May raise what the pick raises, with nothing added.
         """
-        state, with_prob = segment.state, segment.rows.pick_probs
+        state, rows = segment.state, segment.rows
         tree, params = state.tree, state.spec.sampling
-        if segment.num_wanted != 1 or not tree.is_chain or params.has_penalties or params.logit_bias or says_more(segment.rows):
+        if segment.num_wanted != 1 or params.has_penalties or params.logit_bias or says_more(rows):
             return result
+        above = len(tree) - 1 if len(rows.tokens) else ROOT  # of the picks: the row's own node
         begin_ns = time.perf_counter_ns()
         first, prob = int(result.picks[0]), 1.0 if result.pick_probs is None else float(result.pick_probs[0])
-        room = min(wish.num_more, self.room(state, segment.base, len(tree)))
+        depth = tree.depth_below(above)
+        room = min(wish.num_more, self.room(state, len(tree), depth, segment.base + depth))
         if room < 1 or not self._picks.chain.feeds(first, prob, wish.stop_below):
             return result
-        start = ChainStart((first,), segment.base + len(tree), room, wish.stop_below)
-        found = self._picks.run(state, start, with_prob=with_prob)
+        start = ChainStart((first,), segment.base + depth, room, wish.stop_below)
+        rule = self._picks.picker.rule_of(state, with_prob=rows.pick_probs, with_second=rows.seconds)
+        found = self._picks.run(state, start, state.chain_slots(above), rule)
         picks = np.concatenate((result.picks, found.picks))
-        tree.extend(picks[:-1])
+        tree.extend_below(above, picks[:-1])
         probs = np.concatenate((result.pick_probs, found.probs)) if result.pick_probs is not None else None
-        return replace(result, picks=picks, pick_probs=probs, follow_us=(time.perf_counter_ns() - begin_ns) // 1000)
+        seconds = _joined(result.seconds, seconds_of_chain(found)) if result.seconds is not None else None
+        spent_us = (time.perf_counter_ns() - begin_ns) // 1000
+        return replace(result, picks=picks, pick_probs=probs, seconds=seconds, follow_us=spent_us)
+
+
+def seconds_of_chain(found: Followed) -> Seconds:
+    """Of a chain whose rule asked for them."""
+    assert found.seconds is not None
+    assert found.behinds is not None
+    return Seconds(found.seconds, found.behinds)
+
+
+def _joined(first: Seconds, rest: Seconds) -> Seconds:
+    return Seconds(np.concatenate((first.ids, rest.ids)), np.concatenate((first.behind, rest.behind)))
 
 
 def says_more(rows: SequenceRows) -> bool:

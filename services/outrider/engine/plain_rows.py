@@ -12,15 +12,15 @@ from outrider.engine.acceptance.contract import Guarantee
 from outrider.engine.acceptance.registry import acceptance_rule
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
-from outrider.types.step import SequenceResult
+from outrider.types.step import Seconds, SequenceResult
 from outrider.types.tree import FloatArray, Verdict
 from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
 
 
 class RuleOf(Protocol):
-    """How a sequence is picked after, with the picks' probabilities or without."""
+    """How a sequence is picked after, with the picks' probabilities and seconds or without."""
 
-    def __call__(self, state: SequenceState, *, with_prob: bool) -> PickRule:
+    def __call__(self, state: SequenceState, *, with_prob: bool, with_second: bool) -> PickRule:
         """Of an open sequence without penalties or biases."""
         ...
 
@@ -33,7 +33,8 @@ def plain_results(batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_o
     if not all(map(_is_plain, batch.segments)):
         return None
     # behind the newest committed token: at the sequence's own end
-    rows = [(rule_of(one.state, with_prob=one.rows.pick_probs), (one.base,)) for one in batch.segments if one.num_wanted]
+    wanted = [one for one in batch.segments if one.num_wanted]
+    rows = [(rule_of(one.state, with_prob=one.rows.pick_probs, with_second=one.rows.seconds), (one.base,)) for one in wanted]
     found = picker.run(logits, rows)
     tokens = found.tokens.tolist()
     return None if LEFT in tokens else _results(batch, found, tokens)
@@ -47,9 +48,17 @@ def _results(batch: StepBatch, found: ThinPicks, tokens: list[int]) -> tuple[Seq
         # A rule that promises the target's own tokens has nothing else to say of a tree without nodes.
         verdict = Verdict((), tokens[begin], bonus=True) if rows.acceptance else None
         probs = found.probs[begin:end] if rows.pick_probs else None
-        results.append(SequenceResult(rows.sequence, found.tokens[begin:end], verdict=verdict, pick_probs=probs))
+        seconds = seconds_of(found, begin, end) if rows.seconds else None
+        results.append(SequenceResult(rows.sequence, found.tokens[begin:end], verdict=verdict, pick_probs=probs, seconds=seconds))
         begin = end
     return tuple(results)
+
+
+def seconds_of(found: ThinPicks, begin: int, end: int) -> Seconds:
+    """Of rows [begin, end), which were asked for them."""
+    assert found.seconds is not None
+    assert found.behinds is not None
+    return Seconds(found.seconds[begin:end], found.behinds[begin:end])
 
 
 def _is_plain(segment: Segment) -> bool:

@@ -22,7 +22,7 @@ from outrider.engine.sequence_table import SequenceTable
 from outrider.engine.step_batch import Segment, build_batch
 from outrider.errors import InvalidRequest
 from outrider.types.identity import ModelIdentity, Numerics
-from outrider.types.step import Choices, SequenceResult, SequenceSpec, StepPlan, StepResult, TokenLogprobs
+from outrider.types.step import Choices, Seconds, SequenceResult, SequenceSpec, StepPlan, StepResult, TokenLogprobs
 from outrider.types.tree import MAX_TREE_NODES, IntArray, Verdict, extend_hash
 
 Answer = Callable[[tuple[int, ...]], Sequence[int]]  # prompt -> the answer's tokens
@@ -165,10 +165,11 @@ class ReplayEngine:
         verdict = walk_picks(rows.tokens, rows.parents, picks) if rows.acceptance else None
         choices = self._choices(picks, rows.num_choices) if rows.num_choices else None
         probs = np.full(len(picks), self._script.acceptance, np.float32) if rows.pick_probs else None
-        if rows.top_logprobs is None:
-            return SequenceResult(rows.sequence, picks, choices, None, verdict, probs)
-        scored = _certain(picks, rows.tokens, verdict, rows.top_logprobs, self._identity.vocab_size)
-        return SequenceResult(rows.sequence, picks, choices, scored, verdict, probs)
+        seconds = self._seconds(picks) if rows.seconds else None
+        scored: TokenLogprobs | None = None
+        if rows.top_logprobs is not None:
+            scored = _certain(picks, rows.tokens, verdict, rows.top_logprobs, self._identity.vocab_size)
+        return SequenceResult(rows.sequence, picks, choices, scored, verdict, probs, seconds=seconds)
 
     def _picks(self, state: SequenceState, paths: list[list[int]]) -> IntArray:
         if state.cached_len < state.spec.num_prompt:
@@ -205,6 +206,13 @@ class ReplayEngine:
         if noise / (_MASK64 + 1) < self._script.acceptance:
             return true_token
         return _other(true_token, _scatter(noise), self._identity.vocab_size)
+
+    def _seconds(self, picks: IntArray) -> Seconds:
+        """The second of two choices."""
+        two = self._choices(picks, 2)
+        if two.ids.shape[1] < 2:
+            return Seconds(np.full(len(picks), -1, np.int32), np.full(len(picks), np.nan, np.float32))
+        return Seconds(two.ids[:, 1].copy(), two.scores[:, 0] - two.scores[:, 1])
 
     def _choices(self, picks: IntArray, count: int) -> Choices:
         """The pick, then other tokens; half the remaining probability to each next one."""

@@ -11,12 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
 from outrider.engine.acceptance.registry import acceptance_rule
-from outrider.engine.plain_rows import plain_results
+from outrider.engine.plain_rows import plain_results, seconds_of
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
 from outrider.engine.sampling.penalties import PenaltyState
@@ -30,9 +31,11 @@ from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
 from outrider.types.sampling import SamplingParams
-from outrider.types.step import Choices, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
+from outrider.types.step import Choices, Seconds, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,11 @@ class _WantedRows:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What was picked beside the logits. picks: int32 [wanted rows], LEFT where the general pick must decide. probs: float32 [wanted rows],
-    NaN where it must."""
+    NaN where it must. found: with the seconds of rows that were asked for them and are not left; None where all such rows are."""
 
     picks: IntArray
     probs: FloatArray
+    found: ThinPicks | None = None
 
 
 class RowPicker:
@@ -71,15 +75,15 @@ class RowPicker:
             if rows.acceptance:
                 acceptance_rule(rows.acceptance)
 
-    def rule(self, spec: SequenceSpec, *, with_prob: bool) -> PickRule:
+    def rule(self, spec: SequenceSpec, *, with_prob: bool, with_second: bool = False) -> PickRule:
         """How a sequence without penalties or biases is picked after, a row at a time."""
-        return pick_rule(spec.sampling, key_of(spec.noise, Purpose.PICK), with_prob)
+        return pick_rule(spec.sampling, key_of(spec.noise, Purpose.PICK), with_prob, with_second)
 
-    def rule_of(self, state: SequenceState, *, with_prob: bool) -> PickRule:
+    def rule_of(self, state: SequenceState, *, with_prob: bool, with_second: bool = False) -> PickRule:
         """`rule` of an open sequence, looked up once."""
-        rule = state.pick_rules.get(with_prob)
+        rule = state.pick_rules.get((with_prob, with_second))
         if rule is None:
-            rule = state.pick_rules[with_prob] = self.rule(state.spec, with_prob=with_prob)
+            rule = state.pick_rules[with_prob, with_second] = self.rule(state.spec, with_prob=with_prob, with_second=with_second)
         return rule
 
     def pick_left(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
@@ -91,6 +95,13 @@ class RowPicker:
         picked = pick(rows, [RowSampling(params, key_of(spec.noise, Purpose.PICK), np.array([position + 1], np.int64))]).numpy()
         prob = float(pick_probs(rows, [params.temperature], picked)[0]) if with_prob else math.nan
         return int(picked[0]), prob
+
+    def second_left(self, logits: FloatArray, spec: SequenceSpec, position: int) -> tuple[int, float]:
+        """The next best draw after such a row, LEFT where there is none, and how far it lies behind (else NaN)."""
+        rows = torch.from_numpy(logits[None, : self._num_ids])
+        sampling = RowSampling(spec.sampling, key_of(spec.noise, Purpose.PICK), np.array([position + 1], np.int64))
+        found = _second_draws(rows, [sampling])
+        return int(found.ids[0]), float(found.behind[0])
 
     def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         """One result per segment, in order. logits: float32 [wanted rows, num_logits]. Raises ModelRefused where they are no numbers."""
@@ -113,6 +124,7 @@ class RowPicker:
 
 
 def _results(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided) -> tuple[SequenceResult, ...]:
+    is_left = decided.picks == LEFT
     picks, probs = _picks(logits, wanted, choices, decided)
     results = []
     for entry in wanted:
@@ -123,8 +135,34 @@ def _results(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choic
         if rows.top_logprobs is not None and entry.end > entry.begin:
             scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
         own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
-        results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs))
+        seconds = _seconds(entry, own, decided.found, is_left) if rows.seconds else None
+        results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs, seconds=seconds))
     return tuple(results)
+
+
+def _seconds(entry: _WantedRows, logits: Tensor, found: ThinPicks | None, is_left: BoolArray) -> Seconds:
+    """Of the rows that were picked quickly what came along, of those that were left the second draw. logits: the entry's own."""
+    num_rows, left = entry.end - entry.begin, entry.begin + np.flatnonzero(is_left[entry.begin : entry.end])
+    if found is None:
+        seconds = Seconds(np.full(num_rows, LEFT, np.int32), np.full(num_rows, np.nan, np.float32))
+    else:
+        seconds = seconds_of(found, entry.begin, entry.end)
+    part = _among(entry, left) if len(left) else None
+    if part is not None:
+        own = left - entry.begin
+        drawn = _second_draws(_rows_at(logits, own), [part])
+        seconds.ids[own], seconds.behind[own] = drawn.ids, drawn.behind
+    return seconds
+
+
+def _second_draws(logits: Tensor, rows: list[RowSampling]) -> Seconds:
+    top = top_choices(logits, rows, 2)
+    if top.ids.shape[1] < 2:  # one id is all there is
+        return Seconds(np.full(len(logits), LEFT, np.int32), np.full(len(logits), np.nan, np.float32))
+    scores = top.scores.numpy()
+    there = np.isfinite(scores[:, 1])
+    behind = np.where(there, scores[:, 0] - np.where(there, scores[:, 1], 0.0), np.nan)
+    return Seconds(np.where(there, top.ids[:, 1].numpy(), LEFT).astype(np.int32), behind.astype(np.float32))
 
 
 def _verdict(entry: _WantedRows, logits: Tensor, picks: IntArray) -> Verdict:
@@ -170,8 +208,12 @@ def _choices(logits: Tensor, wanted: list[_WantedRows]) -> dict[int, Choices]:
 
 
 def _quickly(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], picker: ThinPick | None) -> Decided:
-    groups = [QuickRows(entry.sampling, entry.segment.rows.pick_probs, entry.segment.rows.sequence in choices) for entry in wanted]
-    return Decided(*quick_picks(logits, groups, picker))
+    groups: list[QuickRows] = []
+    for entry in wanted:
+        rows = entry.segment.rows
+        groups.append(QuickRows(entry.sampling, rows.pick_probs, rows.seconds, rows.sequence in choices))
+    found = quick_picks(logits, groups, picker)
+    return Decided(found.tokens, found.probs, None if found.seconds is None else found)
 
 
 def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided) -> tuple[IntArray, FloatArray]:

@@ -14,6 +14,7 @@ from outrider.engine.block_table import BlockTable
 from outrider.engine.live_tree import LiveTree
 from outrider.types.step import SequenceSpec
 from outrider.types.tree import IntArray
+from outrider_kernels.thin_chain import ChainSlots
 from outrider_kernels.thin_pick import PickRule
 
 if TYPE_CHECKING:  # torch stays out of engines that run no model
@@ -26,7 +27,7 @@ class SequenceState:
 
     keys: of the leading blocks that are frozen, because others may read them (engine/prefix_cache.py).
     penalties: counts over the first counted_len committed tokens; None until a penalised row asks, or after a truncation.
-    pick_rules: how it is picked after, with and without a probability, once somebody asked.
+    pick_rules: how it is picked after, with and without a probability and a second choice, once somebody asked.
     """
 
     sequence: int
@@ -38,10 +39,17 @@ class SequenceState:
     keys: list[bytes] = field(default_factory=list)
     penalties: PenaltyState | None = None
     counted_len: int = 0
-    pick_rules: dict[bool, PickRule] = field(default_factory=dict)
+    pick_rules: dict[tuple[bool, bool], PickRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tokens = np.zeros(self.spec.max_len, np.int32)
+
+    def chain_slots(self, parent: int) -> ChainSlots:
+        """Where rows lie of which the first will be the next node, below this one (ROOT: the newest committed token), the second below it,
+        and so on: by position, the committed tokens, the node's path, and what is free behind all nodes."""
+        if parent == len(self.tree) - 1 and self.tree.is_chain:
+            return self.table.chain_slots
+        return self.table.slots_along(self.cached_len, self.tree.path_to(parent), len(self.tree))
 
     @property
     def committed(self) -> IntArray:

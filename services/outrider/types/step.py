@@ -54,8 +54,9 @@ class SequenceRows:
     wanted: whether results are wanted; the rows with results are the last committed row (if any was fed) and every new node.
     num_choices: Gumbel-top-k candidates per wanted row (0: none). top_logprobs: None = no logprobs, n = the chosen token's and n best.
     pick_probs: whether the picks' probabilities are wanted (under softmax(logits / T) without filters; at T = 0 at temperature 1).
+    seconds: whether each pick's next best draw is wanted; for drafting, where it is a guess at what the pick should have been.
     acceptance: registered acceptance rule to judge the new nodes with, empty for none (drafting). draft_rows: for that rule.
-    follow: for a sequence with one wanted row, below which nothing lives, and whose live nodes are a chain: what else to draft at once. Not
+    follow: for a sequence with one wanted row, below which nothing lives: what else to draft at once. Not
     beside penalties, a logit bias, choices, logprobs or a verdict: there one pick is made, as by an engine that follows none.
     """
 
@@ -70,6 +71,7 @@ class SequenceRows:
     acceptance: str = ""
     draft_rows: tuple[DraftRow, ...] = ()
     follow: Follow | None = None
+    seconds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,18 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
+class Seconds:
+    """Per pick, the next draw under the same noise and filters: ids int32 [picks], -1 where there is none (or none near enough to matter,
+    or it is not clear which); behind float32 [picks], how far its perturbed score (at T = 0 its logit) lies behind the pick's, else NaN.
+
+    A heuristic for drafts, no promise: draws a rounding apart may stand in either order.
+    """
+
+    ids: IntArray
+    behind: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log-softmax of the model's logits: chosen float32 [rows], top_ids int32 [rows, n], top float32 [rows, n]."""
 
@@ -113,7 +127,7 @@ class TokenLogprobs:
 class SequenceResult:
     """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
 
-    pick_probs: float32 [wanted rows], when asked for. With `follow`, both go on with the picks that followed, in
+    pick_probs: float32 [wanted rows], when asked for; so are seconds. With `follow`, all go on with the picks that followed, in
     follow_us.
     With a verdict, logprobs has one row per token of path + emitted, in order; without, one per wanted row (of its pick).
     """
@@ -125,6 +139,7 @@ class SequenceResult:
     verdict: Verdict | None = None
     pick_probs: FloatArray | None = None
     follow_us: int = 0
+    seconds: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from outrider.engine.sampling.single_pick import pick_single
 from outrider.noise.reference_pick import min_p_gap
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray, IntArray
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
+from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
 
 # Rows of a sequence that numpy picks one by one; for more the general pick's bookkeeping is the smaller part.
 MAX_SINGLE_ROWS = 16
@@ -26,42 +26,43 @@ MAX_SINGLE_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class QuickRows:
-    """One sequence's rows. with_prob: whether their probabilities are wanted. is_open: somebody else picks them."""
+    """One sequence's rows. with_prob: whether their probabilities are wanted; with_second: their next best. is_open: somebody else picks
+    them."""
 
     sampling: RowSampling
     with_prob: bool
+    with_second: bool
     is_open: bool
 
 
-def quick_picks(logits: Tensor, groups: Sequence[QuickRows], picker: ThinPick | None) -> tuple[IntArray, FloatArray]:
-    """int32 [rows], LEFT where the general pick must decide; float32 [rows] probabilities, NaN where not asked for, or left.
+def quick_picks(logits: Tensor, groups: Sequence[QuickRows], picker: ThinPick | None) -> ThinPicks:
+    """LEFT where the general pick must decide, as numpy does wherever seconds are wanted.
 
     logits: float32 [rows, vocab]; the groups' rows follow one another.
     """
     if len(logits) and logits.device.type == "cpu" and picker is not None:
         rules = [(_rule_of(rows), rows.sampling.positions.tolist()) for rows in groups]
-        found = picker.run(logits.numpy(), rules)
-        return found.tokens, found.probs
+        return picker.run(logits.numpy(), rules)
     picks, probs = np.full(len(logits), LEFT, np.int32), np.full(len(logits), np.nan, np.float32)
     begin = 0
     for rows in groups:
         end = begin + rows.sampling.num_rows
-        if logits.device.type == "cpu" and not rows.is_open:
+        if logits.device.type == "cpu" and not (rows.is_open or rows.with_second):
             _pick_singly(logits[begin:end].numpy(), rows, picks[begin:end], probs[begin:end])
         begin = end
-    return picks, probs
+    return ThinPicks(picks, probs)
 
 
-def pick_rule(params: SamplingParams, key: int, with_prob: bool) -> PickRule:
+def pick_rule(params: SamplingParams, key: int, with_prob: bool, with_second: bool = False) -> PickRule:
     """The compiled pick's rule, of rows that no penalties or biases bear on; top-k leaves them."""
     temperature = math.nan if params.top_k else params.temperature
-    return PickRule(key, temperature, params.top_p, min_p_gap(params), with_prob)
+    return PickRule(key, temperature, params.top_p, min_p_gap(params), with_prob, with_second)
 
 
 def _rule_of(rows: QuickRows) -> PickRule:
     if rows.is_open or _is_changed(rows.sampling.params):
         return PickRule(0, math.nan)
-    return pick_rule(rows.sampling.params, rows.sampling.key, rows.with_prob)
+    return pick_rule(rows.sampling.params, rows.sampling.key, rows.with_prob, rows.with_second)
 
 
 def _is_changed(params: SamplingParams) -> bool:

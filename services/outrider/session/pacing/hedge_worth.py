@@ -1,10 +1,10 @@
 """Whether side branches pay for a drafter close by: there a mismatch costs little, and what they bring is tokens of the step itself.
 
-Asking for them has a toll: a drafter that looks at second choices drafts its chain no longer in one go, and side branches of one session
-hold up the chain of another. It is measured as how much longer a guess takes while they are asked for than while they are not, and what the
-model of rounds promises with them, at that toll, is compared with what it promises without. So they begin only when it is known what
-guesses take without them, and leave off for a moment when that was long ago. Knows sessions' measured numbers and the model of rounds. Must
-not know courses that were chosen, nor how far away a drafter is.
+Asking for them can have a toll: side branches of one session hold up the chain of another, and a drafter that follows no chains, or that
+has other reasons to go guess by guess, pays for second choices. It is measured as how much longer a guess takes while they are asked for
+than while they are not, and what the model of rounds promises with them, at that toll, is compared with what it promises without. So they
+begin only when it is known what guesses take without them, and leave off for a moment when that was long ago. Knows sessions' measured
+numbers and the model of rounds. Must not know courses that were chosen, nor how far away a drafter is.
 """
 
 from __future__ import annotations
