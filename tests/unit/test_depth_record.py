@@ -100,6 +100,19 @@ def test_the_next_session_begins_with_what_depth_changes_and_its_own_acceptance(
     assert DepthRecord(NO_DEPTHS).offsets_from(0.5) == ()
 
 
+def test_a_first_wrong_guess_of_a_session_is_blamed_on_its_depth_where_depth_makes_a_difference() -> None:
+    """The single estimate falls by an eighth with it. Were that the level of all depths, deep guesses would look bad too."""
+    priors = drafted((0.6, 0.97, 0.97, 0.97), 600, 1).remembered(FIRST_PRIORS)
+    stats = SessionStatistics(acceptance=priors.acceptance, by_depth=DepthRecord(priors.depths, priors.acceptance))
+    before = rights_by_depth(stats.acceptance, stats.by_depth.offsets_from(stats.acceptance))
+    stats.count_round(4, 4, 0, 1, corrected=True)
+    stats.count_depths(DepthCounts((0,) * NUM_BANDS, (1, *(0,) * (NUM_BANDS - 1))))
+    after = rights_by_depth(stats.acceptance, stats.by_depth.offsets_from(stats.acceptance))
+    assert stats.acceptance < priors.acceptance - 0.1
+    assert after[0] < before[0]
+    assert after[4] > before[4] - 0.03
+
+
 def test_what_is_remembered_is_bounded() -> None:
     depths = drafted(FALLING, 3_000, 1).remembered(FIRST_PRIORS).depths
     assert max(depths.information) <= MAX_INFORMATION + LEN

@@ -11,7 +11,7 @@ import pytest
 
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing import adaptive
-from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, SURPRISE, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
@@ -19,6 +19,7 @@ from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed
+from outrider.session.pacing.surprise import SURPRISE
 
 TARGET_US = 24_000.0
 FLAT = CostCurve(((1, TARGET_US),))
@@ -301,6 +302,7 @@ def test_guesses_given_up_while_the_machine_was_slow_are_tried_again() -> None:
     for pace in (Pace.SERIAL, Pace.AHEAD):
         for _ in range(100):
             driver.policy._memory.count(pace, took_us=2_500.0, expected_us=1_000.0)
+            driver.policy._sessions.count_drafted(driver.session, num_rounds=10.0)
     for _ in range(100):
         driver.round()
     assert driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN

@@ -9,7 +9,7 @@ import pytest
 
 from fakes_pacing import NOW_US, READY, session_view, step_view
 from outrider.session.pacing import adaptive_choice, explaining
-from outrider.session.pacing.adaptive import FIRST_LEN, MAX_SURPRISED_SESSIONS, START_GAIN, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, START_GAIN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
 from outrider.session.pacing.course_choice import hoped_acceptance
 from outrider.session.pacing.draft_length import DEFAULT_DRAFT_LEN, Rates, serial_tokens_per_us
@@ -21,6 +21,7 @@ from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.round_model import Pace
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.pacing.silence import UNHEARD_ANSWERS
+from outrider.session.pacing.surprise import MAX_SESSIONS
 
 TARGET_US = 24_000.0
 COST = CostCurve(((1, TARGET_US), (32, 1.3 * TARGET_US)))
@@ -305,7 +306,7 @@ def test_answers_over_before_a_drafter_was_heard_of_are_told_as_the_reason() -> 
 def test_a_session_that_was_not_looked_at_yet_goes_as_those_before_it() -> None:
     talk = Talk()
     talk.rounds(2 * FIRST_TESTS, acceptance=0.9, draft_us_per_token=2_000.0)
-    new = [session_view(1 + at, remaining=10_000, acceptance=0.9, waiting_since_us=talk.now_us) for at in range(MAX_SURPRISED_SESSIONS)]
+    new = [session_view(1 + at, remaining=10_000, acceptance=0.9, waiting_since_us=talk.now_us) for at in range(MAX_SESSIONS)]
     view = StepView((talk.session, *new), COST, 64, talk.now_us)
     told = talk.policy.explain(view, talk.policy.plan(view)).sessions
     assert [one.choice.why for one in told[1:]] == [Why.INHERITED] * len(new)

@@ -6,12 +6,14 @@ Run: pytest tests/unit/test_pacing_offers.py
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
 from fakes_pacing import session_view
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.course_choice import courses_of
+from outrider.session.pacing.drafted_speed import DraftedSpeed
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.probing import Probe
 from outrider.session.pacing.remembered import RememberedSession
@@ -37,15 +39,16 @@ def looks_of(rates: dict[Pace, RoundRates], acceptances: list[float]) -> list[Lo
     ]
 
 
-def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, asked_from: int = 0) -> Offers:
-    """courses: that the sessions have now; plain decoding if not said."""
+def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, asked_from: int = 0, brought: float = 0.0) -> Offers:
+    """courses: that the sessions have now; plain decoding if not said. brought: by each session's guesses of late."""
 
     def own(session: int) -> RememberedSession:
         course = plain_course(rates[Pace.PLAIN]) if courses is None else courses[session]
-        return RememberedSession(course, Probe(0), begin=0, committed_len=0, asked_from=asked_from)
+        return RememberedSession(course, Probe(0), DraftedSpeed(), begin=0, committed_len=0, asked_from=asked_from)
 
     margins = Margins(start=0.05, keep=-0.02, switch=0.04)
-    return Offers(rates, margins, LONGEST, own, lambda course: course.tokens_per_us, lambda _, course: course.tokens_per_us)
+    speed_of = attrgetter("tokens_per_us")
+    return Offers(rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought)
 
 
 def paces(courses: list[Course]) -> list[Pace]:
@@ -118,3 +121,15 @@ def test_in_turns_each_drafts_as_deep_as_it_is_right() -> None:
     (alike, _), (shorter, _) = (offers(rates).of(Pace.SERIAL, looks) for looks in (looks_of(rates, [0.8] * NUM), falling))
     assert {course.pace for course in (*alike, *shorter)} == {Pace.SERIAL}
     assert max(course.hit_len for course in shorter) < max(course.hit_len for course in alike)
+
+
+@pytest.mark.parametrize("pace", [Pace.SERIAL, Pace.AHEAD])
+def test_guesses_that_brought_more_lately_than_they_promise_now_are_kept_to(pace: Pace) -> None:
+    """One wrong guess can halve a promise."""
+    rates = rates_of(1.0, 1_000.0)
+    plain = plain_course(rates[Pace.PLAIN])
+    unpromising = Course(pace, 4, 4, 4, 0.5 * plain.tokens_per_us, 1.0, 1.0)
+    looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], pace: [unpromising]})]
+    for brought, kept in ((0.9 * plain.tokens_per_us, Pace.PLAIN), (1.5 * plain.tokens_per_us, pace)):
+        chosen, _ = offers(rates, [unpromising], brought=brought).of(pace, looks)
+        assert paces(chosen) == [kept]

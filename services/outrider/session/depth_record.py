@@ -16,6 +16,7 @@ from outrider.session.guess_depths import DepthCounts
 from outrider.session.pacing.depth_bands import NUM_BANDS, DepthOffsets, log_odds
 
 RATE = 1 / 32  # of a guess: as quick as the session's single estimate, so that both speak of the same guesses
+FIRST_JUDGED = 8  # guesses that the level a session begins with counts for: its first outcomes move it faster
 LEAST_SPREAD = 0.05  # p (1 - p) of a guess, by which the level is moved: one surprise must not move it by more than a tenth of certainty
 PRIOR_INFORMATION = 4.0  # of an offset of 0: so much must be learned before half of what was seen is believed
 LEAST_INFORMATION = 2.0  # of a band, some 10 guesses, for it to be another than the one before it
@@ -45,19 +46,19 @@ class DepthRecord:
     """Of one session. By band: the offset of the log odds; what is known of it (Fisher information of the outcomes at the single estimate);
     how many more guesses were right than the single estimate said. differs: depth makes a difference."""
 
-    def __init__(self, known: DepthPriors = NO_DEPTHS) -> None:
+    def __init__(self, known: DepthPriors = NO_DEPTHS, acceptance: float = 0.5) -> None:
         self._offsets, self._information, self._surplus = list(known.offsets), list(known.information), list(known.surplus)
         self._mix = known.mix
-        self._level: float | None = None  # until a guess was judged: as the single estimate has it
+        self._level = log_odds(acceptance) - self._mix
         self._shift = AcceptanceShift()
-        self._num_fresh = 0
+        self._num_fresh = self._num_judged = 0
         self._found: tuple[float, DepthOffsets] | None = None  # the single estimate that offsets were asked for, and those
         self.differs = False
         self._check()
 
     def count(self, counts: DepthCounts, acceptance: float) -> None:
         """Guesses that were judged. acceptance: the session's single estimate."""
-        if self._level is None or not self.differs:
+        if not self.differs:
             self._level = log_odds(acceptance) - self._mix
         spread = acceptance * (1.0 - acceptance)
         if spread < LEAST_SPREAD:
@@ -75,15 +76,16 @@ class DepthRecord:
 
     def _learn(self, band: int, num: int, num_right: int) -> None:
         level, offset = self._level, self._offsets[band]
-        assert level is not None
         expected = 1.0 / (1.0 + math.exp(-level - offset))
         surplus = num_right - num * expected
+        self._num_judged += num
         self._offsets[band] = offset = offset + surplus / (PRIOR_INFORMATION + self._information[band])
         rate = RATE * num
         self._mix += (rate if rate < 1.0 else 1.0) * (offset - self._mix)
         if self.differs:  # else the single estimate says where it is, a change of text included
             changed = self._changed(num, num_right, expected)
-            moved = level + RATE * surplus / max(LEAST_SPREAD, expected * (1.0 - expected))
+            rate = max(RATE, 1.0 / (FIRST_JUDGED + self._num_judged))
+            moved = level + rate * surplus / max(LEAST_SPREAD, expected * (1.0 - expected))
             self._level = moved if changed is None else log_odds(changed) - offset
 
     def _changed(self, num: int, num_right: int, expected: float) -> float | None:
@@ -118,7 +120,7 @@ class DepthRecord:
         return self._found[1]
 
     def _offsets_from(self, acceptance: float) -> DepthOffsets:
-        above = -self._mix if self._level is None else self._level - log_odds(acceptance)
+        above = self._level - log_odds(acceptance)
         found: list[float] = []
         for offset, known in zip(self._offsets, self._information, strict=True):
             whole = max(-MAX_OFFSET, min(MAX_OFFSET, offset + above))

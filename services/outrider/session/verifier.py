@@ -90,7 +90,7 @@ class VerifierSession:
             acceptance=known.acceptance,
             continue_prob=known.continue_prob,
             draft_start_us=known.draft_start_us,
-            by_depth=DepthRecord(known.depths),
+            by_depth=DepthRecord(known.depths, known.acceptance),
         )
         self.prefix = CommittedPrefix(spec.prefix)
         self.cached_len = 0

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
-from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
@@ -29,11 +29,14 @@ from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
+from outrider.session.pacing.promises import excess_us, note_promises, note_waits
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
+from outrider.session.pacing.saturation import Saturation
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
+from outrider.session.pacing.surprise import Surprises
 from outrider.session.pacing.together import Outlook, plan_together
 
 LOOK_EVERY_US = 40_000
@@ -49,11 +52,7 @@ LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
-# An estimate of acceptance that moved so far since a session's course was chosen is looked at now: answers may be short. With more sessions
-# than these, one that waits for its turn costs little, and looking much.
-SURPRISE = 0.08
-MAX_SURPRISED_SESSIONS = 4
-SESSIONS_A_LOOK = 8  # looking takes time for each of them: for more, it comes less often
+SESSIONS_A_LOOK = 8  # for more of them, looks come less often
 
 
 class AdaptivePacing(ExplainsAdaptive):
@@ -73,12 +72,15 @@ class AdaptivePacing(ExplainsAdaptive):
         self._hedge_worth = HedgeWorth()
         self._silence = Silence()  # watched until anything is measured
         self._sessions = RememberedSessions(FIRST_COURSE)
+        self._surprises = Surprises(self._sessions.of)
         self._look_at_us: int | None = None
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
         self._pace = Pace.SERIAL
         self._taught = False
         self._lessons = FirstLessons()
         self._rates = PaceRates()
+        self._saturation = Saturation()
+        self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
@@ -94,8 +96,13 @@ class AdaptivePacing(ExplainsAdaptive):
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
         self._step_us = view.cost.verify_us(1)
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
+        self._saturation.observe(view)
         self._count(view)
-        if self._look_at_us is None or view.now_us >= self._look_at_us or self._is_surprised(view):
+        if (
+            self._look_at_us is None
+            or view.now_us >= self._look_at_us
+            or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure))
+        ):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
@@ -105,11 +112,11 @@ class AdaptivePacing(ExplainsAdaptive):
         tokens_per_us = self._tokens_per_us(view)
         plan = marked(plan_together(view, self._outlook, cost, tokens_per_us), going)
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
-        self._note_excess(plan, cost)
+        self._excess_us = excess_us(plan, cost, self._sessions.known)
         if plan.take:
-            self._note_promises(plan, view, cost)
+            note_promises(plan, view, cost, self._sessions.known, self._rates.overhead_us)
         else:
-            self._note_waits(plan, view)
+            note_waits(plan, view, self._sessions.known)
         return plan
 
     def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
@@ -137,6 +144,8 @@ class AdaptivePacing(ExplainsAdaptive):
         is_due = not own.is_met and (begins or self._is_far_away)
         if session.committed_len < own.asked_from or (is_due and self._is_put_off(session)):
             return 0
+        if begins and self._is_crowded(session):
+            return 0
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
             # While the target reads the prompt: the cheapest of all probes.
@@ -152,6 +161,14 @@ class AdaptivePacing(ExplainsAdaptive):
     def _is_put_off(self, session: SessionView) -> bool:
         rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None
         return rates is not None and self._sessions.is_put_off(session, plain_course(rates[Pace.PLAIN]), slowdown)
+
+    def _is_crowded(self, session: SessionView) -> bool:
+        """A session that begins where steps are full decodes plainly for a while before its drafter is thought of."""
+        self._saturation.begun()
+        if self._seen_rates is None or not self._saturation.awaits(hoped_acceptance(session), self._rates.overhead_us):
+            return False
+        self._sessions.put_off(session, plain_course(self._seen_rates[Pace.PLAIN]))
+        return True
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
@@ -197,9 +214,10 @@ class AdaptivePacing(ExplainsAdaptive):
         if own.probe.is_on or not session.lookup_rights:
             return 0
         course = own.course
-        promise = self._by_lookup.plain_speed
+        plain = promise = self._by_lookup.plain_speed
         if session.has_drafter and course.pace is not Pace.PLAIN:
-            promise = max(promise, self._worth(course)) if course.tokens_per_us else UNPROVEN_GAIN * promise
+            drafted = self._brought(own) or self._worth(course)
+            promise = max(plain, drafted) if course.tokens_per_us else UNPROVEN_GAIN * plain
         return self._by_lookup.num_guesses(session, promise)
 
     # --- readiness --------------------------------------------------------------------------------------------------------
@@ -246,39 +264,10 @@ class AdaptivePacing(ExplainsAdaptive):
             own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us, self._num_sessions)
             own.hopeless = not own.probe.is_on and self._is_hopeless(session)
         else:
-            own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless)
+            own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless or self._saturation.is_on)
 
     def _is_hopeless(self, session: SessionView) -> bool:
         return self._seen_rates is not None and is_too_far(self._seen_rates, session, self._longest, PROBE_LEN, START_GAIN)
-
-    def _note_excess(self, plan: PacingPlan, cost: CostCurve) -> None:
-        """A step may hold more guesses than the courses ask for, where that pays: it is longer than they promise, and keeps the promise."""
-        taken = [(part, self._sessions.known(part.session).course) for part in plan.take]
-        if not taken:
-            return
-        num_rows = sum(part.num_rows for part, _ in taken)
-        usual_us = cost.verify_us(sum(1 + course.hit_len for _, course in taken))
-        self._excess_us = max(0.0, cost.verify_us(num_rows) - usual_us)
-
-    def _note_waits(self, plan: PacingPlan, view: StepView) -> None:
-        """How long a wait was first chosen to be, for what it brings: such a round is longer than the course says, and no worse. In turns
-        a plan says when it gives up, which is no choice."""
-        for session in view.sessions:
-            own = self._sessions.known(session.session)
-            if plan.wake_us is not None and not own.chosen_wait_us and own.course.pace is Pace.AHEAD:
-                own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
-
-    def _note_promises(self, plan: PacingPlan, view: StepView, cost: CostCurve) -> None:
-        """What the courses promise of this step, by whether drafters follow (all wait for the last); and parts that leave guesses out."""
-        sessions = {session.session: session for session in view.sessions}
-        rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
-        kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
-        for part in plan.take:
-            own = self._sessions.known(part.session)
-            fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
-            promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
-            own.expected_us = max(promised_us, own.chosen_wait_us + rows_us + self._rates.overhead_us) if promised_us else 0.0
-            own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
 
     # --- what was achieved ------------------------------------------------------------------------------------------------
 
@@ -296,8 +285,10 @@ class AdaptivePacing(ExplainsAdaptive):
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN
-            if comparable and took_us > (own.expected_us if own.falls_short else 0.0):
-                self._memory.count(own.course.pace, took_us, own.expected_us)
+            if comparable:
+                self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
+                if took_us > (own.expected_us if own.falls_short else 0.0):
+                    self._memory.count(own.course.pace, took_us, own.expected_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain(session.committed_len - own.committed_len)
@@ -315,22 +306,37 @@ class AdaptivePacing(ExplainsAdaptive):
             self._look_at_silence(view)
         if not self._rates.is_known or not self._taught:
             return
+        self._surprises.looked(view.now_us)
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
-        paces = drafting_paces(view)
+        paces = self._paces = drafting_paces(view) or self._paces
         rates = self._seen_rates = self._rates_of(view, paces)
-        looks = self._looks = self._weighed(view, rates, paces)
-        margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
-        offers = Offers(rates, margins, self._longest, self._sessions.known, self._worth, self._worth_to_end)
-        offered = {pace: offers.of(pace, looks) for pace in paces}
-        drafting = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
-        for (session, _), course in zip(looks, offered[drafting][0], strict=True):
-            if session.committed_len >= self._sessions.known(session.session).asked_from:
-                self._choose(session, course)
+        self._saturation.look([hoped_acceptance(session) for session in view.sessions], self._rates.overhead_us)
+        if self._saturation.is_on:
+            self._give_way(view, plain_course(rates[Pace.PLAIN]))
+        else:
+            self._choose_for_all(view, rates, paces)
         drafts = any(self._sessions.known(session.session).course.pace is not Pace.PLAIN for session in view.sessions)
-        self._pace = drafting if drafts else Pace.PLAIN
+        self._pace = self._pace if drafts else Pace.PLAIN
         self._sessions.settle(view.sessions)
         if not drafts:  # whatever is news to those that go without is a surprise; the rest only fades
             self._look_at_us += (PLAIN_LOOKS - 1) * LOOK_EVERY_US
+
+    def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
+        looks = self._looks = self._weighed(view, rates, paces)
+        margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
+        offers = Offers(rates, margins, self._longest, self._sessions.known, self._worth, self._worth_to_end, self._brought)
+        offered = {pace: offers.of(pace, looks) for pace in paces}
+        self._pace = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
+        for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
+            if session.committed_len >= self._sessions.known(session.session).asked_from:
+                self._choose(session, course)
+
+    def _give_way(self, view: StepView, plain: Course) -> None:
+        """Steps are full: nobody guesses, which says nothing of anybody's drafter."""
+        self._looks = [(session, {Pace.PLAIN: [plain]}) for session in view.sessions]
+        for session in view.sessions:
+            if self._sessions.of(session).course.pace is not Pace.PLAIN:
+                self._take_up(session, plain)
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
@@ -375,19 +381,6 @@ class AdaptivePacing(ExplainsAdaptive):
         self._hedge_worth.observe(own.num_hedged, session.draft_us_per_token)
         own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
-    def _is_surprised(self, view: StepView) -> bool:
-        """A session is new, its first guesses were judged, or they turn out otherwise than its course was chosen for; or it is now known
-        what undisturbed drafting takes."""
-        if not self._taught or len(view.sessions) > MAX_SURPRISED_SESSIONS:
-            return False
-        return any(self._surprises(session) for session in view.sessions if session.has_drafter)
-
-    def _surprises(self, session: SessionView) -> bool:
-        own = self._sessions.of(session)
-        if abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0):
-            return True
-        return session.draft_alone_us > 0.0 and not self._rates.is_sure
-
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
         fresh: dict[Pace, list[SessionView]] = {}
@@ -407,6 +400,10 @@ class AdaptivePacing(ExplainsAdaptive):
     def _worth(self, course: Course) -> float:
         return course.tokens_per_us * self._memory.factor(course.pace)
 
+    def _brought(self, own: RememberedSession) -> float:
+        """Tokens per microsecond that its drafter's guesses brought a session lately; 0 for one that goes without."""
+        return 0.0 if own.course.pace is Pace.PLAIN else own.drafted.tokens_per_round * self._by_lookup.plain_speed
+
     @property
     def _is_far_away(self) -> bool:
         return 2.0 * self._rates.link_us >= FAR_STEPS * self._step_us > 0.0
@@ -421,6 +418,10 @@ class AdaptivePacing(ExplainsAdaptive):
         own = self._sessions.known(session.session)
         if session.num_tested and (own.looked_untested or best.pace is not Pace.PLAIN):
             self._sessions.kind(session).asking.judged(drafts=best.pace is not Pace.PLAIN)
+        self._take_up(session, best)
+
+    def _take_up(self, session: SessionView, best: Course) -> None:
+        own = self._sessions.known(session.session)
         if (best.pace is Pace.PLAIN) is not (own.course.pace is Pace.PLAIN):
             own.probe.stop(session)
             if best.pace is not Pace.PLAIN:

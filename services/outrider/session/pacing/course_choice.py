@@ -35,9 +35,12 @@ def hoped_acceptance(session: SessionView) -> float:
 
 
 def drafting_paces(view: StepView) -> tuple[Pace, ...]:
-    """Those that the drafters of these sessions can keep: nobody runs ahead who computes only while the target rests."""
+    """Those that the drafters of these sessions can keep: nobody runs ahead who computes only while the target rests. Empty where nobody
+    has a drafter, as while they are opened: then it is not known."""
     drafted = [session for session in view.sessions if session.has_drafter]
-    return (Pace.SERIAL,) if drafted and all(session.takes_turns for session in drafted) else (Pace.SERIAL, Pace.AHEAD)
+    if not drafted:
+        return ()
+    return (Pace.SERIAL,) if all(session.takes_turns for session in drafted) else (Pace.SERIAL, Pace.AHEAD)
 
 
 def courses_of(

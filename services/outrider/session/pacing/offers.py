@@ -34,8 +34,9 @@ class Margins:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """Of one look. worth: of a course, corrected by what was achieved; worth_to_end: in what is left of a session's answer. own: what is
-    remembered of a session. longest: guesses of a session at most."""
+    """Of one look. worth: of a course, corrected by what was achieved; worth_to_end: in what is left of an answer. own: what is
+    remembered of a session. longest: guesses of a session at most. brought: what guesses brought a session lately that goes by them,
+    tokens per microsecond: who stops for a low promise alone would stop at every run of wrong ones."""
 
     rates: Mapping[Pace, RoundRates]
     margins: Margins
@@ -43,6 +44,7 @@ class Offers:
     own: Callable[[int], RememberedSession]
     worth: Callable[[Course], float]
     worth_to_end: Callable[[SessionView, Course], float]
+    brought: Callable[[RememberedSession], float]
 
     def of(self, pace: Pace, looks: list[Look]) -> Offer:
         """Of drafts in turns, or of running ahead. The courses in turns of several sessions are added to the looks."""
@@ -53,7 +55,8 @@ class Offers:
     def _alone_in_turns(self, session: SessionView, courses: dict[Pace, list[Course]]) -> Offer:
         own, plain = self.own(session.session), courses[Pace.PLAIN][0]
         drafted = self._best_drafted(own, courses[Pace.SERIAL], Pace.SERIAL)
-        chosen = drafted if self.worth(drafted) > self._least(own) * self.worth(plain) else plain
+        worth = max(self.worth(drafted), self.brought(own))
+        chosen = drafted if worth > self._least(own) * self.worth(plain) else plain
         return [chosen], max(self.worth(max(courses[Pace.SERIAL], key=speed_of)), self.worth(plain))
 
     def _in_turns(self, looks: list[Look]) -> Offer:
@@ -84,9 +87,10 @@ class Offers:
             beside = min(plain, slowed, key=speed_of)
             drafted = self._best_drafted(own, courses[Pace.AHEAD], Pace.AHEAD)
             worth, least = self.worth_to_end(session, drafted), self._least(own)
-            pays = worth > least * self.worth(beside) and self._may_draft(session)
+            kept = max(worth, self.brought(own))
+            pays = kept > least * self.worth(beside) and self._may_draft(session)
             chosen.append(drafted if pays else beside)
-            won += worth - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
+            won += kept - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
             total += worth if pays else self.worth(beside)
         if won > 0.0:
             return chosen, total

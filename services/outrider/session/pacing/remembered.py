@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.drafted_speed import DraftedSpeed
 from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace
@@ -29,6 +30,7 @@ class RememberedSession:
 
     course: Course
     probe: Probe
+    drafted: DraftedSpeed  # of its rounds, and those of its kind before
     begin: int
     committed_len: int
     ready_us: int = 0  # of its newest commit
@@ -63,11 +65,12 @@ class RememberedSession:
 @dataclass(slots=True)
 class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
-    asked; far: the same of one far away."""
+    asked; far: the same of one far away. drafted: what rounds with its guesses bring."""
 
     usual: Course
     asking: FirstAsking
     far: AskingRecord
+    drafted: DraftedSpeed
 
     def asked_later(self) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
@@ -103,9 +106,9 @@ class RememberedSessions:
         """Begins with what is known of the kind that its sessions were of before; the first of all with the usual course."""
         before = self._kinds.get(session.shorter_kind) if session.kind else None
         if before is None:
-            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord())
+            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), DraftedSpeed())
         asking = before.asking if session.shorter_kind else None  # the count of prompts like none before says nothing of any kind
-        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far))
+        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), DraftedSpeed(before.drafted))
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
@@ -124,8 +127,9 @@ class RememberedSessions:
         """From the first time on that it is asked for."""
         own = self._sessions.get(session.session)
         if own is None:
-            at = session.committed_len
-            own = self._sessions[session.session] = RememberedSession(self.kind(session).usual, Probe(at), begin=at, committed_len=at)
+            at, kind = session.committed_len, self.kind(session)
+            own = RememberedSession(kind.usual, Probe(at), DraftedSpeed(kind.drafted), begin=at, committed_len=at)
+            self._sessions[session.session] = own
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session.session)
@@ -148,6 +152,18 @@ class RememberedSessions:
         elif not begins:
             own.is_met, own.course = True, kind.usual
         return later > 0
+
+    def put_off(self, session: SessionView, plain: Course) -> None:
+        """Its drafter is not asked before it has decoded a while plainly."""
+        own = self.of(session)
+        own.asked_from, own.course = session.committed_len + LATER, plain
+
+    def count_drafted(self, session: SessionView, num_rounds: float) -> None:
+        """An ordinary round of a drafting course that took so many plain ones' time."""
+        own = self.known(session.session)
+        num_tokens = session.committed_len - own.committed_len
+        own.drafted.count(num_tokens, num_rounds)
+        self.kind(session).drafted.count(num_tokens, num_rounds)
 
     def count_asking(self, session: SessionView, round_us: float, drafted_round_us: float) -> None:
         """A round of a session whose drafter is far away, its reading left out. One that was asked and goes without by now decodes plainly,

@@ -1,0 +1,48 @@
+"""What a plan's courses promise of the step that it makes, noted with each session: so that what came can be held against it.
+
+A round may take longer than its course says for reasons that are no fault of the course: it holds more guesses because that pays, or
+waits because that was chosen. Knows plans, views and what is remembered of sessions. Must not know what is made of a promise that was
+broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
+from outrider.session.pacing.remembered import RememberedSession
+from outrider.session.pacing.round_model import Pace
+
+Known = Callable[[int], RememberedSession]  # by session
+
+
+def excess_us(plan: PacingPlan, cost: CostCurve, known: Known) -> float:
+    """By how much a step that holds more guesses than its courses ask for is longer than they promise; it keeps the promise."""
+    courses = [known(part.session).course for part in plan.take]
+    if not courses:
+        return 0.0
+    num_rows = sum(part.num_rows for part in plan.take)
+    return max(0.0, cost.verify_us(num_rows) - cost.verify_us(sum(1 + course.hit_len for course in courses)))
+
+
+def note_waits(plan: PacingPlan, view: StepView, known: Known) -> None:
+    """How long a wait was first chosen to be, for what it brings: such a round is longer than the course says, and no worse. In turns
+    a plan says when it gives up, which is no choice."""
+    for session in view.sessions:
+        own = known(session.session)
+        if plan.wake_us is not None and not own.chosen_wait_us and own.course.pace is Pace.AHEAD:
+            own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
+
+
+def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Known, overhead_us: float) -> None:
+    """What the courses promise of this step, by whether drafters follow (all wait for the last); and parts that leave guesses out.
+    overhead_us: of a round, beside its step."""
+    sessions = {session.session: session for session in view.sessions}
+    rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
+    kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
+    for part in plan.take:
+        own = known(part.session)
+        fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
+        promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
+        own.expected_us = max(promised_us, own.chosen_wait_us + rows_us + overhead_us) if promised_us else 0.0
+        own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)

@@ -1,0 +1,51 @@
+"""Whether steps are so full already that no guess could pay, whoever makes it and however soon it comes.
+
+With many sessions a further row costs as much as a token of plain decoding, and then the best drafter is one that is not asked: what
+remains of it, its sessions, its messages and the thought about it, is all cost. The bound is of guesses that cost nothing but their rows,
+of one session alone or of all of them. Must not know drafters, courses or what was achieved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.session.pacing.contract import CostCurve, StepView
+
+LENGTHS = (1, 2, 4, 8, 16)  # of drafts that are tried
+
+
+class Saturation:
+    """is_on: as of the newest look."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._cost: CostCurve | None = None
+        self._num_sessions = self._num_begun = 0
+
+    def observe(self, view: StepView) -> None:
+        """Before each plan: who shares the step, and what it costs."""
+        self._cost, self._num_sessions, self._num_begun = view.cost, len(view.sessions), 0
+
+    def begun(self) -> None:
+        """One more session, which no plan has seen yet: where many begin at once, the first of them already has company."""
+        self._num_begun += 1
+
+    def look(self, rights: Sequence[float], overhead_us: float) -> None:
+        """rights: acceptance to hope for, of each session of the newest view. overhead_us: of a round, beside its step."""
+        self.is_on = self._is_full(self._num_sessions, max(rights), overhead_us)
+
+    def awaits(self, right: float, overhead_us: float) -> bool:
+        """Whether a session that begins now, with all those that begin with it, finds steps full. right: as in `look`."""
+        return self._is_full(self._num_sessions + self._num_begun, right, overhead_us)
+
+    def _is_full(self, num: int, right: float, overhead_us: float) -> bool:
+        cost = self._cost
+        if cost is None or num < 2:
+            return False
+        plain = num / (cost.verify_us(num) + overhead_us)
+        for length in LENGTHS:
+            tokens = sum(right**depth for depth in range(1, length + 1))
+            for who in (1, num):
+                if (num + who * tokens) / (cost.verify_us(num + who * length) + overhead_us) > plain:
+                    return False
+        return True

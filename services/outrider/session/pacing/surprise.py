@@ -1,0 +1,45 @@
+"""When something was found out that the newest look did not know: a session is new, its first guesses were judged, they turn out
+otherwise than its course was chosen for, or it is now known what undisturbed drafting takes.
+
+Answers may be over before the next look is due, so one that was surprised is looked at soon. A look takes a quarter of a millisecond for
+every session, so several of them are not looked at for each surprise of any of them, and many not at all: there, one that waits for its
+turn costs little. Knows views and what is remembered of sessions. Must not know what a look finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outrider.session.pacing.contract import SessionView, StepView
+from outrider.session.pacing.remembered import RememberedSession
+
+SURPRISE = 0.08  # by which an estimate of acceptance has moved
+MAX_SESSIONS = 4
+EVERY_US = 5_000  # between two looks for a surprise's sake, for each session; one alone is looked at whenever it is surprised
+
+
+class Surprises:
+    """own: what is remembered of a session."""
+
+    def __init__(self, own: Callable[[SessionView], RememberedSession]) -> None:
+        self._own = own
+        self._looked_us: int | None = None
+
+    def looked(self, now_us: int) -> None:
+        """All sessions were looked at."""
+        self._looked_us = now_us
+
+    def ask_for_look(self, view: StepView, *, is_sure: bool) -> bool:
+        """Whether any session with a drafter is to be looked at now. is_sure: it is known what undisturbed drafting takes."""
+        num = len(view.sessions)
+        if num > MAX_SESSIONS:
+            return False
+        if num > 1 and self._looked_us is not None and view.now_us < self._looked_us + num * EVERY_US:
+            return False
+        return any(self._is_surprised(session, is_sure=is_sure) for session in view.sessions if session.has_drafter)
+
+    def _is_surprised(self, session: SessionView, *, is_sure: bool) -> bool:
+        own = self._own(session)
+        if abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0):
+            return True
+        return session.draft_alone_us > 0.0 and not is_sure

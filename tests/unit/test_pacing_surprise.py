@@ -1,0 +1,54 @@
+"""Looks for a surprise's sake: soon for one session, and not for each surprise of several.
+
+Run: pytest tests/unit/test_pacing_surprise.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.contract import CostCurve, StepView
+from outrider.session.pacing.remembered import RememberedSessions
+from outrider.session.pacing.round_model import Course, Pace
+from outrider.session.pacing.surprise import EVERY_US, MAX_SESSIONS, SURPRISE, Surprises
+
+COST = CostCurve(((1, 1_000.0), (32, 1_300.0)))
+USUAL = Course(Pace.SERIAL, 8, 8, 8, 0.003, 2_000.0, 2_000.0)
+
+
+def surprised(num: int, *, looked_us: int | None = None, **changes: object) -> bool:
+    """Of sessions that were looked at when their acceptance was 0.8, the first of them changed since."""
+    known = RememberedSessions(USUAL)
+    sessions = [session_view(at, acceptance=0.8, num_tested=9) for at in range(num)]
+    for session in sessions:
+        own = known.of(session)
+        own.looked_at, own.looked_untested = 0.8, False
+    surprises = Surprises(known.of)
+    if looked_us is not None:
+        surprises.looked(looked_us)
+    first = replace(sessions[0], **changes)  # type: ignore[arg-type]
+    return surprises.ask_for_look(StepView((first, *sessions[1:]), COST, 64, NOW_US), is_sure=True)
+
+
+def test_what_turns_out_otherwise_is_a_surprise() -> None:
+    assert surprised(1, acceptance=0.8 - 1.1 * SURPRISE)
+    assert not surprised(1, acceptance=0.8 - 0.9 * SURPRISE)
+    assert not surprised(1, acceptance=0.1, has_drafter=False), "nobody whose guesses could be tested"
+
+
+def test_one_session_is_looked_at_whenever_it_is_surprised() -> None:
+    assert surprised(1, looked_us=NOW_US - 1, acceptance=0.5)
+
+
+@pytest.mark.parametrize("num", range(2, MAX_SESSIONS + 1))
+def test_several_wait_the_longer_the_more_they_are(num: int) -> None:
+    assert surprised(num, looked_us=NOW_US - num * EVERY_US, acceptance=0.5)
+    assert not surprised(num, looked_us=NOW_US - num * EVERY_US + 1, acceptance=0.5)
+    assert surprised(num, acceptance=0.5), "they were never looked at"
+
+
+def test_many_wait_for_their_turn() -> None:
+    assert not surprised(MAX_SESSIONS + 1, acceptance=0.5)
