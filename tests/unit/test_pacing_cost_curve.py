@@ -21,3 +21,11 @@ def test_many_at_once_are_each_the_same(points: dict[int, float], num_rows: list
     expected = [curve.verify_us(each) for each in num_rows]
     # times that fall steeply are extrapolated below zero by the one as by the other, unless rows lie in between
     assert curve.verify_us_of(np.array(num_rows)).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-3)
+
+
+def test_points_that_lie_too_close_do_not_make_rows_beyond_them_free() -> None:
+    """A step of sixty-four rows that was quick for once, beside one of thirty-two that was not."""
+    curve = CostCurve(((1, 1_000.0), (32, 7_000.0), (64, 7_300.0)))
+    assert curve.verify_us(128) == pytest.approx(7_300.0 + 64 * 100.0)
+    steep = CostCurve(((1, 1_000.0), (32, 1_000.0), (64, 7_400.0)))
+    assert steep.verify_us(128) == pytest.approx(7_400.0 + 64 * 200.0)

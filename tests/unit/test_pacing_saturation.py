@@ -27,7 +27,7 @@ def view_of(num: int, now_us: int = NOW_US, **changes: object) -> StepView:
 
 
 @pytest.mark.parametrize(
-    ("num", "right", "is_full"), [(1, 0.3, False), (2, 0.7, False), (16, 0.9, True), (64, 0.97, True), (64, 1.0, False)]
+    ("num", "right", "is_full"), [(1, 0.3, False), (2, 0.7, False), (16, 0.9, True), (64, 0.97, True), (6, 0.97, False)]
 )
 def test_steps_are_full_where_no_guess_is_worth_its_row(num: int, right: float, *, is_full: bool) -> None:
     saturation = Saturation()

@@ -24,7 +24,9 @@ PLAIN_REPEATS = 15  # steps without guesses that policies let pass unasked
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Measured verify time as a function of rows: (rows, us) points ascending; linear between, extrapolated from the last two."""
+    """Measured verify time as a function of rows: (rows, us) points ascending; linear between. Beyond the last, a row costs what it
+    does between the last two points, or between the first and the last if that is more: points follow what steps take one by one, so that
+    two of them may lie as if rows cost nothing."""
 
     points: tuple[tuple[int, float], ...]
 
@@ -33,8 +35,7 @@ class CostCurve:
         rows, times = (np.array(axis, np.float64) for axis in zip(*self.points, strict=True))
         found = np.interp(num_rows, rows, times)
         if len(rows) > 1:
-            slope = (times[-1] - times[-2]) / (rows[-1] - rows[-2])
-            found += np.maximum(0.0, num_rows - rows[-1]) * slope
+            found += np.maximum(0.0, num_rows - rows[-1]) * self._slope
         return np.asarray(found, np.float64)
 
     def verify_us(self, num_rows: int) -> float:
@@ -45,8 +46,13 @@ class CostCurve:
         for (rows_a, us_a), (rows_b, us_b) in itertools.pairwise(points):
             if num_rows <= rows_b:
                 return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
-        (rows_a, us_a), (rows_b, us_b) = points[-2:]
-        return us_b + (us_b - us_a) * (num_rows - rows_b) / (rows_b - rows_a)
+        return points[-1][1] + self._slope * (num_rows - points[-1][0])
+
+    @property
+    def _slope(self) -> float:
+        """Of a row beyond the last point; there are two points."""
+        (rows_0, us_0), (rows_a, us_a), (rows_b, us_b) = self.points[0], *self.points[-2:]
+        return max((us_b - us_a) / (rows_b - rows_a), (us_b - us_0) / (rows_b - rows_0))
 
 
 @dataclass(slots=True)  # nobody changes one; frozen, each of the three that a round makes would take more than twice as long

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from outrider.session.pacing.contract import CostCurve, StepView
 
 LENGTHS = (1, 2, 4, 8, 16)  # of drafts that are tried
+# Tokens that guesses must bring over those of plain decoding in the time of their rows: what a drafter's messages and guesses cost beside
+# the step is in no curve, and where rows are dear there is never much to win.
+LEAST_GAIN = 0.1
 
 
 class Saturation:
@@ -42,10 +45,10 @@ class Saturation:
         cost = self._cost
         if cost is None or num < 2:
             return False
-        plain = num / (cost.verify_us(num) + overhead_us)
+        step_us = cost.verify_us(num)
+        least = (1.0 + LEAST_GAIN) * num / (step_us + overhead_us)
         for length in LENGTHS:
             tokens = sum(right**depth for depth in range(1, length + 1))
-            for who in (1, num):
-                if (num + who * tokens) / (cost.verify_us(num + who * length) + overhead_us) > plain:
-                    return False
+            if any(who * tokens > least * (cost.verify_us(num + who * length) - step_us) for who in (1, num)):
+                return False
         return True
