@@ -1,8 +1,9 @@
 """How long clients waited because of which fault: gaps between deltas, against the times of faults. Pure; must not know requests.
 
 A gap counts for the gravest fault that struck during it or shortly before: who waits for a new verifier waits no longer because a drafter
-died as well. Clients wait without any fault, too, above all where more processes compute than there are cores: so what was waited for in a
-fault's time stands beside what was waited for in equal times of a calm stretch of the same run.
+died as well. Of a gap that had begun before the fault only what came after it counts: the rest cannot be its doing. Clients wait without
+any fault, too, above all where more processes compute than there are cores: so what was waited for in a fault's time stands beside what
+was waited for in equal times of a calm stretch of the same run.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Gap:
         """How long nothing came."""
         return self.end_s - self.begin_s
 
+    def since(self, at_s: float) -> float:
+        """How long nothing came from this time on, which is not after its end."""
+        return self.end_s - max(self.begin_s, at_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -64,7 +69,7 @@ def stalls_by_kind(gaps: Sequence[Gap], struck: Sequence[Struck], calm: Stretch)
     lasted: dict[Kind, list[float]] = {}
     counted = [(gap, _gravest(gap, struck)) for gap in gaps]
     for fault in struck:
-        met = [gap.length_s for gap, kind in counted if kind is fault.kind and _meets(gap, fault)]
+        met = [gap.since(fault.at_s) for gap, kind in counted if kind is fault.kind and _meets(gap, fault)]
         if met:
             own.setdefault(fault.kind, []).append(max(met))
             lasted.setdefault(fault.kind, []).append(fault.until_s - fault.at_s)
@@ -73,21 +78,23 @@ def stalls_by_kind(gaps: Sequence[Gap], struck: Sequence[Struck], calm: Stretch)
 
 
 def calm_waits(gaps: Iterable[Gap], calm: Stretch, length_s: float) -> list[float]:
-    """The longest gap that meets each of the stretch's times of this length, at least one; in seconds, 0 where there is none."""
+    """The longest wait from each of the stretch's times of this length on, at least one, by gaps that meet it: as for faults that had
+    struck then. In seconds, 0 where there is none."""
     waits = [0.0] * max(1, int((calm.end_s - calm.begin_s) / length_s))
     for gap in gaps:
         first, last = (math.floor((edge_s - calm.begin_s) / length_s) for edge_s in (gap.begin_s, gap.end_s))
         for number in range(max(0, first), min(last, len(waits) - 1) + 1):
-            waits[number] = max(waits[number], gap.length_s)
+            waits[number] = max(waits[number], gap.since(calm.begin_s + number * length_s))
     return waits
 
 
 def longest_by_kind(gaps: Iterable[Gap], struck: Sequence[Struck]) -> Mapping[Kind | None, float]:
-    """The longest gap, in seconds, for each kind of fault, and for None, which had a hand in no fault's gap."""
+    """The longest wait, in seconds, for each kind of fault, and for None, which had a hand in no fault's gap."""
     longest: dict[Kind | None, float] = {}
     for gap in gaps:
         kind = _gravest(gap, struck)
-        longest[kind] = max(longest.get(kind, 0.0), gap.length_s)
+        begun_s = min((fault.at_s for fault in struck if fault.kind is kind and _meets(gap, fault)), default=gap.begin_s)
+        longest[kind] = max(longest.get(kind, 0.0), gap.since(begun_s))
     return longest
 
 
