@@ -108,7 +108,7 @@ def test_up_and_down_it_is_never_far_below_plain_decoding_and_does_not_swing(sha
     check(found)
     if acceptance:
         assert min(found.of_plain[1], found.of_plain[-2]) > 1.2, "drafts are used while few ask, before the crowd and after it"
-        assert found.of_plain[RAMP.index(64)] < 1.05, "and there is nothing to gain while it is there"
+        assert found.of_plain[RAMP.index(64)] < 1.1, "and there is next to nothing to gain while it is there"
 
 
 @pytest.mark.slow

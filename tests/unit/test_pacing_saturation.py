@@ -21,9 +21,9 @@ KNEE = CostCurve(((1, 1_000.0), (8, 1_000.0), (16, 2_000.0), (64, 8_000.0), (256
 OVERHEAD_US = 100.0
 
 
-def view_of(num: int, now_us: int = NOW_US, **changes: object) -> StepView:
-    own = {"remaining": 10_000, "acceptance": 0.9, "num_tested": 99, "draft_us_per_token": 50.0, "draft_alone_us": 50.0, **changes}
-    return StepView(tuple(session_view(at, **own) for at in range(num)), KNEE, 256, now_us)
+def view_of(num: int, now_us: int = NOW_US) -> StepView:
+    ready = session_view(0, remaining=10_000, acceptance=0.9, num_tested=99, draft_us_per_token=50.0, draft_alone_us=50.0)
+    return StepView(tuple(replace(ready, session=at) for at in range(num)), KNEE, 256, now_us)
 
 
 @pytest.mark.parametrize(
