@@ -101,6 +101,14 @@ def test_nobody_drafts_where_steps_are_full_and_they_do_again_where_they_are_not
     assert Pace.PLAIN not in paces(policy, again)
 
 
+def test_a_session_that_is_thought_of_often_is_no_crowd() -> None:
+    """Its drafter is thought of when it is opened, when it is asked, and with each part of its prompt that is read."""
+    policy = AdaptivePacing()
+    ended = rounds(policy, 1, 60)
+    session = session_view(1_000, remaining=10_000, acceptance=0.9, num_tested=0, waiting_since_us=ended.now_us)
+    assert all(policy.draft_ahead(session) > 0 for _ in range(64))
+
+
 def test_a_crowd_that_begins_at_once_is_not_asked() -> None:
     policy = AdaptivePacing()
     ended = rounds(policy, 1, 60)

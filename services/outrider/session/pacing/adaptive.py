@@ -144,7 +144,7 @@ class AdaptivePacing(ExplainsAdaptive):
         is_due = not own.is_met and (begins or self._is_far_away)
         if session.committed_len < own.asked_from or (is_due and self._is_put_off(session)):
             return 0
-        if begins and self._is_crowded(session):
+        if begins and not own.is_met and self._is_crowded(session):  # asked once for each session
             return 0
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
