@@ -216,8 +216,7 @@ class AdaptivePacing(ExplainsAdaptive):
         course = own.course
         plain = promise = self._by_lookup.plain_speed
         if session.has_drafter and course.pace is not Pace.PLAIN:
-            drafted = self._brought(own) or self._worth(course)
-            promise = max(plain, drafted) if course.tokens_per_us else UNPROVEN_GAIN * plain
+            promise = max(plain, self._worth(course), self._brought(own)) if course.tokens_per_us else UNPROVEN_GAIN * plain
         return self._by_lookup.num_guesses(session, promise)
 
     # --- readiness --------------------------------------------------------------------------------------------------------
@@ -286,7 +285,8 @@ class AdaptivePacing(ExplainsAdaptive):
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN
             if comparable:
-                self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
+                if own.course.pace is Pace.SERIAL:
+                    self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
                 if took_us > (own.expected_us if own.falls_short else 0.0):
                     self._memory.count(own.course.pace, took_us, own.expected_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
@@ -401,8 +401,9 @@ class AdaptivePacing(ExplainsAdaptive):
         return course.tokens_per_us * self._memory.factor(course.pace)
 
     def _brought(self, own: RememberedSession) -> float:
-        """Tokens per microsecond that its drafter's guesses brought a session lately; 0 for one that goes without."""
-        return 0.0 if own.course.pace is Pace.PLAIN else own.drafted.tokens_per_round * self._by_lookup.plain_speed
+        """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead
+        in vain costs each round a little only, and what it brought earlier would hide that for the rest of the answer.)"""
+        return own.drafted.tokens_per_round * self._by_lookup.plain_speed if own.course.pace is Pace.SERIAL else 0.0
 
     @property
     def _is_far_away(self) -> bool:

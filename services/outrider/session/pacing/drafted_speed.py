@@ -1,8 +1,8 @@
-"""What rounds with a drafter's guesses really brought, in tokens a plain round's time.
+"""What rounds of drafts in turns really brought, in tokens a plain round's time.
 
-A course's promise is as old as the newest look, and was made of estimates that one wrong guess or one pause can halve: both come in runs,
-and the model of rounds knows of none. Whether a session that goes by guesses does better without them, or by others, is asked of what its
-rounds and those of its kind brought lately as well. Must not know courses, sessions or what competes.
+A course's promise is as old as the newest look, and was made of estimates that one wrong guess or one pause can halve: both come in
+runs, and the model of rounds knows of none. Whether a session that drafts in turns does better without guesses, or by others, is asked
+of what its rounds and those of its kind brought lately as well. Must not know courses, sessions or what competes.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class Margins:
 @dataclass(frozen=True, slots=True)
 class Offers:
     """Of one look. worth: of a course, corrected by what was achieved; worth_to_end: in what is left of an answer. own: what is
-    remembered of a session. longest: guesses of a session at most. brought: what guesses brought a session lately that goes by them,
-    tokens per microsecond: who stops for a low promise alone would stop at every run of wrong ones."""
+    remembered of a session. longest: guesses of a session at most. brought: what drafts in turns brought a session lately that goes
+    by them, tokens per microsecond: who stops for a low promise alone would stop at every run of wrong ones."""
 
     rates: Mapping[Pace, RoundRates]
     margins: Margins
@@ -87,10 +87,9 @@ class Offers:
             beside = min(plain, slowed, key=speed_of)
             drafted = self._best_drafted(own, courses[Pace.AHEAD], Pace.AHEAD)
             worth, least = self.worth_to_end(session, drafted), self._least(own)
-            kept = max(worth, self.brought(own))
-            pays = kept > least * self.worth(beside) and self._may_draft(session)
+            pays = worth > least * self.worth(beside) and self._may_draft(session)
             chosen.append(drafted if pays else beside)
-            won += kept - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
+            won += worth - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
             total += worth if pays else self.worth(beside)
         if won > 0.0:
             return chosen, total
