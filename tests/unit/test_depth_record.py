@@ -105,6 +105,7 @@ def test_a_first_wrong_guess_of_a_session_is_blamed_on_its_depth_where_depth_mak
     priors = drafted((0.6, 0.97, 0.97, 0.97), 600, 1).remembered(FIRST_PRIORS)
     stats = SessionStatistics(acceptance=priors.acceptance, by_depth=DepthRecord(priors.depths, priors.acceptance))
     before = rights_by_depth(stats.acceptance, stats.by_depth.offsets_from(stats.acceptance))
+    assert before[4] > 0.8, "the level that its kind had"
     stats.count_round(4, 4, 0, 1, corrected=True)
     stats.count_depths(DepthCounts((0,) * NUM_BANDS, (1, *(0,) * (NUM_BANDS - 1))))
     after = rights_by_depth(stats.acceptance, stats.by_depth.offsets_from(stats.acceptance))

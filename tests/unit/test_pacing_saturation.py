@@ -97,6 +97,8 @@ def test_nobody_drafts_where_steps_are_full_and_they_do_again_where_they_are_not
     told = policy.explain(many, policy.plan(many)).sessions
     assert {one.choice.chosen.way for one in told} == {Way.PLAIN}
     assert not any(policy._sessions.kind(session).asking.is_later() for session in many.sessions), "it is no verdict on their drafters"
+    probed = {session.session for session in many.sessions if policy._sessions.of(session).probe.is_on}
+    assert len(probed) <= 2, "probes are as rare as for drafters too far away"
     again = rounds(policy, 1, 600, many.now_us)
     assert Pace.PLAIN not in paces(policy, again)
 
