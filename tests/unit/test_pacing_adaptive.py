@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fakes_pacing import NOW_US, READY
+from fakes_adaptive import FLAT, TARGET_US, Driver
+from fakes_pacing import READY
 from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
@@ -21,8 +22,6 @@ from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed
 from outrider.session.pacing.surprise import SURPRISE
 
-TARGET_US = 24_000.0
-FLAT = CostCurve(((1, TARGET_US),))
 STEEP = CostCurve(((1, 1_000.0), (64, 64_000.0)))
 
 
@@ -160,36 +159,6 @@ def test_what_a_pace_took_is_forgotten_while_everybody_decodes_plainly() -> None
 
 
 # --- the policy ----------------------------------------------------------------------------------------------------------------
-
-
-class Driver:
-    """Hands a policy one session's views, round after round of one target step."""
-
-    def __init__(self) -> None:
-        self.policy = AdaptivePacing()
-        self.contention = 1.0  # of a step beside a drafter at work, to one alone
-        self.session = replace(READY, draft_us_per_token=3_000.0, draft_alone_us=3_000.0, acceptance=0.7, num_tested=0, remaining=10_000)
-        self.now_us = NOW_US
-
-    def round(self, **changes: Any) -> SessionView:
-        """The session commits two tokens and is planned again with these estimates. Drafts are undisturbed but where it runs ahead."""
-        if self.policy._sessions.of(self.session).course.pace is not Pace.AHEAD:
-            changes = {"draft_alone_us": changes.get("draft_us_per_token", self.session.draft_us_per_token), **changes}
-        self.now_us += int(TARGET_US)
-        tested = int(self.session.num_tested) + 2
-        own = {"committed_len": self.session.committed_len + 2, "num_tested": tested, "waiting_since_us": self.now_us}
-        self.session = replace(self.session, **{**own, "draft_deadline_us": self.now_us + 50_000, **changes})
-        cost, beside = (CostCurve(((1, one * TARGET_US), (32, 1.3 * one * TARGET_US))) for one in (1.0, self.contention))
-        self.policy.plan(StepView((self.session,), cost, 64, self.now_us, beside))
-        return self.session
-
-    def wait_len(self) -> int:
-        """Guesses without which the policy does not begin a round."""
-        for depth in range(20):
-            view = replace(self.session, num_nodes=depth, depth=depth)
-            if self.policy.plan(StepView((view,), FLAT, 64, self.now_us)).take:
-                return depth
-        raise AssertionError("it waits for more than any course asks for")
 
 
 def test_before_anything_is_known_it_drafts_in_turns_and_little() -> None:
@@ -448,38 +417,3 @@ def test_a_drafter_too_far_to_pay_gets_no_leave_from_a_new_session_until_a_probe
             num_plain += 1
         assert PROBE_AFTER < num_plain <= HOPELESS_PROBE_AFTER
     assert ahead == [0, FIRST_LEN]
-
-
-def test_what_drafts_in_turns_brought_speaks_for_nobody_who_goes_otherwise() -> None:
-    """A drafter that runs ahead in vain costs each round little, and is told by its promise alone."""
-    driver = Driver()
-    for _ in range(2 * FIRST_TESTS):
-        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
-    own = driver.policy._sessions.of(driver.session)
-    own.drafted.count(100, 20.0)
-    for pace, speaks in ((Pace.PLAIN, False), (Pace.SERIAL, True), (Pace.AHEAD, False)):
-        own.course = own.course._replace(pace=pace)
-        assert (driver.policy._brought(own) > 0.0) is speaks
-
-
-def test_guesses_from_the_text_must_promise_more_than_drafts_in_turns_brought() -> None:
-    driver = Driver()
-    for _ in range(2 * FIRST_TESTS):
-        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
-    policy, own = driver.policy, driver.policy._sessions.of(driver.session)
-    plain = policy._by_lookup.plain_speed
-    own.course = own.course._replace(pace=Pace.SERIAL, tokens_per_us=0.5 * plain)
-    for at, (num_rounds, is_looked_up) in enumerate(((1_000.0, True), (10.0, False)), 1):
-        own.drafted.count(1_000, num_rounds)
-        session = replace(driver.session, committed_len=driver.session.committed_len + at, lookup_rights=(0.9,) * 4)
-        assert (policy._num_looked_up(session) > 0) is is_looked_up
-
-
-def test_while_a_drafter_is_opened_paces_are_those_of_before() -> None:
-    """A resident drafter cannot run ahead, and is not promised to while nobody is told of it."""
-    driver = Driver()
-    for _ in range(2 * FIRST_TESTS):
-        driver.round(acceptance=0.9, draft_us_per_token=2_000.0, takes_turns=True)
-    for _ in range(4 * FIRST_TESTS):
-        driver.round(has_drafter=False, takes_turns=False)
-        assert driver.policy._sessions.of(driver.session).course.pace is not Pace.AHEAD
