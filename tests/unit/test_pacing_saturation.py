@@ -14,6 +14,7 @@ from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.explanation import Way
 from outrider.session.pacing.first_asking import LATER
+from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, Probe
 from outrider.session.pacing.round_model import Pace
 from outrider.session.pacing.saturation import Saturation
 
@@ -97,10 +98,29 @@ def test_nobody_drafts_where_steps_are_full_and_they_do_again_where_they_are_not
     told = policy.explain(many, policy.plan(many)).sessions
     assert {one.choice.chosen.way for one in told} == {Way.PLAIN}
     assert not any(policy._sessions.kind(session).asking.is_later() for session in many.sessions), "it is no verdict on their drafters"
-    probed = {session.session for session in many.sessions if policy._sessions.of(session).probe.is_on}
-    assert len(probed) <= 2, "probes are as rare as for drafters too far away"
     again = rounds(policy, 1, 600, many.now_us)
     assert Pace.PLAIN not in paces(policy, again)
+
+
+def test_probes_are_rare_where_steps_are_full() -> None:
+    policy = AdaptivePacing()
+    session = rounds(policy, 64, 120).sessions[0]
+    own = policy._sessions.of(session)
+    own.probe, own.hopeless = Probe(session.committed_len - 1_000), False
+    policy._budget.take(HOPELESS_PROBE_AFTER)
+    policy._budget.count_plain(HOPELESS_PROBE_AFTER - 1)
+    for is_full in (True, False):
+        policy._saturation.is_on = is_full
+        policy._probe(own, session)
+        assert own.probe.is_on is not is_full
+
+
+def test_one_session_alone_is_never_a_crowd() -> None:
+    """Where rows are as dear as steps its guesses do not pay either, but only who is asked is ever measured."""
+    saturation = Saturation()
+    saturation.observe(replace(view_of(1), cost=CostCurve(((1, 1_000.0), (64, 64_000.0)))))
+    saturation.look([0.5], OVERHEAD_US)
+    assert not saturation.is_on
 
 
 def test_a_session_that_is_thought_of_often_is_no_crowd() -> None:
