@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
+from fakes import TruthTable
+from fakes_simulation import spec_of
 from outrider.session.depth_record import MAX_INFORMATION, MAX_OFFSET, NO_DEPTHS, DepthRecord
 from outrider.session.guess_depths import DepthCounts, GuessDepths
 from outrider.session.pacing.depth_bands import BAND_BEGINS, BAND_OF, MAX_DEPTH, NUM_BANDS, log_odds, rights_by_depth
+from outrider.session.pacing.serial import SerialPacing
 from outrider.session.statistics import FIRST_PRIORS, SessionStatistics
+from outrider.session.verifier import VerifierSession
 
 FALLING, FLAT, RISING = (0.9, 0.8, 0.5, 0.3), (0.7,) * NUM_BANDS, (0.5, 0.8, 0.9, 0.95)
 LEN = 6
@@ -112,6 +117,14 @@ def test_a_first_wrong_guess_of_a_session_is_blamed_on_its_depth_where_depth_mak
     assert stats.acceptance < priors.acceptance - 0.1
     assert after[0] < before[0]
     assert after[4] > before[4] - 0.03
+
+
+def test_a_session_begins_at_the_level_of_its_kind() -> None:
+    """Its very first look plans by depths, so they must speak of the acceptance that its kind had, not of any."""
+    priors = dataclasses.replace(drafted((0.6, 0.97, 0.97, 0.97), 600, 1).remembered(FIRST_PRIORS), acceptance=0.95)
+    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=priors)
+    view = VerifierSession(spec, SerialPacing(4), 0).view(0)
+    assert view.depth_offsets == DepthRecord(priors.depths, 0.95).offsets_from(0.95) != DepthRecord(priors.depths).offsets_from(0.95)
 
 
 def test_what_is_remembered_is_bounded() -> None:
