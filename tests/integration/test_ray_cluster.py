@@ -93,6 +93,33 @@ async def test_a_killed_replica_and_a_killed_coordinator_come_back(cluster: Clus
     assert not alive(service), "it died with its actor"
 
 
+class LateToKnow:
+    """Ray as a machine sees it that looks for the coordinator a moment before another starts one."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray, self._num_asked = ray, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ray, name)
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        self._num_asked += 1
+        if self._num_asked == 1:
+            raise ValueError(f"no actor {name}")
+        return self._ray.get_actor(name, namespace=namespace)
+
+
+def test_of_two_machines_that_begin_at_once_one_starts_the_coordinator_and_the_other_finds_it(cluster: Cluster) -> None:
+    coordinator = cluster.start_fleet(f"{LOCAL_NODE_IP}:{free_port()}", state_of_a_fake)
+    other = Cluster()
+    other.ray = LateToKnow(cluster.ray)
+    assert other.start_fleet(f"{LOCAL_NODE_IP}:{free_port()}", state_of_a_fake) == coordinator
+    other.stop_actors()
+    assert cluster.ray.get(cluster.fleet.address.remote(), timeout=START_S) == coordinator, "who found it does not end it"
+    assert not cluster.is_left_without(cluster.node_id)
+    assert cluster.is_left_without("another node")
+
+
 def alive(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()

@@ -227,3 +227,24 @@ def test_the_readmes_commands_make_one_fleet_of_two_machines_and_either_leaves_i
         assert second.process.returncode == 0, second.log.read_text()
         assert answer_of(gateway) == truth
         assert first.process.poll() is None, first.log.read_text()
+
+
+@pytest.mark.usefixtures("_without_tokens")
+def test_a_machine_whose_ray_has_ended_leaves_the_fleet_and_says_what_to_do(tmp_path: Path) -> None:
+    fleet_port = ("--fleet-port", str(free_port(HEAD_IP)))
+    with contextlib.ExitStack() as stack:
+        head = stack.enter_context(ray_head(tmp_path / "head.log"))
+        node = stack.enter_context(contextlib.ExitStack())
+        node.enter_context(ray_node(tmp_path / "second.log", head))
+        first = stack.enter_context(up(tmp_path / "first.txt", head, HEAD_IP, "--verifiers", "1", "--drafters", "0", *fleet_port))
+        second = stack.enter_context(up(tmp_path / "other.txt", head, SECOND_IP, "--verifiers", "0", "--drafters", "1"))
+        truth = answer_of(first.until_up())
+        assert len(truth) == NUM_TOKENS
+        second.until_up()
+        node.close()
+        until(lambda: second.process.poll() is not None, "the second machine's share has ended")
+        text = second.log.read_text()
+        assert second.process.returncode == 1, text
+        assert "ray start --address" in text
+        assert answer_of(first.gateway) == truth
+        assert first.process.poll() is None, first.log.read_text()

@@ -20,6 +20,8 @@ from verifier_service.settings import parse_settings as verifier_settings
 DEPLOY = Path(__file__).parents[2] / "deploy"
 README = (DEPLOY.parent / "README.md").read_text(encoding="utf-8")
 UNIT = (DEPLOY / "systemd/outrider-verifier@.service").read_text(encoding="utf-8")
+NODE = (DEPLOY / "systemd/ray-node.service").read_text(encoding="utf-8")
+SHARE = (DEPLOY / "systemd/outrider-share.service").read_text(encoding="utf-8")
 MANIFEST = (DEPLOY / "kubernetes/drafter.yaml").read_text(encoding="utf-8")
 
 
@@ -29,20 +31,39 @@ def told(text: str, pattern: str) -> str:
     return str(found)
 
 
-def unit_environment() -> dict[str, str]:
+def unit_environment(unit: str = UNIT) -> dict[str, str]:
     """As the unit's own comment has it."""
-    return dict(re.findall(r"^#   ([A-Z]+)=(.+)$", UNIT, re.MULTILINE))
+    return dict(re.findall(r"^#   ([A-Z_]+)=(.+)$", unit, re.MULTILINE))
+
+
+def unit_command(unit: str, environment: dict[str, str]) -> list[str]:
+    """What it starts on a machine with this environment."""
+    line = told(unit, r"^ExecStart=(.+)$").replace("%H", "host").replace("%i", "0")
+    for name, value in environment.items():
+        line = line.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    assert "$" not in line
+    return shlex.split(line)
 
 
 def test_the_units_command_is_one_that_a_verifier_takes() -> None:
-    line = told(UNIT, r"^ExecStart=(.+)$").replace("%H", "host").replace("%i", "0")
-    for name, value in unit_environment().items():
-        line = line.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    assert "$" not in line
-    _, _, module, *arguments = shlex.split(line)
+    _, _, module, *arguments = unit_command(UNIT, unit_environment())
     settings = verifier_settings(arguments)
     assert (module, settings.listen, settings.membership.replica_id) == ("verifier_service", "10.0.0.3:7071", "host-verifier-0")
     assert settings.membership.coordinators == ("10.0.0.1:7069",)
+
+
+def test_the_units_of_a_machine_under_ray_are_the_two_commands_of_the_readme() -> None:
+    environment = unit_environment(NODE)
+    _, *node = unit_command(NODE, environment)
+    (by_hand,) = re.findall(r"^ray start (--address=.+)$", README, re.MULTILINE)
+    assert set(node) == {"start", "--block", *shlex.split(by_hand)}
+    exported = re.findall(r"(RAY_\w+=\S+)", "\n".join(re.findall(r"^export (.+)$", README, re.MULTILINE)))
+    assert set(exported) <= set(" ".join(re.findall(r"^Environment=(.+)$", NODE, re.MULTILINE)).split())
+    _, *arguments = unit_command(SHARE, environment)
+    args = build_parser().parse_args(arguments)
+    assert (args.ray, args.ray_address, args.ray_node_ip) == (True, "10.0.0.1:6379", "10.0.0.2")
+    assert (args.verifiers, args.drafters, args.listen) == (1, 2, "10.0.0.2:7070")
+    assert told(SHARE, r"^Restart=(.+)$") == "on-failure", "a machine that was given up begins anew, one that is told to stop does not"
 
 
 def test_the_fleet_that_is_started_by_hand_is_one_that_its_services_take() -> None:

@@ -45,6 +45,13 @@ class ScriptedDeployment:
     replicas: list[Scripted] = field(default_factory=list)
     num_turns: int = 8
     stopping: threading.Event = field(default_factory=threading.Event)
+    cut_off_after: int = 100
+    num_asked: int = 0
+
+    @property
+    def is_cut_off(self) -> bool:
+        self.num_asked += 1
+        return self.num_asked > self.cut_off_after
 
     @property
     def gateway_report(self) -> SupervisionReport:
@@ -89,6 +96,15 @@ def test_a_replica_that_is_lost_for_good_or_silent_for_a_while_is_told_and_ends_
         "drafter-n-0: the actor of drafter-n-0 did not answer within 10 s",
         "drafter-n-0: is well",
     ]
+
+
+def test_a_node_that_the_cluster_has_given_up_ends_with_what_to_do() -> None:
+    deployment = ScriptedDeployment(Scripted([RUNS]), [Scripted([RUNS, None]), Scripted([RUNS], "drafter-n-0")], cut_off_after=1)
+    is_lost, told = watched(deployment)
+    assert is_lost
+    assert not deployment.stopping.is_set()
+    assert "ray start --address" in told
+    assert deployment.num_asked == 2, "a replica's silence alone is no reason, nor is a look while all answer"
 
 
 def test_a_replica_that_is_added_later_is_watched_too() -> None:

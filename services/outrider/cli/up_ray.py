@@ -24,13 +24,16 @@ from outrider.launch.process import StartFailed
 from outrider.rpc.address import check_address
 
 if TYPE_CHECKING:
-    from outrider.coordinator.cluster import ReplicaHandle
     from outrider.coordinator.ray_deployment import RayDeployment
     from outrider.coordinator.replica_plan import RayShare
     from outrider.coordinator.replica_supervisor import SupervisionReport
 
 WATCH_INTERVAL_S = 1.0
 REPORT_TIMEOUT_S = 10.0
+CUT_OFF = (
+    "the cluster has given this node up (it was cut off, or its Ray has ended) and goes on without it: "
+    "run `ray start --address=...` here again, and then this `outrider up`"
+)
 MIN_RESOURCE, MAX_AMOUNT = 0.0001, 1_000_000.0  # of a GPU or custom resource; Ray counts in ten thousandths
 _OWN_OPTIONS = ("CPU", "GPU")
 
@@ -66,7 +69,7 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_ray(args: argparse.Namespace) -> int:
-    """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway was lost for good."""
+    """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway or this node was lost for good."""
     from outrider.coordinator.ray_deployment import RayDeployment
 
     console, progress = make_console(), make_console(stderr=True)
@@ -87,7 +90,8 @@ def run_ray(args: argparse.Namespace) -> int:
 
 
 def watch(deployment: RayDeployment, stopping: threading.Event, progress: Console) -> bool:
-    """Tell what becomes of every process, until stopping is set, or until the gateway is lost for good (True)."""
+    """Tell what becomes of every process, until stopping is set, or until the gateway is lost for good, or the cluster has given this
+    node up (True): then only a new node can bring its replicas back, which is for whoever started the first."""
     told: dict[str, str] = {}
     while not stopping.wait(WATCH_INTERVAL_S):
         report = deployment.gateway_report
@@ -95,8 +99,16 @@ def watch(deployment: RayDeployment, stopping: threading.Event, progress: Consol
         if report.has_ended:
             progress.print(report.problem, markup=False)
             return True
+        is_silent = False
         for replica in deployment.replicas:
-            _tell_news(progress, told, replica.replica_id, _news(replica))
+            try:
+                news = _told(replica.report(REPORT_TIMEOUT_S))
+            except StartFailed as error:
+                news, is_silent = str(error), True
+            _tell_news(progress, told, replica.replica_id, news)
+        if is_silent and deployment.is_cut_off:
+            progress.print(CUT_OFF, markup=False)
+            return True
     return False
 
 
@@ -167,13 +179,6 @@ def _check_amount(flag: str, amount: float, least: float = 0.0) -> None:
     """As Ray has it: a part of one, or whole ones."""
     if not least <= amount <= MAX_AMOUNT or (amount > 1 and amount != int(amount)):
         raise InvalidRequest(flag, f"must be in [{least:g}, {MAX_AMOUNT:g}] and whole above 1, got {amount:g}")
-
-
-def _news(replica: ReplicaHandle) -> str:
-    try:
-        return _told(replica.report(REPORT_TIMEOUT_S))
-    except StartFailed as error:
-        return str(error)
 
 
 def _told(report: SupervisionReport) -> str:

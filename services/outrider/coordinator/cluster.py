@@ -114,14 +114,29 @@ class Cluster:
         """Ray's name of this node."""
         return str(self.ray.get_runtime_context().get_node_id())
 
+    def is_left_without(self, node: str) -> bool:
+        """Whether the cluster counts a node of this name as dead: Ray was without a word from it for longer than it waits, ends what runs
+        there, and lets no node of that name return. False while the cluster does not answer, and nobody can say."""
+        from ray.exceptions import RayError
+
+        try:
+            return node not in {one["NodeID"] for one in self.ray.nodes() if one["Alive"]}
+        except (RayError, RuntimeError):
+            return False
+
     def start_fleet(self, listen: str, make: Callable[[int], FleetState] = new_fleet, metrics: MetricsAddress = NOWHERE) -> str:
         """The address of the cluster's coordinator; started here, for as long as this process lives, unless there is one. make: an empty
         fleet of an epoch. metrics: where one that is started here is scraped. Raises StartFailed."""
+        from ray.exceptions import ActorAlreadyExistsError
+
         try:
             self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
         except ValueError:
-            self._fleet = self._start_fleet(listen, make, metrics)
-            self._owns_fleet = True
+            try:
+                self._fleet = self._start_fleet(listen, make, metrics)
+                self._owns_fleet = True
+            except ActorAlreadyExistsError:  # another machine began at the same moment
+                self._fleet = self.ray.get_actor(ACTOR_NAME, namespace=NAMESPACE)
         return str(_answer(self.ray, self._fleet.address.remote(), ACTOR_TIMEOUT_S, ACTOR_NAME))
 
     def fleet_metrics(self) -> str:

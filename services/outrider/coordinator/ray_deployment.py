@@ -89,6 +89,11 @@ class RayDeployment:
         assert self._gateway is not None, "it runs until stop"
         return self._gateway.report()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the cluster went on without this node: its replicas are gone, and none can be started here until Ray is."""
+        return self._cluster.is_left_without(self._node)
+
     def scale(self, num_verifiers: int | None = None, num_drafters: int | None = None) -> dict[str, str]:
         """Change how many replicas this node has (None: as it is): the newest drain and go, new ones are started; those that have ended for
         good (drained, given up) are forgotten and do not count. Returns addresses by name, once all are ready.
@@ -176,7 +181,8 @@ class RayDeployment:
         cluster, spec, share = self._cluster, self.spec, self.share
         metrics = metrics_address(spec, share, COORDINATOR_METRICS, cluster.node_ip)
         self.coordinator = cluster.start_fleet(f"{cluster.node_ip}:{share.fleet_port}", metrics=metrics)
-        place = NodePlace(self.coordinator, cluster.node_id, cluster.node_id[:_NODE_NAME_LEN], cluster.node_ip)
+        self._node = cluster.node_id
+        place = NodePlace(self.coordinator, self._node, self._node[:_NODE_NAME_LEN], cluster.node_ip)
         self._plan = ReplicaPlan(spec, share, self.folder, place)
         self._ask_for({Role.DRAFTER: share.num_drafters if spec.draft is not None else 0, Role.VERIFIER: share.num_verifiers})
         self._gateway = ReplicaSupervisor(self._gateway_command(), self.folder / "gateway.log", GATEWAY_LIMITS, final_codes=())
