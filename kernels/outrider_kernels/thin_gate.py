@@ -40,8 +40,8 @@ class ThinGate:
         self._kept = (team, gate_up, out)  # the structure below holds addresses only
         self._call = _Call(gate_up.ctypes.data, out.ctypes.data, out.shape[1])
         self.address = ctypes.addressof(self._call)
-        self._function = team.library.thin_gate
+        self._function, self._team = team.library.thin_gate, team.handle
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows."""
-        self._function(self.address, num_rows)
+        self._function(self._team, self.address, num_rows)
