@@ -1,5 +1,5 @@
-"""What stands between a step's products: rows normed and rounded, gates, heads turned and stored. Shared out over a team or not, every row is
-done once, and its bits are those it has alone.
+"""What stands between a step's products: rows normed and rounded, gates, heads turned and stored. Shared out over a team or not, every
+row is done once, and its bits are those it has alone.
 
 The sizes are such that some calls are shared out and others are not. Run: pytest tests/kernels/test_thin_rows.py
 """
@@ -58,28 +58,34 @@ def packed(weight: FloatArray, packing: str) -> ThinMatrix:
 
 
 def normed(rows: FloatArray, norm: RowNorm) -> FloatArray:
-    """RMSNorm by the very operations of thin/rows.c, each rounded by itself; of lengths that are multiples of LANES."""
+    """RMSNorm by the very operations of thin/rows.c, each rounded by itself, but for the last ones of odd lengths."""
     inputs = rows.shape[1]
+    whole = inputs // LANES * LANES
     sums = np.zeros((len(rows), LANES), np.float32)
-    for at in range(0, inputs, LANES):
+    for at in range(0, whole, LANES):
         sums += rows[:, at : at + LANES] * rows[:, at : at + LANES]
     total = np.zeros(len(rows), np.float32)
     for lane in range(LANES):
         total += sums[:, lane]
+    for at in range(whole, inputs // 4 * 4):
+        total += rows[:, at] * rows[:, at]
+    for at in range(inputs // 4 * 4, inputs):
+        total = (rows[:, at].astype(np.float64) ** 2 + total).astype(np.float32)
     factors = np.float32(1.0) / np.sqrt(total / np.float32(inputs) + np.float32(norm.epsilon))
-    return rows * factors[:, None] * norm.scale
+    found: FloatArray = rows * factors[:, None] * norm.scale
+    return found
 
 
-@pytest.mark.parametrize("packing", ["floats", *(["pairs"] if multiplies_bfloat16() else [])])
-@pytest.mark.parametrize("inputs", [8, 24, 384])
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("inputs", [3, 8, 29, 384, 397])
 def test_a_norm_is_these_very_operations(team: ThinTeam, inputs: int, packing: str) -> None:
-    """Through a matrix of ones on the diagonal, which leaves every number as it is."""
-    rows, norm = drawn(MOST, inputs), RowNorm(1.0 + 0.2 * drawn(inputs, seed=2), 1e-5)
-    out = np.full_like(rows, np.nan)
-    product = ThinProduct(team, packed(np.eye(inputs, dtype=np.float32), packing), rows, out, norm=norm)
-    expected = normed(rows, norm)
-    if packing == "pairs":
-        expected = torch.from_numpy(expected).bfloat16().float().numpy()
+    """Whatever becomes of the rows afterwards."""
+    matrix, rows = packed(drawn(20, inputs, seed=3), packing), drawn(MOST, inputs)
+    norm = RowNorm(1.0 + 0.2 * drawn(inputs, seed=2), 1e-5)
+    expected = np.empty((MOST, 20), np.float32)
+    ThinProduct(ThinTeam(1), matrix, normed(rows, norm), expected).run(MOST)
+    out = np.empty_like(expected)
+    product = ThinProduct(team, matrix, rows, out, norm=norm)
     for num_rows in ROW_COUNTS:
         out[:] = np.nan
         product.run(num_rows)
@@ -116,20 +122,48 @@ def test_what_other_rows_left_behind_is_written_over(team: ThinTeam, packing: st
         np.testing.assert_array_equal(out, again)
 
 
-@pytest.mark.parametrize("length", [1, 7, 16, 127, 128, 129, 400, 1000])
+@pytest.mark.parametrize("length", [1, 7, 16, 127, 128, 129, 400, 1024])
 def test_gates_are_gated_once_each_and_as_they_are_alone(team: ThinTeam, length: int) -> None:
     gate_up, alone = 3.0 * drawn(MOST, 2 * length), np.empty((MOST, length), np.float32)
     for at in range(MOST):
         ThinGate(ThinTeam(1), gate_up[at : at + 1], alone[at : at + 1]).run(1)
     out = np.empty_like(alone)
     gate = ThinGate(team, gate_up, out)
-    program = ThinProgram(team, [gate])
     for num_rows in ROW_COUNTS:
-        for run in (lambda: gate.run(num_rows), lambda: program.run(num_rows, [])):  # noqa: B023  called at once
-            out[:] = np.nan
-            run()
-            np.testing.assert_array_equal(out[:num_rows], alone[:num_rows])
-            assert np.isnan(out[num_rows:]).all()
+        out[:] = np.nan
+        gate.run(num_rows)
+        np.testing.assert_array_equal(out[:num_rows], alone[:num_rows])
+        assert np.isnan(out[num_rows:]).all()
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("length", [1, 7, 129, 400])
+def test_a_gate_hands_on_what_the_next_product_takes(team: ThinTeam, length: int, packing: str) -> None:
+    """The bits of a product that rounds for itself what lies in between, and only bfloat16 numbers go past it."""
+    gate_up, matrix = 3.0 * drawn(MOST, 2 * length), packed(drawn(20, length, seed=3), packing)
+    between = np.empty((MOST, length), np.float32)
+    ThinGate(team, gate_up, between).run(MOST)
+    expected, out = np.empty((2, MOST, 20), np.float32)
+    ThinProduct(team, matrix, between, expected).run(MOST)
+    between[:] = np.nan
+    product = ThinProduct(team, matrix, between, out)
+    gate = ThinGate(team, gate_up, between, into=product)
+    for num_rows in ROW_COUNTS:
+        out[:] = np.nan
+        ThinProgram(team, [gate, product]).run(num_rows, [])
+        np.testing.assert_array_equal(out[:num_rows], expected[:num_rows])
+        assert np.isnan(out[num_rows:]).all()
+        assert np.isnan(between).all() == (packing == "pairs")
+
+
+def test_a_gate_hands_on_nothing_to_a_product_of_other_rows_or_with_a_norm() -> None:
+    team, gate_up, between, out = ThinTeam(1), drawn(2, 80), np.zeros((2, 40), np.float32), np.empty((2, 20), np.float32)
+    matrix = packed(drawn(20, 40), PACKINGS[-1])
+    with pytest.raises(ValueError, match="not the rows"):
+        ThinGate(team, gate_up, between, into=ThinProduct(team, matrix, between.copy(), out))
+    rounds = packed(drawn(20, 40), "pairs" if "pairs" in PACKINGS else "floats")
+    ThinGate(team, gate_up, between, into=ThinProduct(team, rounds, between, out, norm=RowNorm(drawn(40), 0.0))).run(2)
+    assert between.all(), "a norm needs the floats"
 
 
 @pytest.mark.parametrize("has_norm", [True, False])

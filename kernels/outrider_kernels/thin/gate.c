@@ -1,4 +1,8 @@
-/* silu(gate) * up of each row: out[m][n] = g / (1 + e^-g) * u. */
+/* silu(gate) * up of each row: out[m][n] = g / (1 + e^-g) * u, as floats, or as the bfloat16 numbers that the next product takes. */
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #include "thin.h"
 
@@ -6,6 +10,7 @@
 struct thin_gate_call {
     const float *gate_up; /* [rows][2][length] */
     float *out;           /* [rows][length] */
+    uint16_t *halves;     /* [rows][length, or one more where that is odd]: bfloat16, in place of `out`; or null */
     int64_t length;
 };
 
@@ -22,19 +27,39 @@ typedef struct {
 
 INLINE int64_t blocks_of(int64_t length) { return (length + BLOCK - 1) / BLOCK; }
 
-static void run_part(const thin_gate_call *call, int64_t part) {
-    const int64_t length = call->length, row = part / blocks_of(length), first = part % blocks_of(length) * BLOCK, end = min(first + BLOCK, length);
-    const float *gate = call->gate_up + row * 2 * length, *up = gate + length;
-    float *to = call->out + row * length;
+INLINE wide gated(wide gate, wide up) { return gate / (wide_splat(1.0f) + exp_of_wide(-gate)) * up; }
+
+#ifdef __AVX512BF16__
+/* Columns [first, end) of a row. */
+static void put_halves(const float *gate, const float *up, int64_t first, int64_t end, uint16_t *to) {
     int64_t at = first;
     for (; at + WIDTH <= end; at += WIDTH) {
-        const wide g = *(const wide *)(gate + at);
-        *(wide *)(to + at) = g / (wide_splat(1.0f) + exp_of_wide(-g)) * *(const wide *)(up + at);
+        const wide values = gated(*(const wide *)(gate + at), *(const wide *)(up + at));
+        _mm256_storeu_si256((__m256i *)(to + at), (__m256i)_mm512_cvtneps_pbh((__m512)values));
     }
-    for (; at < end; at++) {
-        const wide g = wide_splat(gate[at]);
-        to[at] = (g / (wide_splat(1.0f) + exp_of_wide(-g)))[0] * up[at];
-    }
+    if (at == end) return;
+    const __mmask16 some = (__mmask16)((1u << (end - at)) - 1);
+    const wide values = gated((wide)_mm512_maskz_loadu_ps(some, gate + at), (wide)_mm512_maskz_loadu_ps(some, up + at));
+    _mm256_mask_storeu_epi16(to + at, some, (__m256i)_mm512_cvtneps_pbh((__m512)values));
+}
+#else
+static void put_halves(const float *gate, const float *up, int64_t first, int64_t end, uint16_t *to) {
+    (void)gate, (void)up, (void)first, (void)end, (void)to; /* thin_product.py packs no pairs here */
+}
+#endif
+
+static void put_floats(const float *gate, const float *up, int64_t first, int64_t end, float *to) {
+    int64_t at = first;
+    for (; at + WIDTH <= end; at += WIDTH) *(wide *)(to + at) = gated(*(const wide *)(gate + at), *(const wide *)(up + at));
+    for (; at < end; at++) to[at] = gated(wide_splat(gate[at]), wide_splat(up[at]))[0];
+}
+
+static void run_part(const thin_gate_call *call, int64_t part) {
+    const int64_t length = call->length, row = part / blocks_of(length), first = part % blocks_of(length) * BLOCK;
+    const int64_t end = min(first + BLOCK, length);
+    const float *gate = call->gate_up + row * 2 * length, *up = gate + length;
+    if (call->halves) put_halves(gate, up, first, end, call->halves + row * (length + length % 2));
+    else put_floats(gate, up, first, end, call->out + row * length);
 }
 
 static void run_chunk(const void *argument, int64_t chunk) {

@@ -101,7 +101,7 @@ static void run_chunk(const void *argument, int64_t chunk) {
 }
 
 const float *thin_rows(team *all, const thin_call *call, int64_t rows) {
-    if (!call->scale && call->format != PAIRS && call->format != QUADS) return call->x;
+    if (!call->x || (!call->scale && call->format != PAIRS && call->format != QUADS)) return call->x;
     const int64_t num_chunks = rows * call->inputs < SHARED_NUMBERS ? 1 : team_chunks(all, (rows + TOGETHER - 1) / TOGETHER);
     const job_of_rows job = {call, rows, num_chunks};
     team_run(all, run_chunk, &job, num_chunks);

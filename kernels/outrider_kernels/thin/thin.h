@@ -95,7 +95,7 @@ enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4 }; /* as in thin_
 
 /* What stays the same from product to product; thin_product.py has the same fields in the same order. */
 struct thin_call {
-    const float *x;            /* [rows][inputs] */
+    const float *x;            /* [rows][inputs]; null: they are in `rounded` already */
     const void *panels;        /* [panels][inputs][PANEL], of PAIRS and QUADS fewer inputs of several each */
     const float *column_scale; /* [outputs], of BYTES and QUADS; else null */
     const float *bias;         /* [outputs] or null */
