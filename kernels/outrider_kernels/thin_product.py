@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,7 @@ class ThinProduct:
         normed = None if norm is None else zeros_on_lines(rows.shape, np.float32)
         rounded = _room_for_rounded(matrix, len(rows))
         self._kept = (team, matrix, arrays, normed, rounded)  # the structure below holds addresses only
+        self._rows, self._rounds_only = rows, norm is None and matrix.format is PanelFormat.PAIRS
         self._most = len(rows)
         self._call = _Call(
             rows.ctypes.data,
@@ -249,6 +250,16 @@ class ThinProduct:
         )
         self.address = ctypes.addressof(self._call)
         self._function, self._team = team.library.thin_product, team.handle
+
+    def takes_halves_of(self, rows: _FloatArray) -> int | None:
+        """Where who makes these rows is to put them as bfloat16 from now on, each from an even place on; they are rounded no more here.
+        None where floats are taken as before. Raises ValueError when they are not the product's rows."""
+        if rows is not self._rows:
+            raise ValueError("these are not the rows of the product")
+        if not self._rounds_only:
+            return None
+        self._call.x = None
+        return cast(int, self._call.rounded)
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows, at most as many as the buffers have."""

@@ -20,7 +20,7 @@ _PROTOTYPES = {
     "team_hold": ([_POINTER, ctypes.c_int], None),
     "thin_product": ([_POINTER, _POINTER, _SIZE], None),
     "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
-    "thin_gate": ([_POINTER, _SIZE], None),
+    "thin_gate": ([_POINTER, _POINTER, _SIZE], None),
     "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
     "thin_multiplies_pairs": ([], ctypes.c_int),
     "thin_multiplies_quads": ([], ctypes.c_int),

@@ -31,7 +31,7 @@ struct thin_layer {
 typedef struct {
     const thin_layer *layer;
     const thin_step *step;
-    int64_t num_shares; /* of the readers of one sequence and key-value head */
+    int64_t num_shares; /* of all rows; then, of the readers of one sequence and key-value head */
 } job_of_layer;
 
 static void turn(const thin_layer *layer, float *head, const float *rotation, const float *scale) {
@@ -49,9 +49,9 @@ static void turn(const thin_layer *layer, float *head, const float *rotation, co
     }
 }
 
-static void turn_and_store(const thin_layer *layer, const thin_step *step) {
+static void turn_and_store(const thin_layer *layer, const thin_step *step, int64_t begin, int64_t end) {
     const int64_t dim = layer->dim, num_turned = layer->num_heads + layer->num_kv_heads, num_all = num_turned + layer->num_kv_heads;
-    for (int64_t row = 0; row < step->rows; row++) {
+    for (int64_t row = begin; row < end; row++) {
         float *heads = layer->heads + row * num_all * dim;
         const float *rotation = layer->rotations + step->positions[row] * dim;
         for (int64_t head = 0; head < num_turned; head++)
@@ -60,6 +60,19 @@ static void turn_and_store(const thin_layer *layer, const thin_step *step) {
         for (int64_t head = 0; head < 2 * layer->num_kv_heads; head++)
             memcpy(layer->pool + (head * layer->num_slots + step->slots[row]) * dim, heads + (layer->num_heads + head) * dim, (size_t)dim * sizeof(float));
     }
+}
+
+/* A chunk is a share of the rows. */
+static void turn_chunk(const void *argument, int64_t chunk) {
+    const job_of_layer *job = argument;
+    const int64_t rows = job->step->rows;
+    turn_and_store(job->layer, job->step, chunk * rows / job->num_shares, (chunk + 1) * rows / job->num_shares);
+}
+
+static void turn_rows(team *all, const thin_layer *layer, const thin_step *step) {
+    const int64_t numbers = step->rows * (layer->num_heads + 2 * layer->num_kv_heads) * layer->dim;
+    const job_of_layer job = {layer, step, numbers < SHARED_NUMBERS ? 1 : team_chunks(all, step->rows)};
+    team_run(all, turn_chunk, &job, job.num_shares);
 }
 
 /* Products of 2 * LANES elements, summed to LANES. */
@@ -323,7 +336,7 @@ static void attend_chunk(const void *argument, int64_t chunk) {
 }
 
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step) {
-    turn_and_store(layer, step);
+    turn_rows(all, layer, step);
     if (!step->num_segments) return;
     const int64_t num_places = step->num_segments * layer->num_kv_heads;
     /* Half as many chunks as of work that is all alike: each goes through all of its keys. */

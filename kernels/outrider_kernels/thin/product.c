@@ -5,10 +5,8 @@
    sums are multiplied by their column's scale at the end; products and sums are float always. Every element is one chain of fused
    multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but
    the row and the matrix. Where the processor multiplies bfloat16 numbers itself, a matrix may lie in PAIRS of inputs, [pairs][PANEL][2]: then
-   y is rounded to bfloat16 too, and a chain takes two inputs at a time. Of a matrix in QUADS everything but the norm is in quads.c.
-   thin_product.py packs and calls. */
-
-#include <math.h>
+   y is rounded to bfloat16 too, and a chain takes two inputs at a time. How y comes about is in rows.c, products with a matrix in QUADS are in
+   quads.c. thin_product.py packs and calls. */
 
 #include "thin.h"
 
@@ -173,19 +171,6 @@ INLINE void pair_tile(const product *job, int64_t row, int64_t first, const int 
         for (int n = 0; n < panels; n++) put(call, (wide)sums[m][n], row + m, (first + n) * PANEL, PAIRS);
 }
 
-/* x, or what RMSNorm made of it, as bfloat16: to nearest, ties to even. */
-static void round_rows(const thin_call *call, int64_t rows) {
-    const int64_t pairs = pairs_of(call->inputs);
-    for (int64_t row = 0; row < rows; row++) {
-        const float *from = call->x + row * call->inputs;
-        uint16_t *to = (uint16_t *)(call->rounded + row * pairs);
-        for (int64_t at = 0; at < call->inputs; at += WIDTH) {
-            const int64_t left = call->inputs - at;
-            const __mmask16 some = left < WIDTH ? (__mmask16)((1u << left) - 1) : (__mmask16)0xFFFF;
-            _mm256_mask_storeu_epi16(to + at, some, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + at)));
-        }
-    }
-}
 #define PAIR_TILE(ROWS, PANELS) \
     case PAIRS: pair_tile(job, row, first, ROWS, PANELS); return;
 #else
@@ -273,37 +258,15 @@ static void run_chunk(const void *argument, int64_t chunk) {
     }
 }
 
-/* A row's sum of squares in one fixed order, whatever stands beside it. */
-static void norm(const thin_call *call, int64_t rows) {
-    for (int64_t row = 0; row < rows; row++) {
-        const float *x = call->x + row * call->inputs;
-        float *y = call->normed + row * call->inputs;
-        lanes squares = splat(0.0f);
-        int64_t k = 0;
-        for (; k + LANES <= call->inputs; k += LANES) squares += *(const lanes *)(x + k) * *(const lanes *)(x + k);
-        float sum = 0.0f;
-        for (int lane = 0; lane < LANES; lane++) sum += squares[lane];
-        for (; k < call->inputs; k++) sum += x[k] * x[k];
-        const float factor = 1.0f / sqrtf(sum / (float)call->inputs + call->epsilon);
-        for (k = 0; k < call->inputs; k++) y[k] = x[k] * factor * call->scale[k];
-    }
-}
-
 void thin_product(team *all, const thin_call *call, int64_t rows) {
     if (rows <= 0) return;
     const int64_t num_tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
     product job = {*call, rows, 0, 0, group_len_of((rows + num_tiles - 1) / num_tiles)};
-    if (call->scale) {
-        norm(call, rows);
-        job.call.x = call->normed;
-    }
+    job.call.x = thin_rows(all, call, rows);
     if (call->format == QUADS) {
         thin_quads(all, &job.call, rows);
         return;
     }
-#ifdef __AVX512BF16__
-    if (call->format == PAIRS) round_rows(&job.call, rows);
-#endif
     const int64_t num_panels = (call->outputs + PANEL - 1) / PANEL;
     job.num_groups = (num_panels + job.group_len - 1) / job.group_len;
     job.num_chunks = team_chunks(all, job.num_groups);

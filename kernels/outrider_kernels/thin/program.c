@@ -10,7 +10,7 @@ void thin_program(team *all, const thin_operation *operations, int64_t num_opera
         switch (operation->kind) {
             case PRODUCT: thin_product(all, operation->operand, rows); break;
             case ATTENTION: thin_attention(all, operation->operand, steps[operation->step]); break;
-            case GATE: thin_gate(operation->operand, rows); break;
+            case GATE: thin_gate(all, operation->operand, rows); break;
         }
     }
 }

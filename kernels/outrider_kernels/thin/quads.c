@@ -37,6 +37,8 @@ typedef struct {
     int32_t high_start, low_start; /* what the sums begin with, for OFFSET's sake */
 } digits;
 
+INLINE int64_t quads_of(int64_t inputs) { return (inputs + 3) / 4; }
+
 INLINE int64_t row_len(int64_t quads) { return 2 * quads + TAIL; }
 
 INLINE digits digits_of(const product *job, int64_t row) {
@@ -153,13 +155,19 @@ static void run_chunk(const void *argument, int64_t chunk) {
     }
 }
 
-/* call->x: the rows as they are to be multiplied, after the norm if there is one. */
+/* x: a row as it is to be multiplied, after the norm if there is one. */
+void thin_quads_round(const thin_call *call, const float *x, int64_t row) {
+    const int64_t quads = quads_of(call->inputs);
+    round_row(x, call->inputs, quads, call->rounded + row * row_len(quads));
+}
+
+/* Rows that are rounded already. */
 void thin_quads(team *all, const thin_call *call, int64_t rows) {
-    const int64_t quads = (call->inputs + 3) / 4, num_groups = (call->outputs + GROUP_LEN * PANEL - 1) / (GROUP_LEN * PANEL);
-    for (int64_t row = 0; row < rows; row++) round_row(call->x + row * call->inputs, call->inputs, quads, call->rounded + row * row_len(quads));
+    const int64_t quads = quads_of(call->inputs), num_groups = (call->outputs + GROUP_LEN * PANEL - 1) / (GROUP_LEN * PANEL);
     const product job = {call, rows, quads, num_groups, team_chunks(all, num_groups)};
     team_run(all, run_chunk, &job, job.num_chunks);
 }
 #else
+void thin_quads_round(const thin_call *call, const float *x, int64_t row) { (void)call, (void)x, (void)row; }
 void thin_quads(team *all, const thin_call *call, int64_t rows) { (void)all, (void)call, (void)rows; } /* thin_product.py packs no quads here */
 #endif

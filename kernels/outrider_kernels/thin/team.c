@@ -127,7 +127,7 @@ int64_t team_chunks(const team *all, int64_t num_parts) {
 }
 
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
-    if (atomic_load(&all->num_active) == 1) {
+    if (num_chunks <= 1 || atomic_load(&all->num_active) == 1) {
         for (int64_t chunk = 0; chunk < num_chunks; chunk++) work(job, chunk);
         return;
     }

@@ -155,13 +155,14 @@ def layer_operations(team: ThinTeam, layer: LeanLayer, buffers: _Buffers, attent
     """One layer between the buffers, in order."""
     thin = layer.thin
     assert thin is not None
+    down = _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias)
     return [
         ThinProduct(team, thin.qkv, buffers.states, buffers.heads, bias=_array(layer.qkv.bias), norm=thin.input_norm),
         attention,
         _onto_states(team, thin.output, buffers.attended, buffers, layer.output.bias),
         ThinProduct(team, thin.gate_up, buffers.states, buffers.gate_up, bias=_array(layer.gate_up.bias), norm=thin.mlp_norm),
-        ThinGate(team, buffers.gate_up, buffers.gated),
-        _onto_states(team, thin.down, buffers.gated, buffers, layer.down.bias),
+        ThinGate(team, buffers.gate_up, buffers.gated, into=down),
+        down,
     ]
 
 
