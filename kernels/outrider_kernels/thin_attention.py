@@ -16,10 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from outrider_kernels.array_address import address_of
 from outrider_kernels.thin_team import ThinTeam
 
 MAX_HEAD_DIM = 256
 HEAD_DIM_MULTIPLE = 8
+
+_NO_TAIL = 0, 0
 
 _FloatArray = npt.NDArray[np.float32]
 _LongArray = npt.NDArray[np.int64]
@@ -38,7 +41,8 @@ class _Layer(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """One sequence's rows [begin, end) and the keys they read. runs: pool ranges in logical order. tail_mask: float32 [rows, tail]."""
+    """One sequence's rows [begin, end) and the keys they read. runs: pool ranges in logical order. tail_mask: float32 [rows, tail]; several
+    may have the same."""
 
     begin: int
     end: int
@@ -50,19 +54,23 @@ class ThinStep:
     """Which rows of a step read which keys; the same for all layers with one window. address: of a thin_step of thin/thin.h."""
 
     def __init__(self, positions: _LongArray, slots: _LongArray, sequences: Sequence[RowKeys]) -> None:
-        """positions, slots: int64 [rows], C order."""
+        """positions, slots: int64 [rows], writable and in C order, at least one."""
         # all structures are 64-bit fields all through, addresses among them
         runs = array("q", [edge for keys in sequences for run in keys.runs for edge in run])
-        masks = [None if keys.tail_mask is None else np.ascontiguousarray(keys.tail_mask, np.float32) for keys in sequences]
+        masks = {id(mask): np.ascontiguousarray(mask, np.float32) for keys in sequences if (mask := keys.tail_mask) is not None}
+        tails = {place: (address_of(mask), mask.shape[1]) for place, mask in masks.items()}
         next_run, _ = runs.buffer_info()
-        table = array("q")
-        for keys, mask in zip(sequences, masks, strict=True):
-            num_keys = sum([end - begin for begin, end in keys.runs])
-            tail = (0, 0) if mask is None else (mask.ctypes.data, mask.shape[1])
-            table.extend((keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail))
+        fields: list[int] = []  # a list grows several times as fast as an array
+        for keys in sequences:
+            num_keys = 0
+            for begin, end in keys.runs:
+                num_keys += end - begin
+            tail = _NO_TAIL if keys.tail_mask is None else tails[id(keys.tail_mask)]
+            fields += (keys.begin, keys.end, next_run, len(keys.runs), num_keys, *tail)
             next_run += len(keys.runs) * 2 * runs.itemsize
+        table = array("q", fields)
         table_address, _ = table.buffer_info()
-        step = array("q", (positions.ctypes.data, slots.ctypes.data, table_address, len(positions), len(sequences)))
+        step = array("q", (address_of(positions), address_of(slots), table_address, len(positions), len(sequences)))
         self._kept = (positions, slots, runs, masks, table, step)  # the structures hold addresses only
         self.address, _ = step.buffer_info()
 

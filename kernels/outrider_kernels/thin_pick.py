@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from outrider_kernels.array_address import address_of
 from outrider_kernels.thin_team import ThinTeam
 
 LEFT = -1  # as in thin/thin.h
@@ -77,15 +78,15 @@ class ThinPick:
         self._grow(1)
 
     def run(self, logits: _FloatArray, groups: Sequence[tuple[PickRule, Sequence[int]]]) -> ThinPicks:
-        """logits: float32 [rows, ids], each row in one piece; groups: how rows that follow one another are picked after, and the positions
-        of their picks. Raises ValueError where the two do not fit."""
+        """logits: float32 [rows, ids], writable, each row in one piece; groups: how rows that follow one another are picked after, and the
+        positions of their picks. Raises ValueError where the two do not fit."""
         num_rows, num_ids = logits.shape
         row_bytes, item_bytes = logits.strides
-        if logits.dtype != np.float32 or item_bytes != 4 or sum(len(positions) for _, positions in groups) != num_rows:
+        if logits.dtype != np.float32 or item_bytes != 4 or sum([len(positions) for _, positions in groups]) != num_rows:
             raise ValueError(f"logits of {logits.dtype} and shape {logits.shape} are not what is to be picked after")
         if num_rows > len(self._tokens):
             self._grow(2 * num_rows)
-        at, address, with_second = 0, logits.ctypes.data, False
+        at, address, with_second = 0, address_of(logits[0]) if num_rows else 0, False
         for rule, positions in groups:
             with_second = with_second or rule.with_second
             same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, rule.with_second, *_NOTHING

@@ -25,7 +25,7 @@ from outrider.engine.step_batch import StepBatch
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
-from outrider.types.tree import IntArray
+from outrider.types.tree import FloatArray, IntArray
 
 NONE: IntArray = np.empty(0, np.int32)
 PROMPT_LEN = 75  # beyond a window of 64 positions, so that shared blocks take part
@@ -47,10 +47,10 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     seen: Captured = {}
     original = RowPicker.results
 
-    def spy(self: RowPicker, batch: StepBatch, logits: torch.Tensor) -> tuple[SequenceResult, ...]:
+    def spy(self: RowPicker, batch: StepBatch, logits: torch.Tensor | FloatArray) -> tuple[SequenceResult, ...]:
         begin = 0
         for segment in batch.segments:
-            seen[segment.rows.sequence] = logits[begin : begin + segment.num_wanted].clone()
+            seen[segment.rows.sequence] = torch.as_tensor(logits[begin : begin + segment.num_wanted]).clone()
             begin += segment.num_wanted
         return original(self, batch, logits)
 

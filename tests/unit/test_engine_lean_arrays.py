@@ -30,7 +30,7 @@ from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
-from outrider.types.tree import IntArray
+from outrider.types.tree import FloatArray, IntArray
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinProgram
@@ -56,8 +56,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     seen: Captured = []
     original = RowPicker.results
 
-    def spy(self: RowPicker, batch: StepBatch, logits: torch.Tensor) -> tuple[SequenceResult, ...]:
-        seen.append(logits.clone())
+    def spy(self: RowPicker, batch: StepBatch, logits: torch.Tensor | FloatArray) -> tuple[SequenceResult, ...]:
+        seen.append(torch.as_tensor(logits).clone())
         return original(self, batch, logits)
 
     monkeypatch.setattr(RowPicker, "results", spy)

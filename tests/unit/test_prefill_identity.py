@@ -24,7 +24,7 @@ from outrider.session.events import FinishReason
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan, StepResult
-from outrider.types.tree import IntArray
+from outrider.types.tree import FloatArray, IntArray
 from verifier_service.prefill_price import PrefillPrice
 
 NONE: IntArray = np.empty(0, np.int32)
@@ -45,10 +45,10 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> dict[int, torch.Tensor]:
     seen: dict[int, torch.Tensor] = {}
     original = RowPicker.results
 
-    def spy(self: RowPicker, batch: StepBatch, found: torch.Tensor) -> tuple[SequenceResult, ...]:
+    def spy(self: RowPicker, batch: StepBatch, found: torch.Tensor | FloatArray) -> tuple[SequenceResult, ...]:
         begin = 0
         for segment in batch.segments:
-            seen[segment.rows.sequence] = found[begin : begin + segment.num_wanted].clone()
+            seen[segment.rows.sequence] = torch.as_tensor(found[begin : begin + segment.num_wanted]).clone()
             begin += segment.num_wanted
         return original(self, batch, found)
 

@@ -73,7 +73,8 @@ class ArrayForward(Protocol):
         ...
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
-        """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order. wanted: flat rows with results."""
+        """Stores the rows' keys and values; float32 [wanted rows, num_logits] in order, which the next call may overwrite. wanted: flat
+        rows with results."""
         ...
 
 

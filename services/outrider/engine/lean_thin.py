@@ -50,16 +50,19 @@ class LeanThin:
         self._storing = ThinProgram(team, _to_last_keys(operations, self._program.last_attention, len(self._windows)))
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
+        self._gathered = np.empty((0, self._buffers.logits.shape[1]), np.float32)  # kept, for memory that is new costs more than filling it
         self.picker: ThinPick | None = ThinPick(team)
         self._team = team
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
-        """float32 [wanted rows, num_logits] of a step; a new array. More rows than fit go in parts, one after another."""
+        """float32 [wanted rows, num_logits] of a step, until the next one. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
         if num_rows <= most and len(wanted):
             self._run_layers(batch, 0, num_rows, is_wanted=True)
-            return self._logits_of(wanted, num_rows).copy()
-        found = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
+            return self._logits_of(wanted, num_rows)
+        if len(wanted) > len(self._gathered):
+            self._gathered = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
+        found = self._gathered[: len(wanted)]
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
             first, last = np.searchsorted(wanted, (begin, end))
@@ -79,7 +82,8 @@ class LeanThin:
     def _run_layers(self, batch: StepBatch, begin: int, end: int, *, is_wanted: bool) -> None:
         """Rows [begin, end) of the step, into `states` where any of them is wanted; else their keys and values are stored, and no more."""
         num_rows = end - begin
-        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows])
+        # clipping nothing, for ids are checked: in its other modes `take` fills an array of its own first
+        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows], mode="clip")
         steps = [thin_step(batch, begin, end, window) for window in self._windows]
         if is_wanted:
             self._program.run(num_rows, steps)
@@ -107,9 +111,9 @@ def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> Thi
     """The keys that rows [begin, end) of the batch read in layers of one window. Rows behind them are not stored yet, nor seen."""
     sequences = []
     for segment in batch.segments:
-        first, last = max(begin, segment.begin), min(end, segment.end)
-        if first >= last:
+        if segment.end <= begin or segment.begin >= end:
             continue
+        first, last = max(begin, segment.begin), min(end, segment.end)
         part = _part_of(segment, first, last)
         keys = key_range(part, batch.positions[part.begin : part.end], window)
         mask = None if keys.tail_mask is None else keys.tail_mask[first - part.begin : last - part.begin]

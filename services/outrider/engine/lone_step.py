@@ -11,16 +11,15 @@ import time
 
 import numpy as np
 
-from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
-from outrider.engine.acceptance.registry import ACCEPTANCE_RULES
 from outrider.engine.chain_picks import ChainPicks
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import RowChain
+from outrider.engine.judged_picks import is_judged_by_picks, judged_picks
 from outrider.engine.pick_follower import PickFollower, seconds_of_chain
 from outrider.engine.row_picker import RowPicker
 from outrider.engine.sequence_state import SequenceState
 from outrider.types.step import SequenceResult, SequenceRows, StepResult
-from outrider.types.tree import ROOT, DraftTree, IntArray, Verdict
+from outrider.types.tree import ROOT
 from outrider_kernels.thin_chain import ChainStart, Followed
 
 
@@ -50,7 +49,7 @@ class LoneStep:
             return None
         called_ns = time.perf_counter_ns()
         found = self._found(rows, state, tokens, above, room)
-        verdict = _verdict(rows, state, base, found.picks) if rows.acceptance else None
+        verdict = judged_picks(rows, state.spec.noise, base, found.picks) if rows.acceptance else None
         if num_committed:
             state.append(rows.committed)
         fed = np.concatenate((rows.tokens, found.picks[:-1])) if rows.follow is not None else rows.tokens
@@ -83,7 +82,7 @@ class LoneStep:
             return False
         if num_committed:
             has_room = state.cached_len + num_committed <= state.spec.max_len and num_committed <= self._most_rows
-            return has_room and not num_live and self._are_guesses(rows) and _is_judged_by_picks(rows)
+            return has_room and not num_live and self._are_guesses(rows) and _is_judged_here(rows)
         if num_nodes != 1 or len(rows.parents) != 1 or rows.acceptance or not state.cached_len:
             return False
         return ROOT <= int(rows.parents[0]) < num_live
@@ -97,18 +96,6 @@ class LoneStep:
         return is_chain and rows.follow is None and len(rows.committed) + num_nodes <= self._most_together
 
 
-def _is_judged_by_picks(rows: SequenceRows) -> bool:
-    """Whether no rule is asked, or one that looks at nothing but picks."""
-    if not rows.acceptance:
-        return True
-    rule = ACCEPTANCE_RULES.get(rows.acceptance)
-    return rule is not None and not rule.reads_probs and rows.follow is None
-
-
-def _verdict(rows: SequenceRows, state: SequenceState, base: int, picks: IntArray) -> Verdict:
-    tree, target = DraftTree(rows.tokens, rows.parents), TargetRows(picks, _no_probs)
-    return ACCEPTANCE_RULES[rows.acceptance].accept(tree, rows.draft_rows, target, AcceptanceNoise(state.spec.noise, base))
-
-
-def _no_probs(row: int) -> ProbArray:
-    raise AssertionError(f"a rule that says it reads no probabilities asked for those of row {row}")
+def _is_judged_here(rows: SequenceRows) -> bool:
+    """Whether no rule is asked, or one that looks at nothing but the picks of a step that goes no further."""
+    return not rows.acceptance or (rows.follow is None and is_judged_by_picks(rows))

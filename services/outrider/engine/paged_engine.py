@@ -121,16 +121,24 @@ class PagedEngine:
 
     def _general_result(self, plan: StepPlan, started: int) -> StepResult:
         self._picker.check(plan)
-        with torch.inference_mode():
-            batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
-            try:
-                logits, decided = self._forwarded(batch)
+        batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
+        try:
+            if self._card is None and self._arrays is not None and batch.num_rows <= self._array_rows:
+                # nothing of torch in the way of a small step: each of its calls costs microseconds there
+                rows = self._arrays.logits(batch, batch.wanted())
                 forwarded = time.perf_counter_ns()
                 batch.apply()
-                results = self._followed(batch, self._picked(batch, logits, decided))
-            except BaseException:
-                batch.revert()
-                raise
+                results = self._picker.results(batch, rows)
+            else:
+                with torch.inference_mode():
+                    logits, decided = self._forwarded(batch)
+                    forwarded = time.perf_counter_ns()
+                    batch.apply()
+                    results = self._picked(batch, logits, decided)
+            results = self._followed(batch, results)
+        except BaseException:
+            batch.revert()
+            raise
         for segment in batch.segments:
             if segment.num_wanted:  # only what led to logits that are numbers: a fault of the hardware must not be found again
                 self._sequences.share(segment.state)
@@ -203,8 +211,6 @@ class PagedEngine:
     def _logits(self, batch: StepBatch) -> Tensor:
         """float32 [wanted rows, num_logits], in plan order."""
         wanted = batch.wanted()
-        if self._arrays is not None and batch.num_rows <= self._array_rows:
-            return torch.from_numpy(self._arrays.logits(batch, wanted))
         tokens = torch.from_numpy(batch.tokens).to(self._device)
         positions = torch.from_numpy(batch.positions).to(self._device)
         if self._invariant:

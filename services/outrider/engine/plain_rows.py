@@ -1,19 +1,19 @@
-"""The picks of a step in which nobody verifies guesses: one row a sequence, each by its sequence's own rule.
+"""The picks of a step whose sequences ask for nothing beside them but probabilities, seconds, and verdicts that look at picks alone.
 
-That is most steps of many sessions at a time, and what stands around a pick costs several times what the pick does. Whatever else a step
-asks for is left to the general way (row_picker.py), which finds the same for these. Must not know candidates, log-probabilities or trees.
+That is most steps of many sessions at a time, with guesses or without, and what stands around a pick costs several times what the pick
+does. Each sequence's rows are picked after by its own rule, all in one call. Whatever else a step asks for is left to the general way
+(row_picker.py), which finds the same for these. Must not know candidates, log-probabilities or distributions.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from outrider.engine.acceptance.contract import Guarantee
-from outrider.engine.acceptance.registry import acceptance_rule
+from outrider.engine.judged_picks import is_judged_by_picks, judged_picks
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.types.step import Seconds, SequenceResult
-from outrider.types.tree import FloatArray, Verdict
+from outrider.types.tree import FloatArray, IntArray, Verdict
 from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
 
 
@@ -30,12 +30,15 @@ def plain_results(batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_o
 
     logits: float32 [wanted rows, num_ids], ids of nothing at -inf.
     """
-    if not all(map(_is_plain, batch.segments)):
-        return None
-    # behind the newest committed token: at the sequence's own end
-    wanted = [one for one in batch.segments if one.num_wanted]
-    rows = [(rule_of(one.state, with_prob=one.rows.pick_probs, with_second=one.rows.seconds), (one.base,)) for one in wanted]
-    found = picker.run(logits, rows)
+    positions = (batch.positions + 1).tolist()  # of the picks: each is the token after its row
+    groups: list[tuple[PickRule, list[int]]] = []
+    for segment in batch.segments:
+        if not _is_plain(segment):
+            return None
+        rows = segment.rows
+        rule = rule_of(segment.state, with_prob=rows.pick_probs, with_second=rows.seconds)
+        groups.append((rule, positions[segment.end - segment.num_wanted : segment.end]))
+    found = picker.run(logits, groups)
     tokens = found.tokens.tolist()
     return None if LEFT in tokens else _results(batch, found, tokens)
 
@@ -45,13 +48,20 @@ def _results(batch: StepBatch, found: ThinPicks, tokens: list[int]) -> tuple[Seq
     begin = 0
     for segment in batch.segments:
         rows, end = segment.rows, begin + segment.num_wanted
-        # A rule that promises the target's own tokens has nothing else to say of a tree without nodes.
-        verdict = Verdict((), tokens[begin], bonus=True) if rows.acceptance else None
+        picks = found.tokens[begin:end]
+        verdict = _verdict(segment, picks, tokens[begin]) if rows.acceptance else None
         probs = found.probs[begin:end] if rows.pick_probs else None
         seconds = seconds_of(found, begin, end) if rows.seconds else None
-        results.append(SequenceResult(rows.sequence, found.tokens[begin:end], verdict=verdict, pick_probs=probs, seconds=seconds))
+        results.append(SequenceResult(rows.sequence, picks, verdict=verdict, pick_probs=probs, seconds=seconds))
         begin = end
     return tuple(results)
+
+
+def _verdict(segment: Segment, picks: IntArray, first: int) -> Verdict:
+    """Of a rule that is asked. first: the first of the picks."""
+    if not len(segment.rows.tokens):  # a rule that promises the target's own tokens has nothing else to say of a tree without nodes
+        return Verdict((), first, bonus=True)
+    return judged_picks(segment.rows, segment.state.spec.noise, segment.base, picks)
 
 
 def seconds_of(found: ThinPicks, begin: int, end: int) -> Seconds:
@@ -62,10 +72,10 @@ def seconds_of(found: ThinPicks, begin: int, end: int) -> Seconds:
 
 
 def _is_plain(segment: Segment) -> bool:
-    """Whether a segment has committed tokens alone, and nothing but their last one's pick is wanted, if anything is."""
+    """Whether nothing but picks is wanted of a segment, and what follows from them, and no row of it is sure to be left."""
     rows, params = segment.rows, segment.state.spec.sampling
-    if len(rows.tokens) or rows.num_choices or rows.top_logprobs is not None:
+    if rows.num_choices or rows.top_logprobs is not None:
         return False
     if params.has_penalties or params.logit_bias or params.top_k:  # no row of these is decided quickly
         return False
-    return not rows.acceptance or acceptance_rule(rows.acceptance).guarantee is Guarantee.TOKENS
+    return is_judged_by_picks(rows)

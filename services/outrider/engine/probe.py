@@ -96,7 +96,7 @@ class _Bench:
         """float32 [wanted rows, num_logits]."""
         batch = build_batch(StepPlan(rows), self.sequences, self.limits, self.forward.shape.num_logits, 8)
         if self.arrays is not None:
-            logits = torch.from_numpy(self.arrays.logits(batch, batch.wanted()))
+            logits = torch.from_numpy(self.arrays.logits(batch, batch.wanted())).clone()
             batch.apply()
             return logits
         if self.card is not None:

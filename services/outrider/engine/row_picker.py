@@ -67,6 +67,7 @@ class RowPicker:
     def __init__(self, num_ids: int, device: str, missing_ids: tuple[int, ...] = (), picker: ThinPick | None = None) -> None:
         self._num_ids = num_ids
         self._picker = picker
+        self._missing_ids = list(missing_ids)
         self._missing = torch.tensor(missing_ids, dtype=torch.int64, device=device) if missing_ids else None
 
     def check(self, plan: StepPlan) -> None:
@@ -103,16 +104,31 @@ class RowPicker:
         found = _second_draws(rows, [sampling])
         return int(found.ids[0]), float(found.behind[0])
 
-    def results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
-        """One result per segment, in order. logits: float32 [wanted rows, num_logits]. Raises ModelRefused where they are no numbers."""
+    def results(self, batch: StepBatch, logits: Tensor | FloatArray) -> tuple[SequenceResult, ...]:
+        """One result per segment, in order. logits: float32 [wanted rows, num_logits]; on a CPU, ids that stand for nothing are set to -inf
+        in them. Raises ModelRefused where they are no numbers."""
+        if isinstance(logits, Tensor):
+            if logits.device.type != "cpu":
+                return self._card_results(batch, logits)
+            logits = logits.numpy()
+        if logits.shape[1] != self._num_ids:
+            logits = logits[:, : self._num_ids]
+        if self._missing_ids:
+            logits[:, self._missing_ids] = -np.inf
+        plain = None if self._picker is None or not len(logits) else plain_results(batch, logits, self._picker, self.rule_of)
+        if plain is not None:
+            return plain
+        with torch.inference_mode():
+            return self._general_results(batch, torch.from_numpy(logits))
+
+    def _card_results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         if logits.shape[1] != self._num_ids:
             logits = logits[:, : self._num_ids]
         if self._missing is not None:
             logits = logits.index_fill(1, self._missing, -torch.inf)
-        if self._picker is not None and len(logits) and logits.device.type == "cpu":
-            plain = plain_results(batch, logits.numpy(), self._picker, self.rule_of)
-            if plain is not None:
-                return plain
+        return self._general_results(batch, logits)
+
+    def _general_results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
         return _results(logits, wanted, choices, _quickly(logits, wanted, choices, self._picker))

@@ -133,15 +133,17 @@ def build_batch(
         base = state.cached_len + num_committed
         segment = Segment(rows, state, begin, begin + total, num_committed, state.cached_len, live_before, base + len(state.tree))
         segments.append(segment)
+        first = state.cached_len + live_before  # logical slot: nothing lives where committed tokens are fed
+        slots.append(state.table.slots[first : first + total])
         if num_committed:
-            span = np.arange(state.cached_len, base, dtype=np.int64)
             tokens.append(rows.committed)
-            positions.append(span)
-            slots.append(state.table.slots[state.cached_len : base])
         if num_nodes:
             tokens.append(rows.tokens)
+        if state.tree.is_chain:
+            positions.append(np.arange(first, first + total, dtype=np.int64))
+        else:
+            positions.append(np.arange(state.cached_len, base, dtype=np.int64))
             positions.append(base + state.tree.depths[live_before:].astype(np.int64))
-            slots.append(state.table.slots[base + live_before : base + live_before + num_nodes])
         begin += total
     batch = StepBatch(joined(tokens).astype(np.int64), joined(positions), joined(slots), segments)
     for segment in segments:
@@ -185,26 +187,30 @@ def _check(plan: StepPlan, sequences: Mapping[int, SequenceState], limits: Engin
 
 
 def _check_rows(rows: SequenceRows, state: SequenceState, num_ids: int) -> None:
-    name = f"sequence {rows.sequence}"
     live, num_committed, num_nodes = len(state.tree), len(rows.committed), len(rows.tokens)
     if not num_committed and not num_nodes:
-        raise InvalidRequest("plan.committed", f"{name} has no rows")
+        raise InvalidRequest("plan.committed", f"{_name(rows)} has no rows")
     if num_committed and live:
-        raise InvalidRequest("plan.committed", f"{name} has {live} live nodes; keep or drop them before feeding committed tokens")
+        raise InvalidRequest("plan.committed", f"{_name(rows)} has {live} live nodes; keep or drop them before feeding committed tokens")
     if not num_committed and not state.cached_len:
-        raise InvalidRequest("plan.committed", f"{name} is empty; feed its prefix first")
+        raise InvalidRequest("plan.committed", f"{_name(rows)} is empty; feed its prefix first")
     if state.cached_len + num_committed > state.spec.max_len:
-        raise InvalidRequest("plan.committed", f"{name} would grow beyond its max_len of {state.spec.max_len}")
+        raise InvalidRequest("plan.committed", f"{_name(rows)} would grow beyond its max_len of {state.spec.max_len}")
     if num_nodes > state.tree.room:
-        raise InvalidRequest("plan.tokens", f"{name} has room for {state.tree.room} more live nodes, got {num_nodes}")
+        raise InvalidRequest("plan.tokens", f"{_name(rows)} has room for {state.tree.room} more live nodes, got {num_nodes}")
     if num_nodes != len(rows.parents):
-        raise InvalidRequest("plan.parents", f"{name} has {num_nodes} nodes and {len(rows.parents)} parents")
+        raise InvalidRequest("plan.parents", f"{_name(rows)} has {num_nodes} nodes and {len(rows.parents)} parents")
     if rows.acceptance and not (num_committed and rows.wanted):
-        raise InvalidRequest("plan.acceptance", f"{name}: a verdict needs the newest committed token's row, and wanted")
+        raise InvalidRequest("plan.acceptance", f"{_name(rows)}: a verdict needs the newest committed token's row, and wanted")
     # Mostly a few plain numbers: array operations would cost more.
     for place, ids in (("plan.committed", rows.committed.tolist()), ("plan.tokens", rows.tokens.tolist())):
         if ids and not (min(ids) >= 0 and max(ids) < num_ids):
-            raise InvalidRequest(place, f"{name} has a token id outside [0, {num_ids})")
+            raise InvalidRequest(place, f"{_name(rows)} has a token id outside [0, {num_ids})")
     for index, parent in enumerate(rows.parents.tolist(), live):
         if not ROOT <= parent < index:
-            raise InvalidRequest("plan.parents", f"{name}: a parent must be {ROOT} or an earlier live node")
+            raise InvalidRequest("plan.parents", f"{_name(rows)}: a parent must be {ROOT} or an earlier live node")
+
+
+def _name(rows: SequenceRows) -> str:
+    """In refusals."""
+    return f"sequence {rows.sequence}"
