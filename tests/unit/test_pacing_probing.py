@@ -87,7 +87,27 @@ def test_a_probe_costs_everybody_who_shares_its_steps() -> None:
     probe = started(budget)
     over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 2, waiting_since_us=NOW_US + 9_000)
     probe.end_if_done(over, budget, PLAIN_US, num_sessions=8)
-    assert plain_tokens_until_due(budget) == pytest.approx(8 * 7.0 / PROBE_SHARE, rel=0.01)
+    lost = 8 * 9 - 2 - 7  # each of the others got one token in a step that took nine plain ones' time
+    assert plain_tokens_until_due(budget) == pytest.approx(lost / PROBE_SHARE, rel=0.01)
+
+
+def test_a_probe_that_paid_for_its_session_is_no_gain_of_those_who_waited() -> None:
+    """Two steps of three plain ones' time each brought six tokens to one and two to each of three: 12 of 24."""
+    budget = ProbeBudget()
+    probe = started(budget)
+    half = replace(READY, num_tested=READY.num_tested + 2, committed_len=READY.committed_len + 3, waiting_since_us=NOW_US + 3_000)
+    probe.end_if_done(half, budget, PLAIN_US, num_sessions=4)
+    assert probe.is_on
+    over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 6, waiting_since_us=NOW_US + 6_000)
+    probe.end_if_done(over, budget, PLAIN_US, num_sessions=4)
+    assert plain_tokens_until_due(budget) == pytest.approx((4 * 6 - 6 - 3 * 2) / PROBE_SHARE, rel=0.01)
+    again = replace(over, committed_len=over.committed_len + OWN_PROBE_AFTER)
+    budget.count_plain(MAX_PROBE_AFTER)
+    probe.begin_if_due(again, budget)
+    ended = replace(again, num_tested=again.num_tested + PROBE_TESTS, committed_len=again.committed_len + 3)
+    ended = replace(ended, waiting_since_us=NOW_US + 9_000)
+    probe.end_if_done(ended, budget, PLAIN_US, num_sessions=4)
+    assert plain_tokens_until_due(budget) == pytest.approx((4 * 3 - 3 - 3) / PROBE_SHARE, rel=0.01), "each is billed by itself"
 
 
 @pytest.mark.parametrize("hopeless", [False, True])

@@ -84,6 +84,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._now_us = 0
         self._num_sessions = 1
         self._step_us = 0.0  # of one row
+        self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
         self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
@@ -94,7 +95,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if not view.sessions:
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
-        self._step_us = view.cost.verify_us(1)
+        self._step_us, self._shared_us = view.cost.verify_us(1), view.cost.verify_us(len(view.sessions))
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._saturation.observe(view)
         self._count(view)
@@ -144,7 +145,7 @@ class AdaptivePacing(ExplainsAdaptive):
         is_due = not own.is_met and (begins or self._is_far_away)
         if session.committed_len < own.asked_from or (is_due and self._is_put_off(session)):
             return 0
-        if begins and not own.is_met and self._is_crowded(session):  # asked once for each session
+        if begins and not own.is_met and (self._is_crowded(session) or self._is_anothers_turn(own)):  # asked once for each session
             return 0
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
@@ -169,6 +170,13 @@ class AdaptivePacing(ExplainsAdaptive):
             return False
         self._sessions.put_off(session, plain_course(self._seen_rates[Pace.PLAIN]))
         return True
+
+    def _is_anothers_turn(self, own: RememberedSession) -> bool:
+        """A session that begins without guesses among others that do is asked when probes are due, as they are: alone it would be asked
+        while the target reads its prompt, and at no cost; here that takes time from everybody's steps."""
+        is_plain = own.course.pace is Pace.PLAIN and not self._is_far_away
+        own.is_met = is_plain and self._saturation.in_company and not self._budget.take()
+        return own.is_met
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
@@ -260,7 +268,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:
-            own.probe.end_if_done(session, self._budget, self._step_us + self._rates.overhead_us, self._num_sessions)
+            own.probe.end_if_done(session, self._budget, self._shared_us + self._rates.overhead_us, self._num_sessions)
             own.hopeless = not own.probe.is_on and self._is_hopeless(session)
         else:
             own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless or self._saturation.is_on)
@@ -291,7 +299,7 @@ class AdaptivePacing(ExplainsAdaptive):
                     self._memory.count(own.course.pace, took_us, own.expected_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
-                self._memory.count_plain(session.committed_len - own.committed_len)
+                self._memory.count_plain((session.committed_len - own.committed_len) / len(view.sessions))
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
             own.looked_up = False

@@ -85,13 +85,16 @@ class ByLookup:
         self._longest = longest
         self._decisions: OrderedDict[int, _Decision] = OrderedDict()
         self._cost: CostCurve | None = None
-        self._live: tuple[int, ...] = ()
+        self._live: frozenset[int] = frozenset()
+        self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
         self._overhead_us = 0.0
 
     def observe(self, view: StepView, overhead_us: float) -> None:
         """Before each plan: who shares the step, and what it costs. overhead_us: of a round, beside the step."""
         self._cost, self._overhead_us = view.cost, overhead_us
-        self._live = tuple(session.session for session in view.sessions)
+        self._live = frozenset(session.session for session in view.sessions)
+        decided = ((one, self._decisions.get(one)) for one in self._live)
+        self._guessing = {one: known for one, known in decided if known is not None and known.num_guesses}
 
     @property
     def plain_speed(self) -> float:
@@ -126,9 +129,11 @@ class ByLookup:
         """Of the step that this session would go by lookup in; None before the first plan."""
         if self._cost is None:
             return None
-        others = [self._decisions[one] for one in self._live if one in self._decisions and one != session.session]
-        num_rows = max(1, len(self._live)) + sum(other.num_guesses for other in others)
-        tokens = max(1, len(self._live)) + sum(other.tokens for other in others)
+        num_rows = num_sessions = max(1, len(self._live))
+        tokens = float(num_sessions)
+        for one, other in self._guessing.items():
+            if one != session.session:
+                num_rows, tokens = num_rows + other.num_guesses, tokens + other.tokens
         return StepRest(self._cost, num_rows, tokens, self._overhead_us)
 
     def offer(self, session: SessionView) -> tuple[int, float]:
@@ -148,5 +153,8 @@ class ByLookup:
     def _remember(self, session: int, decision: _Decision) -> None:
         self._decisions[session] = decision
         self._decisions.move_to_end(session)
+        self._guessing.pop(session, None)
+        if decision.num_guesses and session in self._live:
+            self._guessing[session] = decision
         while len(self._decisions) > MAX_REMEMBERED:
             self._decisions.popitem(last=False)

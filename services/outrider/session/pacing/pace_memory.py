@@ -40,8 +40,9 @@ class PaceMemory:
         record = self._records[pace]
         return (record.num_rounds + TRUST_ROUNDS) / (record.slowness + TRUST_ROUNDS)
 
-    def count_plain(self, num_rounds: int) -> None:
-        """So many rounds went without guesses, and without probing."""
+    def count_plain(self, num_rounds: float) -> None:
+        """So many rounds went without guesses, and without probing. Of sessions in company each counts its share of a round: were it all of
+        it, what many of them had learned together would be forgotten within a few steps."""
         for record in self._records.values():
             record.fade(KEEP_PLAIN**num_rounds)
 

@@ -59,6 +59,7 @@ class Probe:
     until: int | None = None
     seen: int = 0  # guesses judged when its newest round with guesses was over
     num_rounds: int = 0  # with guesses
+    num_commits: int = 0
     begin_len: int = 0
     begin_us: int = 0
 
@@ -71,7 +72,7 @@ class Probe:
         """Asked while none is under way, at commits. hopeless: guesses come from too far to pay."""
         if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take(_least(hopeless)):
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
-            self.seen, self.num_rounds = session.num_tested, 0
+            self.seen, self.num_rounds, self.num_commits = session.num_tested, 0, 0
 
     def due_len(self, session: SessionView, budget: ProbeBudget, num_sessions: int, *, hopeless: bool = False) -> int:
         """Committed length at which the next one can be due, while none is under way, if all sessions go on alike."""
@@ -80,15 +81,18 @@ class Probe:
         return max(self.plain_since + OWN_PROBE_AFTER, session.committed_len + -(-num_left // num_sessions))
 
     def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float, num_sessions: int = 1) -> None:
-        """Asked at each commit while one is under way. plain_us: a round without guesses; num_sessions: that share the steps, and wait."""
+        """Asked at each commit while one is under way. plain_us: a round of all without guesses; num_sessions: that share the steps, and
+        wait: whatever the probe brings its session, the others get a token a step."""
         assert self.until is not None
         num_tokens = session.committed_len - self.begin_len
+        self.num_commits += 1
         self.num_rounds += session.num_tested > self.seen
         self.seen = session.num_tested
         if session.num_tested < self.until and self.num_rounds < PROBE_ROUNDS and num_tokens < MAX_PROBE_TOKENS:
             return
         if plain_us > 0.0:
-            budget.pay(num_sessions * ((session.waiting_since_us - self.begin_us) / plain_us - num_tokens))
+            plain_tokens = num_sessions * (session.waiting_since_us - self.begin_us) / plain_us
+            budget.pay(plain_tokens - num_tokens - (num_sessions - 1) * self.num_commits)
         self.stop(session)
 
     def stop(self, session: SessionView) -> None:

@@ -33,6 +33,11 @@ class Saturation:
         """One more session, which no plan has seen yet: where many begin at once, the first of them already has company."""
         self._num_begun += 1
 
+    @property
+    def in_company(self) -> bool:
+        """Whether several are sure to share steps: the one session of the newest plan may have ended before another begins."""
+        return max(self._num_sessions, self._num_begun) > 1
+
     def look(self, rights: Sequence[float], overhead_us: float) -> None:
         """rights: acceptance to hope for, of each session of the newest view. overhead_us: of a round, beside its step."""
         self.is_on = self._is_full(self._num_sessions, max(rights), overhead_us)

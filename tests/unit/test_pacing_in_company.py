@@ -1,0 +1,101 @@
+"""`adaptive` with several sessions that go without guesses: what they learned together lasts, and new ones are asked when probes are due.
+
+Run: pytest tests/unit/test_pacing_in_company.py
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
+from outrider.session.pacing.by_lookup import ByLookup
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.probing import PROBE_AFTER
+from outrider.session.pacing.round_model import Course, Pace
+
+COST = CostCurve(((1, 1_000.0), (16, 2_000.0), (64, 4_000.0)))
+PLAIN = Course(Pace.PLAIN, 0, 0, 0, 0.001, 1_000.0, 1_000.0)
+
+
+def plain_policy() -> AdaptivePacing:
+    """New sessions go without guesses."""
+    policy = AdaptivePacing()
+    policy._sessions.settle_all(PLAIN)
+    return policy
+
+
+def step_of(num: int, num_rounds: int = 0) -> StepView:
+    """Sessions that have decoded so many tokens."""
+    now_us = NOW_US + 2_000 * num_rounds
+    own = {"committed_len": 10 + num_rounds, "waiting_since_us": now_us, "draft_deadline_us": now_us, "remaining": 10_000}
+    sessions = (session_view(at, has_drafter=False, **own) for at in range(num))
+    return StepView(tuple(sessions), COST, 256, now_us)
+
+
+@pytest.mark.parametrize("num", [1, 4, 64])
+def test_what_a_pace_took_is_forgotten_by_rounds_however_many_share_them(num: int) -> None:
+    policy = plain_policy()
+    for _ in range(40):
+        policy._memory.count(Pace.SERIAL, 3_000.0, 1_000.0)
+    for num_rounds in range(101):
+        policy.plan(step_of(num, num_rounds))
+    known = plain_policy()._memory
+    for _ in range(40):
+        known.count(Pace.SERIAL, 3_000.0, 1_000.0)
+    known.count_plain(100)
+    assert policy._memory.factor(Pace.SERIAL) == pytest.approx(known.factor(Pace.SERIAL))
+
+
+def new_session(number: int) -> SessionView:
+    return session_view(number, remaining=10_000, num_tested=0)
+
+
+def test_in_company_sessions_that_begin_without_guesses_are_asked_when_a_probe_is_due() -> None:
+    policy = plain_policy()
+    policy.plan(step_of(4))
+    assert not any(policy.draft_ahead(new_session(100 + at)) for at in range(8))
+    policy._budget.count_plain(PROBE_AFTER)
+    asked = [policy.draft_ahead(new_session(200 + at)) for at in range(8)]
+    assert asked == [FIRST_LEN] + [0] * 7, "one probe is one session's"
+
+
+def test_one_that_begins_after_another_has_ended_is_alone_and_asked_at_once() -> None:
+    policy = plain_policy()
+    for number in (100, 101):
+        policy.plan(step_of(1))
+        assert policy.draft_ahead(new_session(number)) == FIRST_LEN
+
+
+def test_many_that_begin_at_once_are_company_and_one_that_drafts_needs_no_probe() -> None:
+    policy = plain_policy()
+    policy.plan(step_of(1))
+    asked = [policy.draft_ahead(new_session(100 + at)) > 0 for at in range(6)]
+    assert asked == [True] + [False] * 5
+    policy._sessions.settle_all(PLAIN._replace(pace=Pace.SERIAL, ahead_len=4))
+    assert policy.draft_ahead(new_session(200)) == FIRST_LEN
+
+
+def test_what_a_step_holds_beside_a_session_is_what_the_others_of_it_decided() -> None:
+    """However sessions come, go, and change their minds."""
+    luck, lookup = random.Random(3), ByLookup(16)
+    lens = dict.fromkeys(range(12), 10)
+    found: set[int] = set()
+    for _ in range(200):
+        live = luck.sample(sorted(lens), luck.randint(1, 8))
+        lookup.observe(replace(step_of(1), sessions=tuple(session_view(one, committed_len=lens[one]) for one in live)), 50.0)
+        for one in luck.sample(sorted(lens), 6):  # some that do not share the step
+            lens[one] += 1
+            rights = (luck.choice((0.1, 0.95)),) * luck.randint(1, 6)
+            lookup.num_guesses(session_view(one, committed_len=lens[one], lookup_rights=rights, remaining=10_000), 0.0005)
+            for asked in lens:
+                rest = lookup._rest(session_view(asked))
+                others = [known for at, known in lookup._decisions.items() if at in live and at != asked]
+                assert rest is not None
+                assert rest.num_rows == len(live) + sum(known.num_guesses for known in others)
+                assert rest.tokens == pytest.approx(len(live) + sum(known.tokens for known in others))
+                found.add(rest.num_rows - len(live))
+    assert len(found) > 10
