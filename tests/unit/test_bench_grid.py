@@ -75,6 +75,17 @@ def test_a_neighbour_costs_each_kind_its_own_factor_and_only_while_it_computes()
 # --- the simulated grid ---------------------------------------------------------------------------------------------------
 
 
+def test_work_of_one_kind_side_by_side_has_a_slowdown_of_its_own() -> None:
+    cores = ProcessorSharing(2, {Kind.VERIFIER: 1.2, Kind.DRAFTER: 2.0}, {Kind.VERIFIER: 1.5})
+    cores.start(Piece(Kind.VERIFIER, 0), 1_000.0, 0)
+    cores.start(Piece(Kind.VERIFIER, 1), 2_000.0, 0)
+    assert cores.due_us() == 1_500
+    assert cores.take_done(1_500) == [Piece(Kind.VERIFIER, 0)]
+    assert cores.due_us() == 2_500, "alone again"
+    cores.start(Piece(Kind.DRAFTER, 0), 5_000.0, 1_500)
+    assert cores.due_us() == 1_500 + 1_200, "beside a drafter"
+
+
 def test_plain_decoding_takes_a_step_and_its_overhead_a_token() -> None:
     assert speed(Pair(1, 1), "plain", ALL_RIGHT) == pytest.approx(1e6 / (STEP_US + OVERHEAD_US), rel=1e-3)
 
@@ -209,7 +220,7 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
         plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
         drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
         short_drafts=[DraftTimes(200.0, 1_000.0)], trips_us=[800.0, 800.0, 9_000.0],
-        busy=[replace(plain, step_us=6_000.0)], busy_draft_us=[300.0],
+        busy=[replace(plain, step_us=6_000.0)], busy_draft_us=[300.0], crowded=[replace(plain, step_us=9_000.0)],
     )  # fmt: skip
     costs = costs_of(samples, curve, Lengths(40, 50, 256, 4), num_cores=2)
     assert costs.verify.points == ((1, 5_000.0), (4, 6_000.0), (40, 8_000.0))
@@ -225,13 +236,14 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     assert (costs.request_cpu_us, costs.request_wait_us) == (2_000.0, 7_000.0)  # 60,000 - 8,000 - 1,000 - 7 * 6,000 = 9,000 in all
     shared = crowding(0.1, 2)
     assert (costs.verify_slowdown, costs.draft_slowdown) == pytest.approx((1.2 / shared, 1.5 / shared))
+    assert costs.verify_crowding == pytest.approx(1.8 / crowding(0.2, 2)), "two clients' and gateways' shares"
     assert costs.max_rows == 256
 
 
 @pytest.mark.parametrize("pace", [0.8, 1.2])
 def test_a_machine_that_became_faster_or_slower_did_so_for_every_step(pace: float) -> None:
     plain = Rounds(5_500.0 * pace, 0.0, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
-    samples = GridSamples([plain], [], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0])
+    samples = GridSamples([plain], [], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0], [plain])
     costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8, 1), 2)
     assert [us for _, us in costs.verify.points] == pytest.approx([5_000.0 * pace, 10_000.0 * pace])
     assert (costs.step_overhead_us, costs.verify_slowdown) == (round(500 * pace), 1.0)

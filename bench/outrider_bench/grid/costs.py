@@ -21,7 +21,8 @@ class Costs:
     both ends included; it takes a core. link_wait_us: what a message of a session waits besides, without a core, until threads and event
     loops that have other things to do hand it on. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway
     and client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
-    verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core.
+    verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core; verify_crowding: a step while
+    that one computes a step too, for two targets read their weights through one memory.
     """
 
     verify: CostCurve
@@ -39,6 +40,7 @@ class Costs:
     verify_slowdown: float
     draft_slowdown: float
     max_rows: int
+    verify_crowding: float = 1.0
 
     def rows(self) -> list[tuple[str, str]]:
         """For tables."""
@@ -56,6 +58,7 @@ class Costs:
             ("a request beside its rounds, us without one", f"{self.request_wait_us:.0f}"),
             ("gateway and client for a delta, us of a core", f"{self.delta_us:.0f}"),
             ("a step while another process computes", f"x {self.verify_slowdown:.2f}"),
+            ("a step while another verifier computes one", f"x {self.verify_crowding:.2f}"),
             ("a drafted token while another process computes", f"x {self.draft_slowdown:.2f}"),
         ]
 

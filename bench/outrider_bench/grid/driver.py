@@ -112,12 +112,13 @@ def measure(args: argparse.Namespace, amount: Amount) -> GridFound:
         GridSite(*models, args.dtype, PAIRS, Path(folder)) as site,
     ):
         plain = Stack(PLAIN, site.micro_gateway, DraftWishes("off"), "")
+        other = Stack(PLAIN, site.gateways[PAIRS[0]], DraftWishes("off"), "")
         questions = make_questions(plain, amount, args.prompt_seed)
         asked = [question.asked() for question in questions]
         traces = traces_of(site.drafters[0].endpoint, site.micro_info.identity, asked)
         (apart,) = make_prompts(site.micro_gateway, amount.tasks[0], 1, TUNING_SEED)
         micro = GridMicro(
-            plain, site.micro_info, site.drafters[0].endpoint, apart,
+            plain, other, site.micro_info, site.drafters[0].endpoint, apart,
             asked[: amount.at_a_time], site.micro_gateway_pid, len(usable_cores()),
         )  # fmt: skip
         bar = progress.add_task("grid", total=len(PAIRS) * (1 + amount.repeats))

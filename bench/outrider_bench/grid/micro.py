@@ -53,7 +53,8 @@ class Rounds:
 
 @dataclass(slots=True)
 class GridSamples:
-    """What was measured, sample by sample. together: plain answers that were asked at the same time. drafts: by sessions; short_drafts: of
+    """What was measured, sample by sample. together: plain answers that were asked at the same time; crowded: one, while another verifier
+    decodes plainly too. drafts: by sessions; short_drafts: of
     one session with hardly any prompt. busy: while a drafter drafts, and busy_draft_us: that drafter's tokens."""
 
     plain: list[Rounds] = field(default_factory=list)
@@ -64,15 +65,17 @@ class GridSamples:
     trips_us: list[float] = field(default_factory=list)
     busy: list[Rounds] = field(default_factory=list)
     busy_draft_us: list[float] = field(default_factory=list)
+    crowded: list[Rounds] = field(default_factory=list)
 
 
 class GridMicro:
-    """plain: our stack without drafts, past every coordinator. info: of its verifier before its first request. asked: requests to draft
-    for, as many at once as 1, 2, 4, ... of them. gateway_pid: of plain's."""
+    """plain: our stack without drafts, past every coordinator; other: the same of another verifier. info: of plain's verifier before its
+    first request. asked: requests to draft for, as many at once as 1, 2, 4, ... of them. gateway_pid: of plain's."""
 
     def __init__(
         self,
         plain: Stack,
+        other: Stack,
         info: verifier_pb2.VerifierServiceGetInfoResponse,
         drafter: str,
         prompt: Prompt,
@@ -80,7 +83,7 @@ class GridMicro:
         gateway_pid: int,
         num_cores: int,
     ) -> None:
-        self._plain, self._info, self._drafter, self._prompt = plain, info, drafter, prompt
+        self._plain, self._other, self._info, self._drafter, self._prompt = plain, other, info, drafter, prompt
         self._drafted = Stack("drafts in turns", plain.gateway, DraftWishes("serial", no_lookup=True), plain.threads)
         self._asked, self._pids, self._num_cores = asked, (gateway_pid, os.getpid()), num_cores
         self._samples = GridSamples()
@@ -104,6 +107,7 @@ class GridMicro:
         samples.busy_draft_us.append(statistics.median(drafting.tokens_us))
         samples.plain.append(self._rounds(self._plain))
         samples.together += self._rounds_together()
+        samples.crowded.append(self._rounds_beside_other())
 
     def result(self) -> Costs:
         """Of all samples, of which there is at least one."""
@@ -121,6 +125,14 @@ class GridMicro:
         with ThreadPoolExecutor(num) as pool:
             shorts, longs = (list(pool.map(self._ask, [self._plain] * num, [tokens] * num)) for tokens in (SHORT, LONG))
         return [rounds_between(short, long, 0.0, 0.0) for (short, _), (long, _) in zip(shorts, longs, strict=True)]
+
+    def _rounds_beside_other(self) -> Rounds:
+        """While another verifier decodes an answer that is twice as long as all of this."""
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self._ask, self._other, 2 * (SHORT + LONG))
+            rounds = self._rounds(self._plain)
+            other.result()
+        return rounds
 
     def _ask(self, stack: Stack, num_tokens: int) -> tuple[CollectedAnswer, float]:
         request = stack.request(self._prompt, num_tokens, 0.0, seed=0)
@@ -184,7 +196,7 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
     request_cpu_us = statistics.median(one.short_cpu_us - one.short_deltas * delta_us for one in samples.plain)
     crowded = crowding(delta_us / max(1.0, round_us), num_cores)
-    busy_step_us = statistics.median(rounds.step_us for rounds in samples.busy)
+    busy_step_us, crowded_step_us = (statistics.median(one.step_us for one in found) for found in (samples.busy, samples.crowded))
     return Costs(
         verify=verify,
         draft=rising(list(drafts), drafts.values()),
@@ -201,6 +213,7 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
         verify_slowdown=max(1.0, busy_step_us / max(1.0, step_us) / crowded),
         draft_slowdown=max(1.0, statistics.median(samples.busy_draft_us) / drafts[1] / crowded),
         max_rows=lengths.max_rows,
+        verify_crowding=max(1.0, crowded_step_us / max(1.0, step_us) / crowding(2.0 * delta_us / max(1.0, round_us), num_cores)),
     )
 
 

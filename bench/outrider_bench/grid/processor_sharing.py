@@ -34,13 +34,15 @@ class Piece:
 
 
 class ProcessorSharing:
-    """slowdowns: by kind, at least 1; kinds that are not named have none."""
+    """slowdowns: by kind, at least 1; kinds that are not named have none. alike: by kind, in place of that while other work of the same
+    kind is under way."""
 
-    def __init__(self, num_cores: int, slowdowns: Mapping[Kind, float]) -> None:
+    def __init__(self, num_cores: int, slowdowns: Mapping[Kind, float], alike: Mapping[Kind, float] | None = None) -> None:
         assert num_cores >= 1
-        assert all(factor >= 1.0 for factor in slowdowns.values()), "sharing cores never makes anything faster"
         self._num_cores = num_cores
-        self._slowdowns = dict(slowdowns)
+        self._slowdowns, self._alike = dict(slowdowns), dict(alike or {})
+        factors = (*self._slowdowns.values(), *self._alike.values())
+        assert all(factor >= 1.0 for factor in factors), "sharing cores never makes anything faster"
         self._left_us: dict[Piece, float] = {}
         self._now_us = 0
 
@@ -84,4 +86,9 @@ class ProcessorSharing:
         """Of a core of its own."""
         num_busy = len(self._left_us)
         share = min(1.0, self._num_cores / num_busy)
-        return share if num_busy == 1 else share / self._slowdowns.get(piece.kind, 1.0)
+        if num_busy == 1:
+            return share
+        slowdown = self._slowdowns.get(piece.kind, 1.0)
+        if sum(other.kind is piece.kind for other in self._left_us) > 1:
+            slowdown = self._alike.get(piece.kind, slowdown)
+        return share / slowdown

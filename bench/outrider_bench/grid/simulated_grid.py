@@ -100,7 +100,11 @@ class SimulatedGrid:
         costs = world.costs
         self._world = world
         self._texts = [traced_text(trace.prompt_len, trace.right, trace.unsure, trace.stray_lens) for trace in world.traces]
-        self._cores = ProcessorSharing(world.num_cores, {Kind.VERIFIER: costs.verify_slowdown, Kind.DRAFTER: costs.draft_slowdown})
+        self._cores = ProcessorSharing(
+            world.num_cores,
+            {Kind.VERIFIER: costs.verify_slowdown, Kind.DRAFTER: costs.draft_slowdown},
+            {Kind.VERIFIER: max(costs.verify_slowdown, costs.verify_crowding)},
+        )
         self._placer = Placer(world.pair, 2 * costs.message_us)
         self._recorder = Recorder()
         described = _world_of(costs)
