@@ -14,7 +14,7 @@ from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
 from outrider.session.pacing.by_lookup import ByLookup
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
-from outrider.session.pacing.probing import PROBE_AFTER
+from outrider.session.pacing.probing import OWN_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Course, Pace
 
 COST = CostCurve(((1, 1_000.0), (16, 2_000.0), (64, 4_000.0)))
@@ -61,6 +61,19 @@ def test_in_company_sessions_that_begin_without_guesses_are_asked_when_a_probe_i
     policy._budget.count_plain(PROBE_AFTER)
     asked = [policy.draft_ahead(new_session(200 + at)) for at in range(8)]
     assert asked == [FIRST_LEN] + [0] * 7, "one probe is one session's"
+
+
+def test_who_is_left_out_as_it_begins_stays_so_however_often_it_is_thought_of() -> None:
+    """Its drafter is thought of when it is met, when it is opened, and with each part of the prompt that is read."""
+    policy = plain_policy()
+    policy.plan(step_of(4))
+    session = new_session(100)
+    assert [policy.draft_ahead(session) for _ in range(4)] == [0] * 4
+    assert policy._budget.num_left() == PROBE_AFTER
+    policy._budget.count_plain(PROBE_AFTER)
+    assert policy.draft_ahead(session) == 0
+    later = replace(session, committed_len=session.committed_len + OWN_PROBE_AFTER)
+    assert policy.draft_ahead(later) > 0, "a probe is due, and it has decoded for a while"
 
 
 def test_one_that_begins_after_another_has_ended_is_alone_and_asked_at_once() -> None:

@@ -175,8 +175,10 @@ class AdaptivePacing(ExplainsAdaptive):
         """A session that begins without guesses among others that do is asked when probes are due, as they are: alone it would be asked
         while the target reads its prompt, and at no cost; here that takes time from everybody's steps."""
         is_plain = own.course.pace is Pace.PLAIN and not self._is_far_away
-        own.is_met = is_plain and self._saturation.in_company and not self._budget.take()
-        return own.is_met
+        waits = is_plain and self._saturation.in_company and not self._budget.take()
+        if waits:
+            own.asked_from = own.begin + 1  # not while its prompt is read, however often that is asked
+        return waits
 
     def _asked(self, session: SessionView, num_guesses: int) -> int:
         """Leave for so many, to find out."""
