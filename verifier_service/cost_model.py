@@ -106,23 +106,30 @@ class StepCosts:
 
 
 def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:
-    """Time steps of a scratch sequence in the calling thread, which owns the engine; nothing is held afterwards.
+    """Of the least of `time_steps`, whose parameters these are; of one row that costs nothing, where the cache is too small to measure
+    in: the first steps will."""
+    try:
+        return CostModel({rows: min(times_us) for rows, times_us in time_steps(engine, lent_threads).items()})
+    except (DoesNotFit, Overloaded):
+        return CostModel({1: 1.0})
 
-    lent_threads: as in StepPlan, of each step.
+
+def time_steps(engine: Engine, lent_threads: int = 0) -> dict[int, list[float]]:
+    """By rows, microseconds of NUM_REPEATS steps of a scratch sequence in the calling thread, which owns the engine; nothing is held
+    afterwards.
+
+    lent_threads: as in StepPlan, of each step. Raises DoesNotFit and Overloaded where the cache is too small.
     """
     most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - NUM_REPEATS * len(MEASURED_ROWS))
     row_counts = [rows for rows in MEASURED_ROWS if rows <= most] or [1]
     num_steps = 1 + NUM_REPEATS * len(row_counts)
     spec = SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(0), 1, NUM_PROMPT + num_steps, max(row_counts))
-    try:
-        engine.open(MEASURING_SEQUENCE, spec)
-    except (DoesNotFit, Overloaded):
-        return CostModel({1: 1.0})  # a cache too small to measure in; the first steps will
+    engine.open(MEASURING_SEQUENCE, spec)
     try:
         _time_step(engine, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
         # One of each at a time: a moment in which the machine is slow, as it mostly is when work begins, is then nobody's alone.
-        taken_us = [[_time_step(engine, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
-        return CostModel({rows: min(times) for rows, *times in zip(row_counts, *taken_us, strict=True)})
+        rounds_us = [[_time_step(engine, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
+        return {rows: list(times_us) for rows, *times_us in zip(row_counts, *rounds_us, strict=True)}
     finally:
         engine.close(MEASURING_SEQUENCE)
 

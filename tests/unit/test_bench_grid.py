@@ -10,6 +10,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from fakes import TableEngine, TruthTable
 from outrider.cli.bench import add_parser
 from outrider.cli.connection import CollectedAnswer, CollectedSample
 from outrider.errors import InvalidRequest
@@ -26,8 +27,10 @@ from outrider_bench.grid.micro import GridSamples, Lengths, Rounds, costs_of, cr
 from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
 from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
+from outrider_bench.grid.step_times import StepTimes
 from outrider_bench.link import DrafterLine
 from outrider_bench.simulation.text import NEVER, traced_text
+from verifier_service.cost_model import MEASURED_ROWS, NUM_REPEATS
 
 STEP_US, OVERHEAD_US = 10_000.0, 500
 COSTS = Costs(
@@ -212,41 +215,47 @@ def test_rounds_are_what_a_long_answer_has_more_than_a_short_one() -> None:
     assert (found.delta_us, found.reading_us, found.short_us) == pytest.approx((400.0, 12_000.0, 100_000.0))
 
 
+def step_times(*times_us: float) -> StepTimes:
+    """Of 1 and of 4 rows; the second and the third are those of 4."""
+    return StepTimes({1: [times_us[0]], 4: list(times_us[1:])})
+
+
 def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
-    curve = CostCurve(((1, 5_000.0), (4, 6_000.0)))
     plain = Rounds(6_000.0, 0.0, 0.0, 5_000.0, 0.0, 600.0, 8_000.0, 60_000.0, 8, 5_000.0, 5)
-    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, draft_us=1_500.0, wait_us=2_900.0)
+    drafted = replace(plain, round_us=10_000.0, num_guesses=3.0, step_us=6_000.0, draft_us=1_500.0, wait_us=2_900.0)
     samples = GridSamples(
+        alone=step_times(4_000.0, 6_000.0, 6_500.0, 7_000.0), busy=step_times(5_200.0, 7_150.0), crowded=step_times(8_000.0, 9_750.0),
         plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
         drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
-        short_drafts=[DraftTimes(200.0, 1_000.0)], trips_us=[800.0, 800.0, 9_000.0],
-        busy=[replace(plain, step_us=6_000.0)], busy_draft_us=[300.0], crowded=[replace(plain, step_us=9_000.0)],
+        short_drafts=[DraftTimes(200.0, 1_000.0)], message_cpu_us=[800.0, 800.0, 9_000.0], busy_draft_us=[300.0],
     )  # fmt: skip
-    costs = costs_of(samples, curve, Lengths(40, 50, 256, 4), num_cores=2)
-    assert costs.verify.points == ((1, 5_000.0), (4, 6_000.0), (40, 8_000.0))
+    costs = costs_of(samples, Lengths(40, 50, 256, 4), num_cores=2)
+    assert costs.verify.points == ((1, 4_000.0), (4, 6_500.0), (40, 8_000.0))
     assert costs.draft.points == ((1, 200.0), (4, 260.0))
     assert (costs.draft_start_us, costs.read_us, costs.message_us) == (900.0, 40.0, 400.0)  # 1,500 - 3 * 200, after a rest
-    quick = costs_of(replace(samples, drafted=[replace(drafted, draft_us=1_200.0)]), curve, Lengths(40, 50, 256, 4), num_cores=2)
+    quick = costs_of(replace(samples, drafted=[replace(drafted, draft_us=1_200.0)]), Lengths(40, 50, 256, 4), num_cores=2)
     assert quick.draft_start_us == 800.0, "never less than right after other work"
     assert (costs.step_overhead_us, costs.session_us) == (1_000, 500)
     assert costs.guess_us + 2 * costs.link_wait_us == 700  # 10,000 - 6,000 - 1,500 - 1,000 - 800
     assert costs.link_wait_us == 300, "2,900 - 1,500 - 800 is waited there and back, while others may have the core"
-    unheard = costs_of(replace(samples, drafted=[replace(drafted, wait_us=9_000.0)]), curve, Lengths(40, 50, 256, 4), num_cores=2)
+    unheard = costs_of(replace(samples, drafted=[replace(drafted, wait_us=9_000.0)]), Lengths(40, 50, 256, 4), num_cores=2)
     assert (unheard.guess_us, unheard.link_wait_us) == (0, 350.0), "no more than there is"
     assert (costs.request_cpu_us, costs.request_wait_us) == (2_000.0, 7_000.0)  # 60,000 - 8,000 - 1,000 - 7 * 6,000 = 9,000 in all
-    shared = crowding(0.1, 2)
-    assert (costs.verify_slowdown, costs.draft_slowdown) == pytest.approx((1.2 / shared, 1.5 / shared))
-    assert costs.verify_crowding == pytest.approx(1.8 / crowding(0.2, 2)), "two clients' and gateways' shares"
+    assert (costs.verify_slowdown, costs.draft_slowdown) == pytest.approx((1.2, 1.5))
+    assert costs.verify_crowding == pytest.approx(1.75 / crowding(0.1, 2)), "the other's client and gateway take a share of the cores"
     assert costs.max_rows == 256
 
 
-@pytest.mark.parametrize("pace", [0.8, 1.2])
-def test_a_machine_that_became_faster_or_slower_did_so_for_every_step(pace: float) -> None:
-    plain = Rounds(5_500.0 * pace, 0.0, 0.0, 5_000.0 * pace, 0.0, 0.0, 5_000.0, 40_000.0, 8, 0.0, 8)
-    samples = GridSamples([plain], [], [plain], {1: [DraftTimes(1.0, 1.0)]}, [DraftTimes(1.0, 1.0)], [0.0], [plain], [1.0], [plain])
-    costs = costs_of(samples, CostCurve(((1, 5_000.0), (8, 10_000.0))), Lengths(4, 4, 8, 1), 2)
-    assert [us for _, us in costs.verify.points] == pytest.approx([5_000.0 * pace, 10_000.0 * pace])
-    assert (costs.step_overhead_us, costs.verify_slowdown) == (round(500 * pace), 1.0)
+def test_steps_are_timed_by_rows_and_compared_row_by_row() -> None:
+    engine, alone, slower = TableEngine(TruthTable(vocab_size=40, seed=3), step_us=1_000), StepTimes(), StepTimes()
+    alone.time(engine)
+    alone.time(engine)
+    assert {rows: len(times_us) for rows, times_us in alone.by_rows.items()} == dict.fromkeys(MEASURED_ROWS, 2 * NUM_REPEATS)
+    assert alone.curve().verify_us(1) == 1_000
+    slower.by_rows.update({1: [3_000.0], 2: [1.0], 4: [5_000.0]})
+    alone.by_rows.update({1: [1_000.0, 5_000.0, 1_500.0], 2: [1.0], 4: [2_000.0]})
+    assert slower.over(alone) == 2.0
+    assert StepTimes({1: [5.0], 4: [3.0]}).curve().points == ((1, 5.0), (4, 5.0)), "a curve never falls"
 
 
 def test_small_parts_of_the_costs() -> None:

@@ -29,7 +29,8 @@ from outrider_bench.grid.direct_drafts import Asked, traces_of
 from outrider_bench.grid.micro import GridMicro
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result, show
 from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
-from outrider_bench.grid.site import GridSite
+from outrider_bench.grid.site import COMMON, GridSite
+from outrider_bench.grid.step_times import load_target
 from outrider_bench.measurement import Prompt
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED, make_prompts
@@ -117,9 +118,10 @@ def measure(args: argparse.Namespace, amount: Amount) -> GridFound:
         asked = [question.asked() for question in questions]
         traces = traces_of(site.drafters[0].endpoint, site.micro_info.identity, asked)
         (apart,) = make_prompts(site.micro_gateway, amount.tasks[0], 1, TUNING_SEED)
+        target = load_target(models[0], ("--dtype", args.dtype, *COMMON))
         micro = GridMicro(
-            plain, other, site.micro_info, site.drafters[0].endpoint, apart,
-            asked[: amount.at_a_time], site.micro_gateway_pid, len(usable_cores()),
+            target, plain, other, site.micro_info.identity, site.drafters[0].endpoint, apart,
+            asked[: amount.at_a_time], (site.micro_gateway_pid, site.drafters[0].pid), len(usable_cores()),
         )  # fmt: skip
         bar = progress.add_task("grid", total=len(PAIRS) * (1 + amount.repeats))
         bursts: dict[Pair, list[Burst]] = {pair: [] for pair in PAIRS}

@@ -1,10 +1,9 @@
-"""What a grid's processes cost, one thing at a time, on a verifier of its own and a drafter that nobody else asks meanwhile.
+"""What a grid's processes cost, one thing at a time: a target in this process, a verifier of its own, and a drafter that nobody else asks.
 
-A step by rows, as the verifier measured it before its first request, at the pace of these minutes; a round of plain decoding beside its
-step, a request beside its rounds, guesses in a round; a message; a drafted token by sessions, and a prompt's at the drafter; processor
-time of gateway and client for a delta; and how much longer a step and a drafted token take while the other is computed. Times of rounds
-are differences of whole answers of two lengths: tokens may come to a client several at a time. Samples are taken between the cells'
-turns; medians.
+A step by rows, alone, beside a drafter and beside another verifier; a round of plain decoding beside its step, a request beside its
+rounds, guesses in a round; a message; a drafted token by sessions, and a prompt's at the drafter; processor time of gateway and client
+for a delta. Times of rounds are differences of whole answers of two lengths: tokens may come to a client several at a time. Samples are
+taken between the cells' turns; medians.
 """
 
 from __future__ import annotations
@@ -16,17 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from outrider.cli.connection import CollectedAnswer
+from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import CostCurve
-from outrider.v1 import verifier_pb2
+from outrider.v1 import identity_pb2
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.cost import cpu_s
 from outrider_bench.grid.costs import Costs
 from outrider_bench.grid.direct_drafts import SHORT_PROMPT, Asked, DraftTimes, beginning, draft_times, kept_drafting
+from outrider_bench.grid.step_times import StepTimes
 from outrider_bench.link import round_trips_us
 from outrider_bench.measurement import Prompt
 from verifier_service.cost_model import rising
 
 SHORT, LONG = 8, 96  # tokens
+FEW_TRIPS, MANY_TRIPS = 8, 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +55,44 @@ class Rounds:
 
 @dataclass(slots=True)
 class GridSamples:
-    """What was measured, sample by sample. together: plain answers that were asked at the same time; crowded: one, while another verifier
-    decodes plainly too. drafts: by sessions; short_drafts: of
-    one session with hardly any prompt. busy: while a drafter drafts, and busy_draft_us: that drafter's tokens."""
+    """What was measured, sample by sample. alone, busy, crowded: steps of the target in this process, with nobody else at work, while a
+    drafter drafts (busy_draft_us: its tokens meanwhile), and while a verifier decodes plainly. together: plain answers that were asked at
+    the same time. drafts: by sessions; short_drafts: of one session with hardly any prompt. message_cpu_us: of messages there and back."""
 
+    alone: StepTimes = field(default_factory=StepTimes)
+    busy: StepTimes = field(default_factory=StepTimes)
+    crowded: StepTimes = field(default_factory=StepTimes)
     plain: list[Rounds] = field(default_factory=list)
     together: list[Rounds] = field(default_factory=list)
     drafted: list[Rounds] = field(default_factory=list)
     drafts: dict[int, list[DraftTimes]] = field(default_factory=dict)
     short_drafts: list[DraftTimes] = field(default_factory=list)
-    trips_us: list[float] = field(default_factory=list)
-    busy: list[Rounds] = field(default_factory=list)
+    message_cpu_us: list[float] = field(default_factory=list)
     busy_draft_us: list[float] = field(default_factory=list)
-    crowded: list[Rounds] = field(default_factory=list)
 
 
 class GridMicro:
-    """plain: our stack without drafts, past every coordinator; other: the same of another verifier. info: of plain's verifier before its
-    first request. asked: requests to draft for, as many at once as 1, 2, 4, ... of them. gateway_pid: of plain's."""
+    """target: in this process, with one thread and its verifiers' options. plain: our stack without drafts, past every coordinator; other:
+    the same of another verifier. drafter: its address; pids: plain's gateway's and the drafter's. asked: requests to draft for, as many
+    at once as 1, 2, 4, ... of them."""
 
     def __init__(
         self,
+        target: Engine,
         plain: Stack,
         other: Stack,
-        info: verifier_pb2.VerifierServiceGetInfoResponse,
+        identity: identity_pb2.ModelIdentity,
         drafter: str,
         prompt: Prompt,
         asked: Sequence[Asked],
-        gateway_pid: int,
+        pids: tuple[int, int],
         num_cores: int,
     ) -> None:
-        self._plain, self._other, self._info, self._drafter, self._prompt = plain, other, info, drafter, prompt
+        self._target, self._plain, self._other, self._prompt = target, plain, other, prompt
+        self._identity, self._drafter = identity, drafter
         self._drafted = Stack("drafts in turns", plain.gateway, DraftWishes("serial", no_lookup=True), plain.threads)
-        self._asked, self._pids, self._num_cores = asked, (gateway_pid, os.getpid()), num_cores
+        (gateway_pid, self._drafter_pid), self._asked, self._num_cores = pids, asked, num_cores
+        self._clerks = (gateway_pid, os.getpid())
         self._samples = GridSamples()
 
     @property
@@ -95,25 +102,41 @@ class GridMicro:
 
     def sample(self) -> None:
         """Everything once."""
-        samples, identity = self._samples, self._info.identity
+        samples = self._samples
+        samples.alone.time(self._target)
         for num_sessions in session_counts(len(self._asked)):
-            times = draft_times(self._drafter, identity, self._asked[:num_sessions])
+            times = draft_times(self._drafter, self._identity, self._asked[:num_sessions])
             samples.drafts.setdefault(num_sessions, []).append(times)
-        samples.short_drafts.append(draft_times(self._drafter, identity, [beginning(self._asked[0])]))
-        samples.trips_us += round_trips_us(self._drafter, identity, credit=0)
+        samples.short_drafts.append(draft_times(self._drafter, self._identity, [beginning(self._asked[0])]))
+        samples.message_cpu_us.append(self._message_cpu_us())
         samples.drafted.append(self._rounds(self._drafted))
-        with kept_drafting(self._drafter, identity, self._asked[0]) as drafting:
-            samples.busy.append(self._rounds(self._plain))
+        with kept_drafting(self._drafter, self._identity, self._asked[0]) as drafting:
+            samples.busy.time(self._target)
         samples.busy_draft_us.append(statistics.median(drafting.tokens_us))
         samples.plain.append(self._rounds(self._plain))
         samples.together += self._rounds_together()
-        samples.crowded.append(self._rounds_beside_other())
+        self._time_crowded()
 
     def result(self) -> Costs:
         """Of all samples, of which there is at least one."""
-        curve = CostCurve(tuple(zip(self._info.cost_rows, self._info.cost_us, strict=True)) or ((1, 1.0),))
-        lengths = Lengths(len(self._prompt.token_ids), self._asked[0].prompt_len - SHORT_PROMPT, self._info.max_rows, len(self._asked))
-        return costs_of(self._samples, curve, lengths, self._num_cores)
+        read_len, max_rows = self._asked[0].prompt_len - SHORT_PROMPT, self._target.limits.max_rows
+        return costs_of(self._samples, Lengths(len(self._prompt.token_ids), read_len, max_rows, len(self._asked)), self._num_cores)
+
+    def _message_cpu_us(self) -> float:
+        """Of a message to the drafter and its answer, at both ends: by what more of them take, so that the line itself is not counted."""
+        taken_us = []
+        for num_trips in (FEW_TRIPS, MANY_TRIPS):
+            before_s = cpu_s((self._drafter_pid, os.getpid()))
+            round_trips_us(self._drafter, self._identity, num_trips, credit=0)
+            taken_us.append(1e6 * (cpu_s((self._drafter_pid, os.getpid())) - before_s))
+        return max(0.0, taken_us[1] - taken_us[0]) / (MANY_TRIPS - FEW_TRIPS)
+
+    def _time_crowded(self) -> None:
+        """While another verifier decodes an answer that is longer than this takes."""
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self._ask, self._other, 2 * (SHORT + LONG))
+            self._samples.crowded.time(self._target)
+            other.result()
 
     def _rounds(self, stack: Stack) -> Rounds:
         (short, short_cpu_s), (long, long_cpu_s) = self._ask(stack, SHORT), self._ask(stack, LONG)
@@ -126,19 +149,11 @@ class GridMicro:
             shorts, longs = (list(pool.map(self._ask, [self._plain] * num, [tokens] * num)) for tokens in (SHORT, LONG))
         return [rounds_between(short, long, 0.0, 0.0) for (short, _), (long, _) in zip(shorts, longs, strict=True)]
 
-    def _rounds_beside_other(self) -> Rounds:
-        """While another verifier decodes an answer that is twice as long as all of this."""
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(self._ask, self._other, 2 * (SHORT + LONG))
-            rounds = self._rounds(self._plain)
-            other.result()
-        return rounds
-
     def _ask(self, stack: Stack, num_tokens: int) -> tuple[CollectedAnswer, float]:
         request = stack.request(self._prompt, num_tokens, 0.0, seed=0)
         request.ignore_eos = True
-        before_s = cpu_s(self._pids)
-        return stack.gateway.ask(request), cpu_s(self._pids) - before_s
+        before_s = cpu_s(self._clerks)
+        return stack.gateway.ask(request), cpu_s(self._clerks) - before_s
 
 
 def rounds_between(short: CollectedAnswer, long: CollectedAnswer, short_cpu_us: float, long_cpu_us: float) -> Rounds:
@@ -173,21 +188,19 @@ class Lengths:
     num_together: int
 
 
-def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores: int) -> Costs:
-    """Of all samples. curve: of steps, as measured before the first request."""
+def costs_of(samples: GridSamples, lengths: Lengths, num_cores: int) -> Costs:
+    """Of all samples."""
     round_us = statistics.median(rounds.round_us for rounds in samples.plain)
-    step_us = min(round_us, statistics.median(rounds.step_us for rounds in samples.plain))
-    pace = step_us / curve.verify_us(1)  # since the curve was measured, the machine has become faster or slower
-    reading_us = statistics.median(rounds.reading_us for rounds in samples.plain)
-    verify = read_too(CostCurve(tuple((rows, us * pace) for rows, us in curve.points)), lengths.prompt_len, reading_us)
-    overhead_us = max(0.0, round_us - verify.verify_us(1))
-    first_us = verify.verify_us(lengths.prompt_len) + overhead_us
-    request_us = statistics.median(one.short_us - first_us - (one.short_rounds - 1) * round_us for one in samples.plain)
-    trip_us = statistics.median(samples.trips_us)
-    # Beyond its step and drafting a round in turns takes a trip, and time that belongs to nobody: what of that the verifier waits for
+    overhead_us = max(0.0, statistics.median(rounds.round_us - rounds.step_us for rounds in samples.plain))
+    verify = read_too(samples.alone.curve(), lengths.prompt_len, statistics.median(rounds.reading_us for rounds in samples.plain))
+    request_us = (
+        statistics.median(one.short_us - one.reading_us - (one.short_rounds - 1) * one.round_us for one in samples.plain) - overhead_us
+    )
+    # Beyond its step and drafting a round in turns takes messages, and time that belongs to nobody: what of that the verifier waits for
     # leaves its core to others, and is waited for once by all sessions of a step.
-    beyond_us = statistics.median(_beyond_us(one, verify) for one in samples.drafted) - overhead_us - trip_us
-    waited_us = statistics.median(one.wait_us - one.draft_us for one in samples.drafted) - trip_us
+    message_us = statistics.median(samples.message_cpu_us)
+    beyond_us = statistics.median(one.round_us - one.step_us - one.draft_us for one in samples.drafted) - overhead_us - message_us
+    waited_us = statistics.median(one.wait_us - one.draft_us for one in samples.drafted) - message_us
     link_us = max(0.0, min(beyond_us, waited_us))
     drafts = {num: statistics.median(times.token_us for times in found) for num, found in samples.drafts.items()}
     start_us = statistics.median(times.first_us for times in samples.short_drafts)
@@ -195,8 +208,6 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
     rested_us = statistics.median(one.draft_us - one.num_guesses * drafts[1] for one in samples.drafted)
     delta_us = statistics.median(rounds.delta_us for rounds in samples.plain)
     request_cpu_us = statistics.median(one.short_cpu_us - one.short_deltas * delta_us for one in samples.plain)
-    crowded = crowding(delta_us / max(1.0, round_us), num_cores)
-    busy_step_us, crowded_step_us = (statistics.median(one.step_us for one in found) for found in (samples.busy, samples.crowded))
     return Costs(
         verify=verify,
         draft=rising(list(drafts), drafts.values()),
@@ -205,15 +216,15 @@ def costs_of(samples: GridSamples, curve: CostCurve, lengths: Lengths, num_cores
         step_overhead_us=round(overhead_us),
         session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
         guess_us=max(0, round(beyond_us - link_us)),
-        message_us=trip_us / 2,
+        message_us=message_us / 2,
         link_wait_us=link_us / 2,
         request_cpu_us=max(0.0, request_cpu_us),
         request_wait_us=max(0.0, request_us - request_cpu_us),
         delta_us=delta_us,
-        verify_slowdown=max(1.0, busy_step_us / max(1.0, step_us) / crowded),
-        draft_slowdown=max(1.0, statistics.median(samples.busy_draft_us) / drafts[1] / crowded),
+        verify_slowdown=max(1.0, samples.busy.over(samples.alone)),
+        draft_slowdown=max(1.0, statistics.median(samples.busy_draft_us) / drafts[1]),
         max_rows=lengths.max_rows,
-        verify_crowding=max(1.0, crowded_step_us / max(1.0, step_us) / crowding(2.0 * delta_us / max(1.0, round_us), num_cores)),
+        verify_crowding=max(1.0, samples.crowded.over(samples.alone) / crowding(delta_us / max(1.0, round_us), num_cores)),
     )
 
 
@@ -245,11 +256,3 @@ def _session_us(together: Sequence[Rounds], overhead_us: float, num: int) -> flo
         return 0.0
     beside_us = statistics.median(one.round_us - one.step_us for one in together)
     return max(0.0, beside_us - overhead_us) / (num - 1)
-
-
-def _beyond_us(rounds: Rounds, verify: CostCurve) -> float:
-    """What a round of drafts in turns takes beside its step and its drafting."""
-    num_rows = 1.0 + rounds.num_guesses
-    lower, share = int(num_rows), num_rows % 1.0
-    step_us = (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
-    return rounds.round_us - step_us - rounds.draft_us

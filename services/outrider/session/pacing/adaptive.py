@@ -115,7 +115,7 @@ class AdaptivePacing(ExplainsAdaptive):
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
         self._excess_us = excess_us(plan, cost, self._sessions.known)
         if plan.take:
-            note_promises(plan, view, cost, self._sessions.known, self._rates.overhead_us)
+            note_promises(plan, view, cost, self._sessions.known, self._rates.overhead_us, self._excess_us)
         else:
             note_waits(plan, view, self._sessions.known)
         return plan

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.session.pacing.depth_bands import DepthOffsets
-from outrider.session.pacing.round_model import MAX_SERIAL_LEN, Course, Pace, RoundRates, chains, longest_sent
+from outrider.session.pacing.round_model import MAX_SERIAL_LEN, Course, Pace, RoundRates, chains
 
 KEEP_WITHIN = 0.04  # another length must promise all of them so much more than the present one
 _FloatArray = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ def company_courses(
     emitted = np.array([each[kind][0] for kind in kinds])  # [session, length]
     sent = np.array([each[kind][1] for kind in kinds])
     going = [share[1] for share in shares if share is not None]
-    waits_us = rates.start_us + 2.0 * rates.link_us + longest_sent(sum(going) / len(going), longest, len(going)) * rates.draft_us
+    waits_us = rates.start_us + 2.0 * rates.link_us + _longest_sent(going, longest) * rates.draft_us
     speeds = emitted.sum(axis=0) / (waits_us + rates.round_us(1.0 + sent.mean(axis=0)))
     speeds[0] = 0.0
     best = int(np.argmax(speeds))
@@ -43,9 +43,10 @@ def company_courses(
         best = present_len
     lengths = _own_lengths(rates, emitted, sent, best, float(speeds[best]))
     taken = np.arange(len(shares)), lengths
-    round_us = float(waits_us[lengths.max()] + rates.round_us(np.array([1.0 + sent[taken].mean()]))[0])
+    wait_us = float(waits_us[lengths.max()])
+    round_us = wait_us + float(rates.round_us(np.array([1.0 + sent[taken].mean()]))[0])
     every = zip(lengths.tolist(), (emitted[taken] / round_us).tolist(), shares, strict=True)
-    return [_course(length if share is not None else 0, speed, round_us) for length, speed, share in every]
+    return [_course(length if share is not None else 0, speed, round_us, wait_us) for length, speed, share in every]
 
 
 def _own_lengths(rates: RoundRates, emitted: _FloatArray, sent: _FloatArray, longest: int, tokens_per_us: float) -> npt.NDArray[np.int64]:
@@ -57,12 +58,19 @@ def _own_lengths(rates: RoundRates, emitted: _FloatArray, sent: _FloatArray, lon
     return np.asarray(1 + np.argmax(net, axis=1), np.int64)
 
 
+def _longest_sent(going: Sequence[float], longest: int) -> _FloatArray:
+    """For each length 0..longest: the expected length of the longest chain of them all, each of which may pause before it with its own
+    chance. One that never pauses is waited for however soon the others do."""
+    reached = 1.0 - np.prod(1.0 - np.asarray(going)[:, None] ** np.arange(longest + 1), axis=0)
+    return np.asarray(np.cumsum(reached) - 1.0, np.float64)
+
+
 def _emitted_and_sent(share: tuple[float, float] | None, offsets: DepthOffsets, longest: int) -> tuple[_FloatArray, _FloatArray]:
     if share is None:
         return np.ones(longest + 1), np.zeros(longest + 1)
     return chains(*share, longest, offsets)
 
 
-def _course(length: int, tokens_per_us: float, round_us: float) -> Course:
+def _course(length: int, tokens_per_us: float, round_us: float, wait_us: float) -> Course:
     pace = Pace.SERIAL if length else Pace.PLAIN
-    return Course(pace, length, length, length, tokens_per_us, round_us, round_us)
+    return Course(pace, length, length, length, tokens_per_us, round_us, round_us, wait_us)

@@ -1,8 +1,8 @@
 """What a plan's courses promise of the step that it makes, noted with each session: so that what came can be held against it.
 
 A round may take longer than its course says for reasons that are no fault of the course: it holds more guesses because that pays, or
-waits because that was chosen. Knows plans, views and what is remembered of sessions. Must not know what is made of a promise that was
-broken.
+waits because that was chosen. And it takes less, which is no merit, where drafts end early: in company by far, where everybody's round is
+that of the longest draft. Knows plans, views and what is remembered of sessions. Must not know what is made of a promise that was broken.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ def note_waits(plan: PacingPlan, view: StepView, known: Known) -> None:
             own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
 
 
-def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Known, overhead_us: float) -> None:
-    """What the courses promise of this step, by whether drafters follow (all wait for the last); and parts that leave guesses out.
-    overhead_us: of a round, beside its step."""
+def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Known, overhead_us: float, beyond_us: float = 0.0) -> None:
+    """What the courses promise of this step: in turns a wait and the rows that it has, else by whether drafters follow (all wait for the
+    last); and parts that leave guesses out. overhead_us: of a round, beside its step. beyond_us: its `excess_us`."""
     sessions = {session.session: session for session in view.sessions}
     rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
+    kept_us = rows_us - beyond_us + overhead_us
     kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
     for part in plan.take:
         own = known(part.session)
         fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
         promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
-        own.expected_us = max(promised_us, own.chosen_wait_us + rows_us + overhead_us) if promised_us else 0.0
+        if own.course.wait_us:
+            promised_us = own.course.wait_us + kept_us
+        own.expected_us = max(promised_us, own.chosen_wait_us + kept_us) if promised_us else 0.0
         own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)

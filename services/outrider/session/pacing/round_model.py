@@ -46,7 +46,7 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, times of its rounds.
 
     miss_len: guesses to verify when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
-    may guess. miss_us, hit_us: rounds of either kind, waits included.
+    may guess. miss_us, hit_us: rounds of either kind, waits included; in turns wait_us of them is waiting for guesses.
     """
 
     pace: Pace
@@ -56,6 +56,7 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     tokens_per_us: float
     miss_us: float
     hit_us: float
+    wait_us: float = 0.0
 
     @property
     def waits_for_none(self) -> bool:
@@ -103,10 +104,10 @@ def plain_course(rates: RoundRates) -> Course:
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN. offsets: of acceptance by depth."""
     emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
-    drafts_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
-    round_us = drafts_us + 2.0 * rates.link_us + rates.round_us(1.0 + sent)
-    each = zip((emitted / round_us).tolist(), round_us.tolist(), strict=True)
-    return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us) for at, (speed, took_us) in enumerate(each)][1:]
+    waits_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us
+    round_us = waits_us + rates.round_us(1.0 + sent)
+    each = zip((emitted / round_us).tolist(), round_us.tolist(), waits_us.tolist(), strict=True)
+    return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us, wait_us) for at, (speed, took_us, wait_us) in enumerate(each)][1:]
 
 
 def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:

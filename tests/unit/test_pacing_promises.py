@@ -1,0 +1,68 @@
+"""What a plan promises of its step: in turns a wait and the rows that it has, whoever of the company drafts how much.
+
+Run: pytest tests/unit/test_pacing_promises.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.company import company_courses
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
+from outrider.session.pacing.promises import excess_us, note_promises
+from outrider.session.pacing.remembered import RememberedSessions
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, serial_courses
+
+COST = CostCurve(((1, 10_000.0), (4, 12_000.0), (64, 80_000.0)))
+OVERHEAD_US, START_US, LINK_US, DRAFT_US = 300.0, 800.0, 1_000.0, 200.0
+UNSURE = (0.4, 0.3)  # acceptance, continue_prob: prose, where a drafter pauses at once
+SURE = (0.99, 1.0)
+
+
+def rates(num_sessions: int) -> RoundRates:
+    return measured_rates(COST, num_sessions, DRAFT_US, LINK_US, OVERHEAD_US, START_US)
+
+
+def promised(courses: list[Course], num_guesses: list[int]) -> list[float]:
+    """Of a step in which each session has so many guesses, by session."""
+    sessions = RememberedSessions(courses[0])
+    views = tuple(session_view(at, num, following=False) for at, num in enumerate(num_guesses))
+    for view, course in zip(views, courses, strict=True):
+        sessions.of(view).course = course
+    plan = PacingPlan(tuple(SessionPlan(at, 1, num) for at, num in enumerate(num_guesses)), None, "verify")
+    step = StepView(views, COST, 512, NOW_US)
+    note_promises(plan, step, COST, sessions.known, OVERHEAD_US, excess_us(plan, COST, sessions.known))
+    return [sessions.known(view.session).expected_us for view in views]
+
+
+def test_a_company_in_turns_promises_everybody_its_wait_and_the_rows_that_came() -> None:
+    """One of them drafts a little and waits for the others' long drafts. Where those end early nobody has been quick."""
+    courses = company_courses(rates(4), [UNSURE, UNSURE, SURE, SURE], 32, 0)
+    lengths = [course.hit_len for course in courses]
+    assert lengths[0] == lengths[1] == 1
+    assert lengths[2] == lengths[3] > 8
+    wait_us = START_US + 2 * LINK_US + max(lengths) * DRAFT_US
+    for num_guesses in ([1, 1, 3, 3], [0, 1, lengths[2], 2], [0, 0, 0, 0], lengths):
+        rows_us = COST.verify_us(4 + sum(num_guesses))
+        assert promised(courses, num_guesses) == pytest.approx([wait_us + rows_us + OVERHEAD_US] * 4, rel=0.1), num_guesses
+
+
+def test_guesses_beyond_the_courses_are_no_part_of_the_promise() -> None:
+    """They were taken because they pay; what they take is not counted either (`excess_us`)."""
+    courses = [course._replace(hit_len=2) for course in company_courses(rates(2), [SURE, SURE], 8, 0)]
+    asked = promised(courses, [2, 2])
+    assert promised(courses, [8, 8]) == pytest.approx(asked)
+
+
+@pytest.mark.parametrize("num_guesses", [1, 4, 8])
+def test_who_drafts_alone_is_held_to_the_rows_that_came_too(num_guesses: int) -> None:
+    course = serial_courses(rates(1), *SURE)[7]
+    assert (course.pace, course.hit_len) == (Pace.SERIAL, 8)
+    wait_us = START_US + 2 * LINK_US + 8 * DRAFT_US
+    assert promised([course], [num_guesses]) == pytest.approx([wait_us + COST.verify_us(1 + num_guesses) + OVERHEAD_US])
+
+
+def test_a_course_of_nothing_promises_nothing() -> None:
+    """As the one that everybody begins with."""
+    assert promised([Course(Pace.SERIAL, 4, 4, 4, 0.0, 0.0, 0.0)], [4]) == [0.0]
