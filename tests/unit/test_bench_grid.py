@@ -13,7 +13,7 @@ import pytest
 from fakes import TableEngine, TruthTable
 from outrider.cli.bench import add_parser
 from outrider.cli.connection import CollectedAnswer, CollectedSample
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.convert.link import FromDrafter, ToDrafter
 from outrider.session.pacing.contract import CostCurve
 from outrider.types.frames import Open, Tail, TailEnd
@@ -27,7 +27,7 @@ from outrider_bench.grid.micro import GridSamples, Lengths, Rounds, costs_of, cr
 from outrider_bench.grid.processor_sharing import Kind, Piece, ProcessorSharing
 from outrider_bench.grid.report import GridFound, GridRow, markdown, result
 from outrider_bench.grid.simulated_grid import GridWorld, SimulatedGrid
-from outrider_bench.grid.step_times import StepTimes
+from outrider_bench.grid.step_times import NUM_TOGETHER, StepTimes, time_together
 from outrider_bench.link import DrafterLine
 from outrider_bench.simulation.text import NEVER, traced_text
 from verifier_service.cost_model import MEASURED_ROWS, NUM_REPEATS
@@ -227,7 +227,8 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
         alone=step_times(4_000.0, 6_000.0, 6_500.0, 7_000.0), busy=step_times(5_200.0, 7_150.0), crowded=step_times(8_000.0, 9_750.0),
         plain=[plain] * 3, together=[replace(plain, round_us=8_500.0, step_us=6_000.0)] * 4, drafted=[drafted],
         drafts={1: [DraftTimes(200.0, 3_000.0)], 4: [DraftTimes(260.0, 9_000.0)]},
-        short_drafts=[DraftTimes(200.0, 1_000.0)], message_cpu_us=[800.0, 800.0, 9_000.0], busy_draft_us=[300.0],
+        short_drafts=[DraftTimes(200.0, 1_000.0)], message_cpu_us=[800.0, 800.0, 9_000.0],
+        together_us=[7_100.0, 7_400.0, 9_000.0], busy_draft_us=[300.0],
     )  # fmt: skip
     costs = costs_of(samples, Lengths(40, 50, 256, 4), num_cores=2)
     assert costs.verify.points == ((1, 4_000.0), (4, 6_500.0), (40, 8_000.0))
@@ -235,7 +236,7 @@ def test_costs_are_what_is_left_of_times_that_hold_others() -> None:
     assert (costs.draft_start_us, costs.read_us, costs.message_us) == (900.0, 40.0, 400.0)  # 1,500 - 3 * 200, after a rest
     quick = costs_of(replace(samples, drafted=[replace(drafted, draft_us=1_200.0)]), Lengths(40, 50, 256, 4), num_cores=2)
     assert quick.draft_start_us == 800.0, "never less than right after other work"
-    assert (costs.step_overhead_us, costs.session_us) == (1_000, 500)
+    assert (costs.step_overhead_us, costs.session_us) == (1_000, 800)  # (7,400 - 6,500 + 2,500 - 1,000) / 3
     assert costs.guess_us + 2 * costs.link_wait_us == 700  # 10,000 - 6,000 - 1,500 - 1,000 - 800
     assert costs.link_wait_us == 300, "2,900 - 1,500 - 800 is waited there and back, while others may have the core"
     unheard = costs_of(replace(samples, drafted=[replace(drafted, wait_us=9_000.0)]), Lengths(40, 50, 256, 4), num_cores=2)
@@ -255,6 +256,12 @@ def test_steps_are_timed_by_rows_and_compared_row_by_row() -> None:
     slower.by_rows.update({1: [3_000.0], 2: [1.0], 4: [5_000.0]})
     alone.by_rows.update({1: [1_000.0, 5_000.0, 1_500.0], 2: [1.0], 4: [2_000.0]})
     assert slower.over(alone) == 2.0
+    assert time_together(engine, 3, 40) == [1_000.0] * NUM_TOGETHER
+    assert engine.num_open == 0
+    small = TableEngine(TruthTable(vocab_size=40, seed=3), num_blocks=8)
+    with pytest.raises(Overloaded):
+        time_together(small, 3, 40)
+    assert small.num_open == 0
     assert StepTimes({1: [5.0], 4: [3.0]}).curve().points == ((1, 5.0), (4, 5.0)), "a curve never falls"
 
 

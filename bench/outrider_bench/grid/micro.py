@@ -22,7 +22,7 @@ from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.cost import cpu_s
 from outrider_bench.grid.costs import Costs
 from outrider_bench.grid.direct_drafts import SHORT_PROMPT, Asked, DraftTimes, beginning, draft_times, kept_drafting
-from outrider_bench.grid.step_times import StepTimes
+from outrider_bench.grid.step_times import StepTimes, time_together
 from outrider_bench.link import round_trips_us
 from outrider_bench.measurement import Prompt
 from verifier_service.cost_model import rising
@@ -56,12 +56,14 @@ class Rounds:
 @dataclass(slots=True)
 class GridSamples:
     """What was measured, sample by sample. alone, busy, crowded: steps of the target in this process, with nobody else at work, while a
-    drafter drafts (busy_draft_us: its tokens meanwhile), and while a verifier decodes plainly. together: plain answers that were asked at
-    the same time. drafts: by sessions; short_drafts: of one session with hardly any prompt. message_cpu_us: of messages there and back."""
+    drafter drafts (busy_draft_us: its tokens meanwhile), and while a verifier decodes plainly; together_us: alone, plain ones of several
+    sessions. together: plain answers that were asked at the same time. drafts: by sessions; short_drafts: of one with hardly any prompt.
+    message_cpu_us: of messages there and back."""
 
     alone: StepTimes = field(default_factory=StepTimes)
     busy: StepTimes = field(default_factory=StepTimes)
     crowded: StepTimes = field(default_factory=StepTimes)
+    together_us: list[float] = field(default_factory=list)
     plain: list[Rounds] = field(default_factory=list)
     together: list[Rounds] = field(default_factory=list)
     drafted: list[Rounds] = field(default_factory=list)
@@ -104,6 +106,7 @@ class GridMicro:
         """Everything once."""
         samples = self._samples
         samples.alone.time(self._target)
+        samples.together_us += time_together(self._target, len(self._asked), len(self._prompt.token_ids))
         for num_sessions in session_counts(len(self._asked)):
             times = draft_times(self._drafter, self._identity, self._asked[:num_sessions])
             samples.drafts.setdefault(num_sessions, []).append(times)
@@ -214,7 +217,7 @@ def costs_of(samples: GridSamples, lengths: Lengths, num_cores: int) -> Costs:
         draft_start_us=max(0.0, start_us - drafts[1], rested_us),
         read_us=max(0.0, statistics.median(times.first_us for times in samples.drafts[1]) - start_us) / max(1, lengths.read_len),
         step_overhead_us=round(overhead_us),
-        session_us=round(_session_us(samples.together, overhead_us, lengths.num_together)),
+        session_us=round(_session_us(samples, overhead_us, lengths.num_together)),
         guess_us=max(0, round(beyond_us - link_us)),
         message_us=message_us / 2,
         link_wait_us=link_us / 2,
@@ -250,9 +253,10 @@ def crowding(clerk_share: float, num_cores: int) -> float:
     return 1.0 / (1.0 - share * (1.0 - crowded_speed))
 
 
-def _session_us(together: Sequence[Rounds], overhead_us: float, num: int) -> float:
-    """What each further session adds to a round beside its step. overhead_us: of a round of one."""
+def _session_us(samples: GridSamples, overhead_us: float, num: int) -> float:
+    """What each further session adds to a round: to its step, beyond a row of the same sequence, and beside it. overhead_us: of one."""
     if num < 2:
         return 0.0
-    beside_us = statistics.median(one.round_us - one.step_us for one in together)
-    return max(0.0, beside_us - overhead_us) / (num - 1)
+    within_us = statistics.median(samples.together_us) - samples.alone.curve().verify_us(num)
+    beside_us = statistics.median(one.round_us - one.step_us for one in samples.together) - overhead_us
+    return (max(0.0, within_us) + max(0.0, beside_us)) / (num - 1)

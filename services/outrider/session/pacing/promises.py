@@ -39,13 +39,13 @@ def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Know
     last); and parts that leave guesses out. overhead_us: of a round, beside its step. beyond_us: its `excess_us`."""
     sessions = {session.session: session for session in view.sessions}
     rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
-    kept_us = rows_us - beyond_us + overhead_us
     kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
     for part in plan.take:
         own = known(part.session)
         fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
         promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
+        chosen_us = own.chosen_wait_us + rows_us + overhead_us
         if own.course.wait_us:
-            promised_us = own.course.wait_us + kept_us
-        own.expected_us = max(promised_us, own.chosen_wait_us + kept_us) if promised_us else 0.0
+            chosen_us = promised_us = own.course.wait_us + rows_us - beyond_us + overhead_us
+        own.expected_us = max(promised_us, chosen_us) if promised_us else 0.0
         own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
