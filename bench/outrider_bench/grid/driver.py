@@ -40,6 +40,7 @@ from outrider_bench.schedule import turns
 PAIRS = tuple(Pair(drafters, verifiers) for verifiers in (1, 2) for drafters in (1, 2))
 TEMPERATURES = (0.0, 0.8)  # in turn, by request
 AT_A_TIME, QUICK_AT_A_TIME = 4, 2
+TURNS_A_SAMPLE = 2  # of the micro-benchmarks: the machine's slow moments should be theirs as often as the cells'
 NUM_COUNTED = 3  # simulated bursts after the first one, which teaches
 MAX_AT_A_TIME = 64
 
@@ -130,8 +131,8 @@ def measure(args: argparse.Namespace, amount: Amount) -> GridFound:
             for stack in stacks:  # warm, and let everybody learn
                 ask_all(stack, questions, amount.max_tokens, pool)
                 progress.advance(bar)
-            for turn in turns(("grid",), len(PAIRS), amount.repeats):
-                if turn.repetition == micro.num_samples:
+            for number, turn in enumerate(turns(("grid",), len(PAIRS), amount.repeats)):
+                if number % TURNS_A_SAMPLE == 0:
                     micro.sample()
                 bursts[PAIRS[turn.contestant]].append(ask_all(stacks[turn.contestant], questions, amount.max_tokens, pool))
                 progress.advance(bar)

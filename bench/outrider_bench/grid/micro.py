@@ -97,11 +97,6 @@ class GridMicro:
         self._clerks = (gateway_pid, os.getpid())
         self._samples = GridSamples()
 
-    @property
-    def num_samples(self) -> int:
-        """How many were taken."""
-        return len(self._samples.plain)
-
     def sample(self) -> None:
         """Everything once."""
         samples = self._samples
