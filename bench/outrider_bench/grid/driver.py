@@ -41,7 +41,6 @@ PAIRS = tuple(Pair(drafters, verifiers) for verifiers in (1, 2) for drafters in 
 TEMPERATURES = (0.0, 0.8)  # in turn, by request
 AT_A_TIME, QUICK_AT_A_TIME = 4, 2
 TURNS_A_SAMPLE = 2  # of the micro-benchmarks: the machine's slow moments should be theirs as often as the cells'
-NUM_COUNTED = 3  # simulated bursts after the first one, which teaches
 MAX_AT_A_TIME = 64
 
 
@@ -177,11 +176,11 @@ class Predicted:
 
 
 def predict(pair: Pair, costs: Costs, traces: Sequence[Trace], amount: Amount) -> Predicted:
-    """The same requests on virtual time. Raises StuckError when the policy makes no progress."""
+    """The same requests on virtual time, as many bursts as were measured. Raises StuckError when the policy makes no progress."""
     world = GridWorld(pair, costs, tuple(traces), amount.at_a_time, len(usable_cores()), amount.policy, amount.max_tokens)
     grid = SimulatedGrid(world)
     grid.burst()  # let everybody learn
-    bursts = [grid.burst() for _ in range(NUM_COUNTED)]
+    bursts = [grid.burst() for _ in range(amount.repeats)]
     speeds, shares = ([getattr(burst, name) for burst in bursts] for name in ("tokens_per_s", "drafted_share"))
     return Predicted(statistics.mean(speeds), statistics.mean(shares))
 
