@@ -105,7 +105,7 @@ class SimulatedGrid:
             {Kind.VERIFIER: costs.verify_slowdown, Kind.DRAFTER: costs.draft_slowdown},
             {Kind.VERIFIER: max(costs.verify_slowdown, costs.verify_crowding)},
         )
-        self._placer = Placer(world.pair, 2 * costs.message_us)
+        self._placer = Placer(world.pair, 2 * (costs.message_us + costs.link_wait_us))
         self._recorder = Recorder()
         described = _world_of(costs)
         self._verifiers = [
