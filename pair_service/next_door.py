@@ -5,14 +5,19 @@ Knows the drafter's scheduler and the frames it takes and gives. Must not know v
 
 from __future__ import annotations
 
+import logging
+
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.inbox import FramesArrived, Inbox, StreamEnded
 from drafter_service.outbox import Outbox
 from drafter_service.scheduler import Scheduler, SchedulerLimits
+from outrider.engine.contract import Engine
+from outrider.engine.round_ahead import compute_ahead
 from outrider.rpc.convert.link import Pong, Welcome
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider.types.identity import ModelIdentity
 
+_LOG = logging.getLogger(__name__)
 _STREAM = 1
 MAX_MESSAGES = 256  # between two turns; a verifier has one or two
 MAX_FRAMES = 4096  # to be said in one turn, at least one of each session that may be live
@@ -24,6 +29,7 @@ class DrafterNextDoor:
 
     def __init__(self, loaded: LoadedDrafter, limits: SchedulerLimits | None = None) -> None:
         self.identity: ModelIdentity = loaded.engine.identity
+        self._engine = loaded.engine
         self._inbox = Inbox(MAX_MESSAGES, _nothing)
         self._outbox = Outbox(MAX_FRAMES)
         limits = limits or SchedulerLimits()
@@ -34,6 +40,12 @@ class DrafterNextDoor:
     def num_sessions(self) -> int:
         """Sessions held now."""
         return self._scheduler.num_sessions
+
+    def meet(self, target: Engine) -> None:
+        """The engine that the same thread verifies with: where both can, they compute the next round while this one is digested."""
+        ahead = compute_ahead(self._engine, target)
+        if ahead is not None:
+            _LOG.info("rounds of one session are computed ahead, while this thread is busy with the one before")
 
     def tell(self, frames: list[VerifierFrame]) -> None:
         """Frames of the verifier, to be taken when it is the drafter's turn. Raises RuntimeError after MAX_MESSAGES without a turn."""

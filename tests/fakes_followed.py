@@ -49,8 +49,10 @@ NUM_HOLDERS = 40
 class FollowingEngines:
     """Engines over one loaded model a name, each with a cache of its own that begins with holes."""
 
-    def __init__(self, new_folder: Callable[[str], Path]) -> None:
+    def __init__(self, new_folder: Callable[[str], Path], num_threads: int = 1) -> None:
+        """num_threads: of each model's team, which its engines share."""
         self._new_folder = new_folder
+        self._num_threads = num_threads
         self._loaded: dict[str, PagedEngine] = {}
 
     def forward(self, name: str) -> Any:
@@ -73,7 +75,7 @@ class FollowingEngines:
         if name not in self._loaded:
             folder = self._new_folder(name)
             fakes_models.make_model(name, folder, **MODELS[name])
-            engine = load_engine(EngineConfig(str(folder), EngineKind.LEAN, num_blocks=1, num_threads=1, probe=False))
+            engine = load_engine(EngineConfig(str(folder), EngineKind.LEAN, num_blocks=1, num_threads=self._num_threads, probe=False))
             assert isinstance(engine, PagedEngine)
             self._loaded[name] = engine
         return self._loaded[name]

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from outrider.engine.contract import Engine
 from outrider.errors import IncompatiblePair
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider.types.identity import ModelIdentity, incompatibility
@@ -29,6 +30,10 @@ class ResidentDrafter(Protocol):
     @property
     def identity(self) -> ModelIdentity:
         """The draft model's."""
+        ...
+
+    def meet(self, target: Engine) -> None:
+        """The engine that the engine thread steps beside it, before the first frame."""
         ...
 
     def tell(self, frames: list[VerifierFrame]) -> None:
@@ -59,11 +64,12 @@ class ResidentLink:
         """Whether `arrivals` has a loss to tell of."""
         return bool(self.problem) and not self._is_told_of
 
-    def check(self, target: ModelIdentity) -> None:
-        """Raise IncompatiblePair unless its guesses can be the target's tokens."""
-        problem = incompatibility(self.identity, target)
+    def meet(self, target: Engine) -> None:
+        """Raise IncompatiblePair unless its guesses can be the target's tokens; else make them known to each other."""
+        problem = incompatibility(self.identity, target.identity)
         if problem is not None:
             raise IncompatiblePair(problem)
+        self._guarded(lambda: self._drafter.meet(target))
 
     def send(self, frames: dict[tuple[str, int], list[VerifierFrame]]) -> None:
         """Take out the frames that are for it."""

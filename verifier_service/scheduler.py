@@ -151,7 +151,7 @@ class Scheduler:
             self.resident = ResidentLink(self._load_resident())
         self._engine = self._load()
         if self.resident is not None:
-            self.resident.check(self._engine.identity)
+            self.resident.meet(self._engine)
         loaded_us = monotonic_us()
         loan = measure_loan(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +49,8 @@ class _Chain(ctypes.Structure):
 
 # thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, the rule (a
 # PICK_ROW), picks, probs, seconds, behinds, and what was found.
-_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQQQqqqq")
-_FOUND = struct.Struct("@qqqq")
+_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQQQqqqqqq")
+_FOUND = struct.Struct("@qqqqqq")
 _FOUND_AT = _CALL.size - _FOUND.size
 
 
@@ -108,7 +108,7 @@ class Followed:
     """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
     newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,
     first_ns: till the first rows' logits, and the pick after them. seconds int32, behinds float32 [found]: as in ThinPicks; None where the
-    rule asks for none."""
+    rule asks for none. hidden_ns: of the time it took, what had passed before it was asked for (thin_ahead.py)."""
 
     picks: _IntArray
     probs: _FloatArray
@@ -117,6 +117,7 @@ class Followed:
     first_ns: int = 0
     seconds: _IntArray | None = None
     behinds: _FloatArray | None = None
+    hidden_ns: int = 0
 
 
 class ThinChain:
@@ -158,8 +159,10 @@ class ThinChain:
             len(missing),
             len(ends),
         )
-        self._function, self._team = team.library.thin_chain_follow, team.handle
-        self._address = ctypes.addressof(self._chain)
+        self.team, self.address = team, ctypes.addressof(self._chain)
+        self._function: Callable[..., None] = team.library.thin_chain_follow
+        self._arguments: tuple[int | None, int] = team.handle, self.address
+        self._way: object = None
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
         self._make_room(1)
@@ -192,14 +195,22 @@ class ThinChain:
             *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
             PICK_ROW.pack(*rule.blank(0, 0)),
             *self._found_addresses,
-            *(0, 0, 0, 0),
+            *(0, 0, 0, 0, 0, 0),
         )
-        self._function(self._team, self._address, self._call_address)
-        num_found, is_left, forward_ns, first_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
+        self._function(*self._arguments, self._call_address)
+        num_found, is_left, forward_ns, first_ns, _, hidden_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
         found = self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns
         if not rule.with_second:
-            return Followed(*found)
-        return Followed(*found, self._seconds[:num_found].copy(), self._behinds[:num_found].copy())
+            return Followed(*found, hidden_ns=hidden_ns)
+        return Followed(*found, self._seconds[:num_found].copy(), self._behinds[:num_found].copy(), hidden_ns)
+
+    def settle(self) -> None:
+        """See ThinTeam."""
+        self.team.settle()
+
+    def go_through(self, owner: object, function: Callable[..., None], handle: int, part: int) -> None:
+        """Follow by another way with the same results: a C function of these and the call. owner: of the handle, kept."""
+        self._way, self._function, self._arguments = owner, function, (handle, part)
 
     def _make_room(self, num_picks: int) -> None:
         self._picks, self._probs = np.empty(num_picks, np.int32), np.empty(num_picks, np.float32)

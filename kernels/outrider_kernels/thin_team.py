@@ -26,6 +26,12 @@ _PROTOTYPES = {
     "thin_multiplies_quads": ([], ctypes.c_int),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
+    "thin_ahead_new": ([_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE], _POINTER),
+    "thin_ahead_follow": ([_POINTER, _SIZE, _POINTER], None),
+    "thin_ahead_settle": ([_POINTER], None),
+    "thin_ahead_counts": ([_POINTER, _POINTER], None),
+    "thin_ahead_is_at_rest": ([_POINTER], ctypes.c_int),
+    "thin_ahead_free": ([_POINTER], None),
 }
 
 
@@ -59,11 +65,25 @@ class ThinTeam:
             raise NativeUnavailable(f"{num_threads} threads could not be started")
         self.num_threads = self.num_active = max(1, num_threads)
         self.build = Path(self.library._name).stem  # source, compiler and processor: equal names give equal bits
+        self._ahead: int | None = None
         weakref.finalize(self, self.library.team_free, self.handle)
+
+    def settle(self) -> None:
+        """Before its threads are used for anything but a chain, or what chains lie in is changed or freed: nothing is being computed ahead
+        then (thin_ahead.py)."""
+        if self._ahead is not None:
+            self.library.thin_ahead_settle(self._ahead)
+
+    def belong_to(self, ahead: int) -> None:
+        """From now on its threads compute ahead for this thin_ahead. Raises ValueError where they do so for another."""
+        if self._ahead is not None:
+            raise ValueError("these threads compute ahead for another pair")
+        self._ahead = ahead
 
     def hold(self, num_threads: int) -> None:
         """This many threads take part from now on, at least one and at most all; the others sleep. Results have the same bits."""
         wanted = max(1, min(num_threads, self.num_threads))
         if wanted != self.num_active:
+            self.settle()
             self.library.team_hold(self.handle, wanted)
             self.num_active = wanted

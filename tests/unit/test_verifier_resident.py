@@ -11,6 +11,7 @@ from drafter_service.drafting_thread import LoadedDrafter
 from fakes import TableEngine, TruthTable
 from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
+from outrider.engine.contract import Engine
 from outrider.errors import IncompatiblePair
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.pacing.adaptive import AdaptivePacing
@@ -44,6 +45,10 @@ class Failing:
         self.num_freed = 0
         self._where = where
         self._left = after
+
+    def meet(self, target: Engine) -> None:
+        self._fail("meet")
+        self.drafter.meet(target)
 
     def tell(self, frames: list[VerifierFrame]) -> None:
         self._fail("tell")
@@ -103,6 +108,14 @@ def test_pacing_hears_that_it_takes_turns(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("where", ["tell", "work"])
 @pytest.mark.parametrize("after", [0, 3])
 def test_one_that_fails_costs_its_drafts_only(where: str, after: int) -> None:
+    costs_drafts_only(where, after)
+
+
+def test_one_that_fails_to_meet_the_target_costs_its_drafts_only() -> None:
+    costs_drafts_only("meet", 0)
+
+
+def costs_drafts_only(where: str, after: int) -> None:
     drafter = Failing(where, after)
     with looping(drafter) as loop:
         for _ in range(2):
@@ -166,6 +179,9 @@ class Watching:
         self.num_sent: Callable[[], int] = lambda: 0
         self.at_turns: list[tuple[int, int]] = []  # tokens committed as it was told, tokens sent
         self._committed = 0
+
+    def meet(self, target: Engine) -> None:
+        self.drafter.meet(target)
 
     def tell(self, frames: list[VerifierFrame]) -> None:
         self._committed += sum(len(frame.tokens) for frame in frames if isinstance(frame, Commit))

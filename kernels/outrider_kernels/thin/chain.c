@@ -8,45 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "thin.h"
-
-#define MAX_WINDOWS 8 /* thin_chain.py checks it */
-#define MAX_ROWS 512 /* that go through the operations at once; thin_chain.py checks it too */
-
-/* What stays the same from chain to chain. */
-struct thin_chain {
-    const thin_operation *operations;
-    const thin_call *head;  /* from `last` to `logits` */
-    const float *embedding; /* [>= num_ids][hidden_len] */
-    float *states, *last;   /* [most_rows][hidden_len]: where the operations begin and end; what the head reads */
-    float *attended;        /* [most_rows][attended_len]: what the last attention leaves to the operations behind it */
-    float *logits;          /* [most_rows][logits_len] */
-    const int64_t *windows; /* [num_windows], by the steps' places; 0: all that went before */
-    const int64_t *missing, *ends; /* ids that stand for nothing; ids that end a text */
-    int64_t num_operations, last_attention; /* its place among them */
-    int64_t hidden_len, attended_len, logits_len, most_rows, num_ids, num_windows, num_missing, num_ends;
-};
-
-/* One chain. It begins with rows that are fed for certain. */
-struct thin_chain_call {
-    const int64_t *slots; /* pool slot of each position */
-    const int64_t *edges; /* [num_runs + 1], ascending: positions from one edge to the next lie side by side in the pool */
-    int64_t num_runs;
-    const int32_t *tokens; /* [num_tokens], at least one */
-    int64_t num_tokens, position, most; /* position: of the first of them; most: picks */
-    int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
-                           go through at once; those that are left are LEFT among the picks then */
-    double stop_below;
-    thin_pick_row rule;
-    int32_t *picks; /* [most] */
-    float *probs;   /* [most] */
-    int32_t *seconds; /* [most], and how far they lie behind; written where the rule asks for them. LEFT: none */
-    float *behinds;   /* [most] */
-    int64_t num_found, is_left;   /* picks; whether what is behind the newest row, whose logits are there, is left */
-    int64_t forward_ns, first_ns; /* from the beginning to the first rows' logits, and to the pick after them */
-};
 
 static int is_among(int64_t token, const int64_t *ids, int64_t num_ids) {
     for (int64_t at = 0; at < num_ids; at++)
@@ -155,12 +118,6 @@ static void feed(team *all, const thin_chain *chain, const thin_chain_call *call
         for (int64_t at = 0; at < chain->num_missing; at++) chain->logits[row * chain->logits_len + chain->missing[at]] = -INFINITY;
 }
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* What was found after a row. */
 static void note_pick(thin_chain_call *call, const thin_pick_row *found, int64_t at) {
     call->picks[at] = found->token;
@@ -219,10 +176,11 @@ void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call
     call->forward_ns = now_ns() - began_ns;
     call->is_left = !(call->num_wanted == 1 ? pick_next(chain, call, end) : pick_all(all, chain, call));
     call->first_ns = now_ns() - began_ns;
-    while (!call->is_left && goes_on(chain, call)) {
+    while (!call->is_left && goes_on(chain, call) && !errand_is_dropped()) {
         const int64_t position = end + call->num_found - 1;
         feed(all, chain, call, call->picks + call->num_found - 1, 1, 1, position, room);
         call->is_left = !pick_next(chain, call, position + 1);
     }
+    call->spent_ns = now_ns() - began_ns;
     free(runs);
 }

@@ -5,7 +5,7 @@
 enum { PRODUCT = 0, ATTENTION = 1, GATE = 2 };
 
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps) {
-    for (int64_t at = 0; at < num_operations; at++) {
+    for (int64_t at = 0; at < num_operations && !errand_is_dropped(); at++) {
         const thin_operation *operation = operations + at;
         switch (operation->kind) {
             case PRODUCT: thin_product(all, operation->operand, rows); break;

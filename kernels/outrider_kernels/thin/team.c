@@ -1,7 +1,8 @@
 /* A team of threads takes chunks of work from one counter. Whoever is late finds nothing left and keeps nobody waiting: a thread that lost its
    core costs its own share at most. Those that wait spin for a moment, from one operation of a step to the next, and then sleep; while they
    spin they offer their core to whoever else wants it, or a gateway beside them would wait for the end of their time slice. A team may be
-   held to fewer threads for a while: the others sleep at a place of their own, where no operation wakes them. */
+   held to fewer threads for a while: the others sleep at a place of their own, where no operation wakes them. The first helper may be sent on an
+   errand, work of operations of its own; then it is the team's caller, and whoever sent it joins in when he has nothing else to do. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #define SPINS_BEFORE_SLEEP 20000
 #define SPINS_BEFORE_YIELD 64
 #define CLOSED 0xFFFFFFFFull
+#define ERRANDS_OF 0 /* the helper that does them */
 
 struct team {
     _Atomic uint64_t ticket; /* generation in the upper half, next chunk in the lower; CLOSED while the job below is being changed */
@@ -25,6 +27,8 @@ struct team {
     _Atomic(chunk_work) work;
     _Atomic(const void *) job;
     _Atomic int64_t num_chunks;
+    _Atomic(errand_work) errand; /* that waits to be begun */
+    _Atomic(void *) errand_of;
     int num_helpers;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -59,7 +63,14 @@ static int take_chunk(team *all, uint32_t generation) {
 static int is_off(team *all, int helper) { return helper + 1 >= atomic_load(&all->num_active) && !atomic_load(&all->is_over); }
 
 static int is_waiting(team *all, int helper, uint32_t seen) {
+    if (helper == ERRANDS_OF && atomic_load(&all->errand)) return 0;
     return generation_of(atomic_load(&all->ticket)) == seen && !atomic_load(&all->is_over) && !is_off(all, helper);
+}
+
+static int has_done_errand(team *all, int helper) {
+    const errand_work work = helper == ERRANDS_OF ? atomic_exchange(&all->errand, 0) : 0;
+    if (work) work(atomic_load(&all->errand_of));
+    return work != 0;
 }
 
 static void sleep_until_called(team *all, int helper, uint32_t seen) {
@@ -87,6 +98,10 @@ static void *help(void *argument) {
         }
         if (is_waiting(all, helper, seen)) sleep_until_called(all, helper, seen);
         if (atomic_load(&all->is_over)) return 0;
+        if (has_done_errand(all, helper)) {
+            seen = generation_of(atomic_load(&all->ticket));
+            continue;
+        }
         if (is_off(all, helper)) {
             sleep_while_off(all, helper);
             continue;
@@ -142,6 +157,32 @@ void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
     while (take_chunk(all, generation)) {}
     while (atomic_load(&all->done) < num_chunks) pause_briefly();
 }
+
+int team_send(team *all, errand_work work, void *of) {
+    if (!all->num_helpers || atomic_load(&all->num_active) == 1) return 0;
+    atomic_store(&all->errand_of, of);
+    atomic_store(&all->errand, work);
+    if (atomic_load(&all->sleepers)) wake_all(all);
+    return 1;
+}
+
+int team_recall(team *all) { return atomic_exchange(&all->errand, 0) != 0; }
+
+void team_join(team *all, const _Atomic int *stage, int wanted) {
+    for (int spins = 1; atomic_load(stage) < wanted; spins++) {
+        const uint64_t ticket = atomic_load(&all->ticket);
+        if ((ticket & CLOSED) != CLOSED)
+            while (take_chunk(all, generation_of(ticket))) {}
+        pause_briefly();
+        if (spins % SPINS_BEFORE_YIELD == 0) sched_yield();
+    }
+}
+
+static __thread const _Atomic int *watched;
+
+int errand_is_dropped(void) { return watched && atomic_load(watched); }
+
+void errand_watches(const _Atomic int *dropped) { watched = dropped; }
 
 void team_free(team *all) {
     atomic_store(&all->is_over, 1);

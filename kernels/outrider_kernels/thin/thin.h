@@ -5,6 +5,7 @@
 #define THIN_H
 
 #include <stdint.h>
+#include <time.h>
 
 #define LANES 8
 
@@ -27,6 +28,12 @@ typedef uint32_t wide_bits __attribute__((vector_size(4 * WIDTH), aligned(4)));
 INLINE wide wide_splat(float value) { return value - (wide){0.0f}; }
 
 INLINE int64_t min(int64_t one, int64_t other) { return one < other ? one : other; }
+
+INLINE int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 INLINE lanes splat(float value) { return (lanes){value, value, value, value, value, value, value, value}; }
 
@@ -78,12 +85,28 @@ int64_t team_chunks(const team *all, int64_t num_parts);
 /* Work through chunks 0 .. num_chunks - 1, in any order and place; returns when all are done. One caller at a time. */
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks);
 
+/* Work that a helper does as a whole while the caller does something else (ahead.c); operations in it are shared with whoever has nothing else to
+   do. False where there is no helper to do it. One errand at a time, and no other operation of the team meanwhile. */
+typedef void (*errand_work)(void *of);
+int team_send(team *all, errand_work work, void *of);
+
+/* Take the errand back that no helper has begun; false where one has. */
+int team_recall(team *all);
+
+/* Take part in the errand's operations until *stage is at least `wanted`. */
+void team_join(team *all, const _Atomic int *stage, int wanted);
+
+/* In an errand: whether nobody wants its results any more. What is being computed may be left half done then. */
+int errand_is_dropped(void);
+void errand_watches(const _Atomic int *dropped); /* its thread's; null: it is over */
+
 /* The operations; their structures are where they are defined, but for those that others fill in too. */
 typedef struct thin_call thin_call;
 typedef struct thin_layer thin_layer;
 typedef struct thin_gate_call thin_gate_call;
 typedef struct thin_chain thin_chain;
 typedef struct thin_chain_call thin_chain_call;
+typedef struct thin_ahead thin_ahead;
 
 /* Numbers from which rows are shared out whose numbers are an instruction or two each: for fewer, a thread that comes for its share costs what it
    saves. Measured, two threads on Zen 4, us one -> two: norm and rounding of 16 rows of 384 0.77 -> 0.70, of 24 rows 1.15 -> 0.88. */
@@ -146,6 +169,43 @@ typedef struct {
 
 #define LEFT (-1)
 
+#define MAX_WINDOWS 8 /* of a chain; thin_chain.py checks it */
+#define MAX_ROWS 512 /* that go through the operations of a chain at once; thin_chain.py checks it too */
+
+/* What stays the same from chain to chain. */
+struct thin_chain {
+    const thin_operation *operations;
+    const thin_call *head;  /* from `last` to `logits` */
+    const float *embedding; /* [>= num_ids][hidden_len] */
+    float *states, *last;   /* [most_rows][hidden_len]: where the operations begin and end; what the head reads */
+    float *attended;        /* [most_rows][attended_len]: what the last attention leaves to the operations behind it */
+    float *logits;          /* [most_rows][logits_len] */
+    const int64_t *windows; /* [num_windows], by the steps' places; 0: all that went before */
+    const int64_t *missing, *ends; /* ids that stand for nothing; ids that end a text */
+    int64_t num_operations, last_attention; /* its place among them */
+    int64_t hidden_len, attended_len, logits_len, most_rows, num_ids, num_windows, num_missing, num_ends;
+};
+
+/* One chain. It begins with rows that are fed for certain. */
+struct thin_chain_call {
+    const int64_t *slots; /* pool slot of each position */
+    const int64_t *edges; /* [num_runs + 1], ascending: positions from one edge to the next lie side by side in the pool */
+    int64_t num_runs;
+    const int32_t *tokens; /* [num_tokens], at least one */
+    int64_t num_tokens, position, most; /* position: of the first of them; most: picks */
+    int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
+                           go through at once; those that are left are LEFT among the picks then */
+    double stop_below;
+    thin_pick_row rule;
+    int32_t *picks; /* [most] */
+    float *probs;   /* [most] */
+    int32_t *seconds; /* [most], and how far they lie behind; written where the rule asks for them. LEFT: none */
+    float *behinds;   /* [most] */
+    int64_t num_found, is_left;   /* picks; whether what is behind the newest row, whose logits are there, is left */
+    int64_t forward_ns, first_ns, spent_ns; /* from the beginning to the first rows' logits, to the pick after them, and to the end */
+    int64_t hidden_ns; /* of spent_ns, what was spent before anybody asked (ahead.c) */
+};
+
 /* Rows as a product multiplies them, normed and rounded as the call wants it; returns where they are as floats. */
 const float *thin_rows(team *all, const thin_call *call, int64_t rows);
 void thin_quads_round(const thin_call *call, const float *x, int64_t row);
@@ -157,5 +217,6 @@ void thin_program(team *all, const thin_operation *operations, int64_t num_opera
 void thin_pick_one(thin_pick_row *row, int64_t num_ids);
 void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);
 void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call);
+void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call);
 
 #endif

@@ -75,7 +75,7 @@ class ChainPicks:
             parts.append(found)
             num_found += len(found.picks)
         whole = _joined(parts, with_second=rule.with_second)
-        return replace(whole, forward_ns=parts[0].forward_ns, first_ns=first_ns)
+        return replace(whole, forward_ns=parts[0].forward_ns, first_ns=first_ns, hidden_ns=parts[0].hidden_ns)
 
 
 def _one_pick(pick: int, prob: float, second: int, behind: float) -> Followed:

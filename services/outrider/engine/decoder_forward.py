@@ -54,6 +54,10 @@ class RowChain(Protocol):
         """Stores the rows' keys and values at logical slots start.position and on, and lets each see the slots up to its own."""
         ...
 
+    def settle(self) -> None:
+        """Before the model is called in another way, or what a sequence lies in is moved or freed: nothing is computed ahead any more."""
+        ...
+
 
 class ArrayForward(Protocol):
     """A cheaper way through the same model for few rows, without torch.

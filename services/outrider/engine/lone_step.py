@@ -58,6 +58,7 @@ class LoneStep:
         probs = found.probs if rows.pick_probs else None
         ended_ns = time.perf_counter_ns()
         has_followed = rows.follow is not None and len(found.picks) > 1
+        ended_ns += found.hidden_ns  # what a step costs is what was computed, whenever that was
         follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
         result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us, seconds=seconds)
         forward_us = (called_ns - started_ns + found.forward_ns) // 1000

@@ -18,7 +18,7 @@ from outrider.engine.card_buckets import StepSizes
 from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.config import EngineConfig
 from outrider.engine.contract import EngineLimits
-from outrider.engine.decoder_forward import ArrayForward, DecoderForward
+from outrider.engine.decoder_forward import ArrayForward, DecoderForward, RowChain
 from outrider.engine.lone_step import LoneStep
 from outrider.engine.paged_cache import LayerShape, PagedCache, bytes_per_slot
 from outrider.engine.pick_follower import PickFollower
@@ -34,7 +34,8 @@ from outrider_kernels.thin_chain import ChainIds
 
 
 class PagedEngine:
-    """Engine over a DecoderForward. See engine/contract.py for every promise."""
+    """Engine over a DecoderForward. See engine/contract.py for every promise. chain: how rows of one sequence go, where that is another way
+    than all others."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class PagedEngine:
         self._sequences = SequenceTable(identity, self._limits)
         self._missing_ids = missing_ids
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
-        self._follower, self._lone = self._chained(self._arrays)
+        self.chain, self._follower, self._lone = self._chained(self._arrays)
         self._card = None if card is None else card.steps(forward, self._cache, self._card_sizes(), identity.vocab_size, missing_ids)
 
     @property
@@ -121,6 +122,7 @@ class PagedEngine:
 
     def _general_result(self, plan: StepPlan, started: int) -> StepResult:
         self._picker.check(plan)
+        self._settle()
         batch = build_batch(plan, self._sequences.states, self._limits, self._identity.vocab_size, self._max_tree_depth)
         try:
             if self._card is None and self._arrays is not None and batch.num_rows <= self._array_rows:
@@ -153,6 +155,7 @@ class PagedEngine:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""
         kept = self._sequences.keep(sequence, path, subtree)
         if kept.source != kept.destination:
+            self._settle()
             with torch.inference_mode():
                 self._cache.move(kept.table, kept.source, kept.destination)
         if path:
@@ -161,6 +164,7 @@ class PagedEngine:
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget committed tokens from `length` on, and every live node."""
+        self._settle()
         copy = self._sequences.truncate(sequence, length)
         if copy.source:
             with torch.inference_mode():
@@ -172,18 +176,23 @@ class PagedEngine:
 
     def close(self, sequence: int) -> None:
         """Free everything of the sequence."""
+        self._settle()
         self._sequences.close(sequence)
 
-    def _chained(self, arrays: ArrayForward | None) -> tuple[PickFollower | None, LoneStep | None]:
-        """Who follows picks, and takes whole steps in one call."""
+    def _settle(self) -> None:
+        if self.chain is not None:
+            self.chain.settle()
+
+    def _chained(self, arrays: ArrayForward | None) -> tuple[RowChain | None, PickFollower | None, LoneStep | None]:
+        """A chain, who follows picks on it, and who takes whole steps in one call."""
         if arrays is None or not arrays.is_invariant:
-            return None, None  # a chain would have other bits than a step for each of its rows
+            return None, None, None  # a chain would have other bits than a step for each of its rows
         identity, limits = self._identity, self._limits
         chain = arrays.row_chain(ChainIds(identity.vocab_size, self._missing_ids, identity.eos_token_ids))
         if chain is None:
-            return None, None
+            return None, None, None
         follower = PickFollower(chain, self._picker, self._max_tree_depth, limits.max_context)
-        return follower, LoneStep(chain, self._picker, follower, limits, identity.vocab_size)
+        return chain, follower, LoneStep(chain, self._picker, follower, limits, identity.vocab_size)
 
     def _followed(self, batch: StepBatch, results: tuple[SequenceResult, ...]) -> tuple[SequenceResult, ...]:
         follower = self._follower

@@ -1,0 +1,318 @@
+/* The next round of a pair of models, computed before it is asked for: while the caller makes of a round's picks what they mean, a helper of the
+   target's team follows the draft's chain from the newest pick, and then the target's over those guesses.
+
+   What it takes for granted is that the next round is like the newest: as many guesses at most, by the same rules, in the same places of the pools.
+   Whoever asks for what was computed so has it with the bits that it would have had; whoever asks for anything else is the first to be served, and
+   it is dropped. A row stores its keys and values behind all that counts, where the row that is asked for would store its own. So nothing but time
+   depends on what is foreseen here. Who may hold both models' teams, and changes pools or frees what a sequence lies in, settles before. */
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "thin.h"
+
+enum { DRAFT = 0, TARGET = 1, NUM_PARTS = 2 };
+enum { IDLE = 0, SENT = 1, DRAFTED = 2, DONE = 3 }; /* stages */
+
+#define NOT_ONE 2 /* chain of the draft since the target's newest call, or something else besides */
+#define MISSES_TO_PAUSE 4 /* rounds in a row whose draft was foreseen in vain */
+#define ROUNDS_OF_PAUSE 4
+
+typedef struct {
+    thin_chain_call call; /* whose arrays are these */
+    int32_t tokens[MAX_ROWS], picks[MAX_ROWS], seconds[MAX_ROWS];
+    float probs[MAX_ROWS], behinds[MAX_ROWS];
+} part;
+
+struct thin_ahead {
+    team *teams[NUM_PARTS];
+    const thin_chain *chains[NUM_PARTS];
+    int64_t num_positions[NUM_PARTS]; /* that the models have */
+    part drafted;   /* the newest call of the draft's chain, as it was asked for, with those that went on where it had ended */
+    int num_drafts; /* chains since the target's newest call; only one of them makes a round that is foreseen */
+    part foreseen[NUM_PARTS];
+    int has_guesses; /* whether there was anything for the target to do */
+    int num_taken;   /* of the foreseen parts, in order: 1 once the draft was asked for */
+    int64_t num_given; /* of the foreseen draft's picks */
+    int num_missed, num_paused;
+    _Atomic int stage, dropped;
+    int64_t num_sent, num_hits[NUM_PARTS];
+};
+
+static int is_end(const thin_chain *chain, int32_t token) {
+    for (int64_t at = 0; at < chain->num_ends; at++)
+        if (chain->ends[at] == token) return 1;
+    return 0;
+}
+
+static void use_own_arrays(part *of) {
+    of->call.tokens = of->tokens;
+    of->call.picks = of->picks;
+    of->call.probs = of->probs;
+    of->call.seconds = of->seconds;
+    of->call.behinds = of->behinds;
+}
+
+/* Guesses among a chain's picks: all but a last one that is too unlikely. */
+static int64_t num_guesses(const thin_chain_call *call) {
+    const int64_t found = call->num_found;
+    return found && (double)call->probs[found - 1] < call->stop_below ? found - 1 : found;
+}
+
+/* Positions that rows of a part may stand at: those that its model has, where its sequence has room. */
+static int64_t end_of(const thin_ahead *ahead, int64_t part, const thin_chain_call *call) {
+    return min(call->edges[call->num_runs], ahead->num_positions[part]);
+}
+
+/* The target's round over what was drafted; false where there is nothing to judge, or no room. */
+static int plan_target(thin_ahead *ahead) {
+    thin_chain_call *call = &ahead->foreseen[TARGET].call;
+    const thin_chain_call *draft = &ahead->foreseen[DRAFT].call;
+    const int64_t guesses = num_guesses(draft);
+    if (draft->is_left || !guesses || call->position + guesses + 1 > end_of(ahead, TARGET, call) || guesses >= ahead->chains[TARGET]->most_rows) return 0;
+    memcpy(ahead->foreseen[TARGET].tokens + 1, ahead->foreseen[DRAFT].picks, (size_t)guesses * sizeof(int32_t));
+    call->num_tokens = call->num_wanted = call->most = guesses + 1;
+    return 1;
+}
+
+static void run_errand(void *of) {
+    thin_ahead *ahead = of;
+    errand_watches(&ahead->dropped);
+    thin_chain_follow(ahead->teams[DRAFT], ahead->chains[DRAFT], &ahead->foreseen[DRAFT].call);
+    ahead->has_guesses = plan_target(ahead);
+    atomic_store(&ahead->stage, DRAFTED);
+    if (ahead->has_guesses && !errand_is_dropped()) thin_chain_follow(ahead->teams[TARGET], ahead->chains[TARGET], &ahead->foreseen[TARGET].call);
+    errand_watches(0);
+    atomic_store(&ahead->stage, DONE);
+}
+
+/* After this nothing is being computed, and nothing is foreseen. */
+static void drop(thin_ahead *ahead) {
+    if (atomic_load(&ahead->stage) == IDLE) return;
+    atomic_store(&ahead->dropped, 1);
+    if (!team_recall(ahead->teams[TARGET])) team_join(ahead->teams[TARGET], &ahead->stage, DONE);
+    atomic_store(&ahead->dropped, 0);
+    atomic_store(&ahead->stage, IDLE);
+    if (!ahead->num_taken && ++ahead->num_missed >= MISSES_TO_PAUSE) ahead->num_paused = ROUNDS_OF_PAUSE;
+}
+
+static int is_same_place(const thin_chain_call *one, const thin_chain_call *other) {
+    return one->slots == other->slots && one->edges == other->edges && one->num_runs == other->num_runs;
+}
+
+static int is_same_rule(const thin_chain_call *one, const thin_chain_call *other) {
+    const thin_pick_row *a = &one->rule, *b = &other->rule;
+    const int is_same = a->key == b->key && a->temperature == b->temperature && a->top_p == b->top_p && a->min_p_gap == b->min_p_gap;
+    return is_same && a->with_prob == b->with_prob && a->with_second == b->with_second && one->stop_below == other->stop_below;
+}
+
+/* Whether a call goes on where another chain's first `num_picks` picks end. */
+static int goes_on_from(const thin_chain_call *before, int64_t num_picks, const thin_chain_call *call) {
+    if (!num_picks || call->num_tokens != 1 || call->tokens[0] != before->picks[num_picks - 1]) return 0;
+    return call->position == before->position + before->num_tokens + num_picks - 1 && is_same_place(before, call) && is_same_rule(before, call);
+}
+
+static int is_foreseen_draft(const thin_ahead *ahead, const thin_chain_call *call) {
+    const thin_chain_call *own = &ahead->foreseen[DRAFT].call;
+    if (ahead->num_taken) return 0;
+    if (call->num_wanted != 1 || own->num_tokens != call->num_tokens || own->position != call->position) return 0;
+    return is_same_place(own, call) && is_same_rule(own, call) && !memcmp(own->tokens, call->tokens, (size_t)call->num_tokens * sizeof(int32_t));
+}
+
+/* Of the target's rows those that are asked for may be the first ones. */
+static int is_foreseen_round(const thin_ahead *ahead, const thin_chain_call *call) {
+    const thin_chain_call *own = &ahead->foreseen[TARGET].call;
+    if (!ahead->has_guesses || call->num_tokens < 2 || call->num_tokens > own->num_tokens || call->num_wanted != call->num_tokens) return 0;
+    if (own->position != call->position || !is_same_place(own, call) || !is_same_rule(own, call)) return 0;
+    return !memcmp(own->tokens, call->tokens, (size_t)call->num_tokens * sizeof(int32_t));
+}
+
+/* What was computed from pick `first` on, as much of it as the call wants. */
+static void give(const thin_chain_call *own, int64_t first, thin_chain_call *call) {
+    const int64_t found = min(own->num_found - first, call->most);
+    memcpy(call->picks, own->picks + first, (size_t)found * sizeof(int32_t));
+    memcpy(call->probs, own->probs + first, (size_t)found * sizeof(float));
+    if (call->rule.with_second) {
+        memcpy(call->seconds, own->seconds + first, (size_t)found * sizeof(int32_t));
+        memcpy(call->behinds, own->behinds + first, (size_t)found * sizeof(float));
+    }
+    call->num_found = found;
+    call->is_left = 0;
+    call->forward_ns = own->forward_ns;
+    call->first_ns = own->first_ns;
+    call->spent_ns = own->spent_ns * found / own->num_found;
+}
+
+/* The rest of a chain that more is wanted of than was foreseen: then its round was foreseen in vain. */
+static void draft_rest(thin_ahead *ahead, thin_chain_call *call) {
+    const int64_t found = call->num_found;
+    const int32_t newest = call->picks[found - 1];
+    thin_chain_call rest = *call;
+    drop(ahead);
+    rest.tokens = &newest;
+    rest.num_tokens = 1;
+    rest.position = call->position + call->num_tokens + found - 1;
+    rest.most = call->most - found;
+    rest.picks += found;
+    rest.probs += found;
+    rest.seconds += found;
+    rest.behinds += found;
+    thin_chain_follow(ahead->teams[DRAFT], ahead->chains[DRAFT], &rest);
+    call->num_found = found + rest.num_found;
+    call->is_left = rest.is_left;
+    call->spent_ns += rest.spent_ns;
+}
+
+static int take_draft(thin_ahead *ahead, thin_chain_call *call) {
+    const thin_chain_call *own = &ahead->foreseen[DRAFT].call;
+    const int goes_on = ahead->num_taken == 1 && goes_on_from(own, ahead->num_given, call);
+    const int64_t first = goes_on ? ahead->num_given : 0;
+    if (!goes_on && !is_foreseen_draft(ahead, call)) return 0;
+    team_join(ahead->teams[TARGET], &ahead->stage, DRAFTED);
+    if (own->is_left || own->num_found <= first) return 0;
+    give(own, first, call);
+    ahead->num_given = first + call->num_found;
+    ahead->num_hits[DRAFT] += !goes_on;
+    ahead->num_taken = 1;
+    ahead->num_missed = 0;
+    const int has_ended = own->num_found < own->most || (double)own->probs[own->num_found - 1] < own->stop_below ||
+                          is_end(ahead->chains[DRAFT], own->picks[own->num_found - 1]);
+    if (call->num_found < call->most && !has_ended) draft_rest(ahead, call);
+    return 1;
+}
+
+static int take_round(thin_ahead *ahead, thin_chain_call *call) {
+    if (ahead->num_taken != 1 || !is_foreseen_round(ahead, call)) return 0;
+    team_join(ahead->teams[TARGET], &ahead->stage, DONE);
+    if (ahead->foreseen[TARGET].call.is_left) return 0;
+    give(&ahead->foreseen[TARGET].call, 0, call);
+    ahead->num_hits[TARGET]++;
+    ahead->num_taken = NUM_PARTS;
+    atomic_store(&ahead->stage, IDLE);
+    return 1;
+}
+
+/* Whether the call was served with what had been foreseen. */
+static int take(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
+    const int64_t asked_ns = now_ns();
+    if (team_recall(ahead->teams[TARGET])) atomic_store(&ahead->stage, IDLE); /* nobody has begun: here and now is as soon */
+    if (atomic_load(&ahead->stage) == IDLE || !(part == DRAFT ? take_draft(ahead, call) : take_round(ahead, call))) return 0;
+    const int64_t waited_ns = now_ns() - asked_ns;
+    call->hidden_ns = call->spent_ns > waited_ns ? call->spent_ns - waited_ns : 0;
+    return 1;
+}
+
+/* The newest guesses that the target's picks bear out, or -1 where this was no round of the newest draft, or the last of its text. */
+static int64_t num_borne_out(const thin_ahead *ahead, const thin_chain_call *call) {
+    const thin_chain_call *draft = &ahead->drafted.call;
+    if (ahead->num_drafts != 1 || call->is_left || call->num_tokens < 2 || call->num_wanted != call->num_tokens) return -1;
+    const int64_t guesses = call->num_tokens - 1;
+    if (guesses > draft->num_found || memcmp(call->tokens + 1, draft->picks, (size_t)guesses * sizeof(int32_t))) return -1;
+    int64_t right = 0;
+    while (right < guesses && call->picks[right] == call->tokens[right + 1]) right++;
+    for (int64_t at = 0; at <= right; at++)
+        if (is_end(ahead->chains[TARGET], call->picks[at])) return -1;
+    return right;
+}
+
+/* Send for the round after this one of the target's. */
+static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
+    const int64_t right = num_borne_out(ahead, call);
+    if (right < 0) return;
+    if (ahead->num_paused) {
+        ahead->num_paused--;
+        return;
+    }
+    const thin_chain_call *before = &ahead->drafted.call;
+    part *draft = &ahead->foreseen[DRAFT], *target = &ahead->foreseen[TARGET];
+    const int32_t newest = call->picks[right];
+    draft->call = *before;
+    use_own_arrays(draft);
+    /* A last pick was fed to nobody yet. */
+    const int is_unfed = right == before->num_found;
+    draft->call.position = call->position + right + !is_unfed;
+    draft->call.num_tokens = 1 + is_unfed;
+    draft->call.num_wanted = 1;
+    draft->tokens[0] = is_unfed ? call->tokens[right] : newest;
+    draft->tokens[1] = newest;
+    const int64_t left = end_of(ahead, DRAFT, before) - draft->call.position - draft->call.num_tokens;
+    if (left < 0) return;
+    draft->call.most = min(before->most, left + 1); /* the last is not fed */
+    target->call = *call;
+    use_own_arrays(target);
+    target->call.position = call->position + right + 1;
+    target->tokens[0] = newest;
+    ahead->num_taken = ahead->has_guesses = 0;
+    ahead->num_given = 0;
+    atomic_store(&ahead->stage, SENT);
+    if (team_send(ahead->teams[TARGET], run_errand, ahead)) ahead->num_sent++;
+    else atomic_store(&ahead->stage, IDLE);
+}
+
+static void note_draft(thin_ahead *ahead, const thin_chain_call *call) {
+    part *of = &ahead->drafted;
+    const int is_plain = !call->is_left && call->num_wanted == 1;
+    const int goes_on = is_plain && ahead->num_drafts == 1 && goes_on_from(&of->call, of->call.num_found, call);
+    const int64_t first = goes_on ? of->call.num_found : 0;
+    if (!goes_on) ahead->num_drafts++;
+    if (!is_plain || first + call->most > MAX_ROWS) {
+        ahead->num_drafts = NOT_ONE;
+        return;
+    }
+    if (!goes_on) of->call = *call;
+    use_own_arrays(of);
+    memcpy(of->picks + first, call->picks, (size_t)call->num_found * sizeof(int32_t));
+    of->call.num_found = first + call->num_found;
+    of->call.most = first + call->most;
+}
+
+void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
+    call->hidden_ns = 0;
+    if (atomic_load(&ahead->stage) == IDLE || !take(ahead, part, call)) {
+        drop(ahead);
+        thin_chain_follow(ahead->teams[part], ahead->chains[part], call);
+    }
+    if (part == DRAFT) {
+        note_draft(ahead, call);
+        return;
+    }
+    foresee(ahead, call);
+    ahead->num_drafts = 0;
+}
+
+/* Before anything else uses the teams, or what sequences lie in is changed or freed: nothing is computed any more, and nothing foreseen. */
+void thin_ahead_settle(thin_ahead *ahead) {
+    drop(ahead);
+    if (ahead->num_drafts) ahead->num_drafts = NOT_ONE; /* what comes between a draft and its judgement may have moved what was drafted */
+}
+
+/* Null when there is no memory. */
+thin_ahead *thin_ahead_new(team *draft_team, const thin_chain *draft, int64_t draft_positions, team *target_team, const thin_chain *target, int64_t target_positions) {
+    thin_ahead *ahead = calloc(1, sizeof(thin_ahead));
+    if (!ahead) return 0;
+    ahead->teams[DRAFT] = draft_team;
+    ahead->teams[TARGET] = target_team;
+    ahead->chains[DRAFT] = draft;
+    ahead->chains[TARGET] = target;
+    ahead->num_positions[DRAFT] = draft_positions;
+    ahead->num_positions[TARGET] = target_positions;
+    return ahead;
+}
+
+void thin_ahead_free(thin_ahead *ahead) {
+    drop(ahead);
+    free(ahead);
+}
+
+int thin_ahead_is_at_rest(const thin_ahead *ahead) {
+    const int stage = atomic_load(&ahead->stage);
+    return stage == IDLE || stage == DONE;
+}
+
+/* Rounds that were sent for, and how many of their drafts and judgements were asked for. */
+void thin_ahead_counts(const thin_ahead *ahead, int64_t *counts) {
+    counts[0] = ahead->num_sent;
+    counts[1] = ahead->num_hits[DRAFT];
+    counts[2] = ahead->num_hits[TARGET];
+}

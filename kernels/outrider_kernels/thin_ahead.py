@@ -1,0 +1,48 @@
+"""The next round of a pair of models, computed before it is asked for (thin/ahead.c), while the interpreter is still busy with this one.
+
+Two chains of one thread, a draft's and its target's: whenever the target has judged the draft's newest guesses, a helper of its team
+drafts on from the newest pick and lets the target judge that, in the places and by the rules of the round before. A chain that is asked
+for just that has it at once; one that is asked for anything else computes as ever. Bits are the same either way. Must not know
+sequences or drafts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+from outrider_kernels.thin_chain import ThinChain
+
+_DRAFT, _TARGET = range(2)  # as in thin/ahead.c
+
+
+class ThinAhead:
+    """Both chains go this way from now on. Who uses their teams for anything else, or changes or frees what their sequences lie in, calls
+    `settle` of either team before."""
+
+    def __init__(self, draft: ThinChain, draft_positions: int, target: ThinChain, target_positions: int) -> None:
+        """positions: that each model has. Raises ValueError where the target's team has no helper, or a team belongs to another pair."""
+        if target.team.num_threads < 2 or draft.team is target.team:
+            raise ValueError("computing ahead takes a second thread of the target's, and a team for each of both")
+        self._library = target.team.library
+        chains = (draft.team.handle, draft.address, draft_positions, target.team.handle, target.address, target_positions)
+        self._handle: int | None = self._library.thin_ahead_new(*chains)
+        if not self._handle:
+            raise MemoryError("no memory for a round ahead")
+        self._kept = draft, target
+        weakref.finalize(self, self._library.thin_ahead_free, self._handle)
+        for part, chain in ((_DRAFT, draft), (_TARGET, target)):
+            chain.team.belong_to(self._handle)
+            chain.go_through(self, self._library.thin_ahead_follow, self._handle, part)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Rounds that were sent for, and how many of their drafts and of their judgements were asked for."""
+        numbers = (ctypes.c_int64 * 3)()
+        self._library.thin_ahead_counts(self._handle, ctypes.addressof(numbers))
+        return numbers[0], numbers[1], numbers[2]
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is being computed."""
+        return bool(self._library.thin_ahead_is_at_rest(self._handle))

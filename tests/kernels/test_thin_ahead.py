@@ -1,0 +1,265 @@
+"""Rounds computed ahead against the same calls computed as they are asked for: picks, probabilities, seconds and all that counts of the
+pools, bit for bit, whatever is asked for next: the same again, more, less, something else, another sequence, or nothing while pools change.
+
+Races show by repetition only, so calls come at random, many times over. Broken twins (a round that was settled too late, a model of other
+weights) show that the comparisons would notice. Run: pytest tests/kernels/test_thin_ahead.py
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fakes_chains import NUM_IDS, NUM_POSITIONS, ChainModel
+from outrider_kernels.thin_ahead import ThinAhead
+from outrider_kernels.thin_chain import ChainIds, ChainSlots, ChainStart, Followed
+from outrider_kernels.thin_pick import PickRule
+from outrider_kernels.thin_team import ThinTeam
+
+MAX_GUESSES = 6
+WAIT_S = 60.0  # a bound on what would hang, no measure of speed
+PLACES = {  # two sequences of the same pools, each in runs of its own
+    "one": np.concatenate([np.arange(begin, begin + 12) for begin in (12, 0, 36, 24)]).astype(np.int64),
+    "other": np.concatenate([np.arange(begin, begin + 12) for begin in (84, 60, 48, 72)]).astype(np.int64),
+}
+RULES = {
+    "greedy": PickRule(3, 0.0, with_prob=True),
+    "warm, with seconds": PickRule(2**64 - 5, 0.8, with_prob=True, with_second=True),
+    "top p": PickRule(5, 1.0, top_p=0.9, with_prob=True),
+}
+# ids the target never picks: where the draft does, it is wrong
+TARGET_IDS = ChainIds(NUM_IDS, missing=(1, 2, 8, 13, 21, 30))
+DRAFT_IDS = ChainIds(NUM_IDS)
+
+
+def where(name: str) -> ChainSlots:
+    slots = PLACES[name]
+    return ChainSlots(slots, np.array([0, *(np.flatnonzero(np.diff(slots) != 1) + 1), len(slots)], np.int64))
+
+
+@dataclass
+class Text:
+    """A text that is decoded with drafts: tokens, and how many of them the draft has stored."""
+
+    tokens: list[int]
+    name: str = "one"
+    drafted: int = 0
+    stop_below: float = 0.0
+
+
+@dataclass
+class Pair:
+    """Two chains, and what of a text each has stored."""
+
+    draft_team: ThinTeam = field(default_factory=lambda: ThinTeam(1))
+    target_team: ThinTeam = field(default_factory=lambda: ThinTeam(2))
+    ahead: ThinAhead | None = None
+
+    def __post_init__(self) -> None:
+        self.models = ChainModel(self.draft_team), ChainModel(self.target_team)
+        self.draft, self.target = self.models[0].chain(DRAFT_IDS), self.models[1].chain(TARGET_IDS)
+        self.places = {name: where(name) for name in PLACES}
+
+    def hurry(self) -> Pair:
+        self.ahead = ThinAhead(self.draft, NUM_POSITIONS, self.target, NUM_POSITIONS)
+        return self
+
+    def await_helper(self) -> None:
+        """Until it has done all that it was sent for."""
+        until = time.monotonic() + WAIT_S
+        while self.ahead is not None and not self.ahead.is_at_rest:
+            assert time.monotonic() < until
+
+    def stored(self, text: Text) -> list[bytes]:
+        """Keys and values of what each model has of a text."""
+        ends = text.drafted, len(text.tokens) - 1
+        return [pool[:, :, PLACES[text.name][:end]].tobytes() for model, end in zip(self.models, ends, strict=True) for pool in model.pools]
+
+
+def told(found: Followed) -> list[object]:
+    seconds = [None if part is None else part.tobytes() for part in (found.seconds, found.behinds)]
+    return [found.picks.tolist(), found.probs.tobytes(), *seconds, found.is_left]
+
+
+def decode_round(pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...], num_judged: int | None = None) -> list[object]:
+    """Draft in calls of these lengths, let the target judge the guesses or fewer, and grow the text. All that was told."""
+    place, guesses, heard = pair.places[text.name], list[int](), list[object]()
+    position = text.drafted
+    fed = text.tokens[position:]
+    for length in lengths:
+        found = pair.draft.follow(ChainStart(fed, position, length, text.stop_below), rule, place)
+        heard += told(found)
+        guesses += found.picks.tolist()
+        position += len(fed) + len(found.picks) - 1
+        fed = guesses[-1:]
+        if found.is_left or len(found.picks) < length:
+            break
+    if len(found.probs) and found.probs[-1] < text.stop_below:
+        guesses.pop()
+    guesses = guesses[:num_judged]
+    rows = [text.tokens[-1], *guesses]
+    found = pair.target.follow(ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows)), rule, place)
+    heard += told(found)
+    picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]  # in the place of what is left
+    right = 0
+    while right < len(guesses) and picks[right] == guesses[right]:
+        right += 1
+    text.drafted = min(position, len(text.tokens) + right)
+    text.tokens += picks[: right + 1]
+    return heard
+
+
+def begin(pair: Pair, text: Text, rule: PickRule) -> None:
+    """The target reads all but the newest token; the draft nothing yet."""
+    rows = text.tokens[:-1]
+    pair.target.follow(ChainStart(rows, 0, 1, 0.0), rule, pair.places[text.name])
+    text.drafted = 0
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_rounds_that_are_alike_are_foreseen_with_the_bits_of_those_that_are_not(rule: str) -> None:
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, RULES[rule])
+    num_rounds = 0
+    while len(texts[0].tokens) + MAX_GUESSES < len(PLACES["one"]):
+        assert decode_round(pair, texts[0], RULES[rule], (4,)) == decode_round(twin, texts[1], RULES[rule], (4,))
+        pair.await_helper()
+        num_rounds += 1
+    pair.target.settle()
+    assert texts[0] == texts[1]
+    assert pair.stored(texts[0]) == twin.stored(texts[1])
+    assert pair.ahead is not None
+    num_sent, num_drafts, num_judged = pair.ahead.counts
+    assert num_sent >= num_drafts >= num_judged >= (1 if rule == "top p" else num_rounds - 2) > 0, pair.ahead.counts
+
+
+def random_round(draw: np.random.Generator) -> tuple[tuple[int, ...], int | None]:
+    """Mostly as before, or longer, shorter, in two calls, or with guesses that nobody judges."""
+    kind = draw.integers(8)
+    if kind < 4:
+        return (4,), None
+    if kind < 6:
+        return (int(draw.integers(1, MAX_GUESSES + 1)),), None
+    if kind < 7:
+        return (2, 2), None
+    return (4,), int(draw.integers(0, 4))
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_asked_for_next_has_its_own_bits(rule: str, seed: int) -> None:
+    pair, twin = Pair().hurry(), Pair()
+    draw = np.random.default_rng(seed)
+    for _ in range(40):
+        name = ("one", "other")[int(draw.integers(2))]
+        start = draw.integers(0, NUM_IDS, 3).tolist()
+        stop_below = float(draw.choice([0.0, 0.2]))
+        texts = Text([*start], name, stop_below=stop_below), Text([*start], name, stop_below=stop_below)
+        for one, text in zip((pair, twin), texts, strict=True):
+            begin(one, text, RULES[rule])
+        while len(texts[0].tokens) + MAX_GUESSES < len(PLACES[name]) and draw.random() > 0.05:
+            lengths, num_judged = random_round(draw)
+            heard = [decode_round(one, text, RULES[rule], lengths, num_judged) for one, text in zip((pair, twin), texts, strict=True)]
+            assert heard[0] == heard[1]
+            match int(draw.integers(10)):
+                case 0:
+                    pair.draft.settle()
+                case 1 | 2 | 3 | 4 | 5:
+                    pair.await_helper()
+        pair.target.settle()
+        assert texts[0] == texts[1]
+        assert pair.stored(texts[0]) == twin.stored(texts[1])
+    assert pair.ahead is not None
+    assert all(count > 20 for count in pair.ahead.counts), pair.ahead.counts
+
+
+def test_nothing_is_stored_after_it_is_settled_which_it_is_without() -> None:
+    """What settling is for: a pool that changes hands. The broken twin does without, and sooner or later finds what it did not store."""
+    pair = Pair().hurry()
+    num_foreign = {True: 0, False: 0}
+    for settles in (True, False):
+        for _ in range(200):
+            text = Text([5, 9, 4])
+            begin(pair, text, RULES["greedy"])
+            decode_round(pair, text, RULES["greedy"], (4,))
+            if settles:
+                pair.target.settle()
+            for model in pair.models:
+                for pool in model.pools:
+                    pool[:] = 0.5
+            if not settles:
+                pair.await_helper()
+            num_foreign[settles] += any(bool((pool != 0.5).any()) for model in pair.models for pool in model.pools)
+    assert num_foreign[True] == 0
+    assert num_foreign[False] > 0
+
+
+def test_nothing_is_foreseen_behind_the_last_position() -> None:
+    pair = Pair()
+    pair.ahead = ThinAhead(pair.draft, 16, pair.target, 16)
+    text = Text([5, 9, 4])
+    begin(pair, text, RULES["greedy"])
+    for pool in pair.models[1].pools:
+        pool[:, :, PLACES["one"][16:]] = 0.5
+    while len(text.tokens) < 15:
+        decode_round(pair, text, RULES["greedy"], (min(4, 16 - len(text.tokens)),))
+    pair.target.settle()
+    assert all(bool((pool[:, :, PLACES["one"][16:]] == 0.5).all()) for pool in pair.models[1].pools)
+    assert pair.ahead.counts[0] > 0
+
+
+def test_who_errs_again_and_again_rests() -> None:
+    pair, draw = Pair().hurry(), np.random.default_rng(0)
+    for _ in range(60):
+        text = Text(draw.integers(0, NUM_IDS, 3).tolist())
+        begin(pair, text, RULES["greedy"])
+        decode_round(pair, text, RULES["greedy"], (4,))
+        pair.await_helper()
+    assert pair.ahead is not None
+    num_sent, num_drafts, _ = pair.ahead.counts
+    assert num_drafts == 0
+    assert 10 <= num_sent <= 20, "four in vain, then one in five"
+
+
+def test_a_pair_needs_a_thread_to_spare_and_teams_of_its_own() -> None:
+    pair = Pair(target_team=ThinTeam(1))
+    with pytest.raises(ValueError, match="second thread"):
+        pair.hurry()
+    pair = Pair().hurry()
+    with pytest.raises(ValueError, match="another pair"):
+        ThinAhead(pair.draft, NUM_POSITIONS, pair.target, NUM_POSITIONS)
+    team = ThinTeam(2)
+    ours, theirs = ChainModel(team).chain(DRAFT_IDS), ChainModel(team).chain(TARGET_IDS)
+    with pytest.raises(ValueError, match="a team for each"):
+        ThinAhead(ours, NUM_POSITIONS, theirs, NUM_POSITIONS)
+
+
+def test_threads_that_are_held_back_foresee_nothing() -> None:
+    pair = Pair().hurry()
+    pair.target_team.hold(1)
+    text = Text([5, 9, 4])
+    begin(pair, text, RULES["greedy"])
+    for _ in range(4):
+        decode_round(pair, text, RULES["greedy"], (4,))
+    assert pair.ahead is not None
+    assert pair.ahead.counts == (0, 0, 0)
+    pair.target_team.hold(2)
+    for _ in range(2):
+        decode_round(pair, text, RULES["greedy"], (4,))
+    assert pair.ahead.counts[0] == 2
+
+
+def test_another_model_would_be_noticed() -> None:
+    pair, twin = Pair().hurry(), Pair()
+    twin.models[0].embedding[:] *= 1.01
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    heard = []
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, RULES["greedy"])
+        heard.append([decode_round(one, text, RULES["greedy"], (4,)) for _ in range(4)])
+    assert heard[0] != heard[1]

@@ -1,0 +1,157 @@
+"""A pair of engines on one thread that compute rounds ahead, under the verifier's own scheduler: every answer is that of plain decoding, of
+sessions one by one, side by side and cut off, right guesses and wrong ones, and nothing is held in the end. And what an engine does before
+it may not be at work.
+
+Run: pytest tests/unit/test_engine_round_ahead.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from drafter_service.drafting_thread import LoadedDrafter
+from fakes_followed import MAX_NODES, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, ints, opened, step
+from fakes_scheduler import Loop, ended
+from outrider.drafting.model_source import ModelSource
+from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.round_ahead import compute_ahead
+from outrider.session.drafter_admission import DrafterBounds
+from outrider.types.frames import DraftLimits
+from outrider.types.sampling import NoiseAddress
+from outrider.types.step import SequenceRows
+from outrider_kernels.thin_ahead import ThinAhead
+from pair_service import next_door
+from verifier_service.answer import AnswerStream, SessionEnded
+from verifier_service.inbox import CancelAsked
+
+MAX_TOKENS = 50
+NEVER = (3, 11, 17, 29, 40)  # the target picks none of these: where the draft would, it is wrong
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
+    return FollowingEngines(tmp_path_factory.mktemp)
+
+
+def emptied(engine: PagedEngine) -> PagedEngine:
+    """Without the sequences that it was made with."""
+    for sequence in list(engine._sequences.states):
+        engine.close(sequence)
+    return engine
+
+
+@pytest.fixture
+def engines(alone: FollowingEngines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PagedEngine, PagedEngine]]:
+    """A draft's and a target's of one model, each with a team of its own: a team computes ahead for one pair in its life."""
+    drafts, targets = FollowingEngines(tmp_path_factory.mktemp), FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
+    draft, target = emptied(drafts.make(num_blocks=400)), emptied(targets.make(num_blocks=400, missing_ids=NEVER))
+    free = draft.num_free_blocks, target.num_free_blocks
+    yield draft, target
+    assert (draft.num_free_blocks, target.num_free_blocks) == free
+
+
+@pytest.fixture
+def pairs(monkeypatch: pytest.MonkeyPatch) -> list[ThinAhead]:
+    """Those that were made."""
+    made: list[ThinAhead] = []
+
+    def noted(draft: PagedEngine, target: PagedEngine) -> ThinAhead | None:
+        ahead = compute_ahead(draft, target)
+        if ahead is not None:
+            made.append(ahead)
+        return ahead
+
+    monkeypatch.setattr(next_door, "compute_ahead", noted)
+    return made
+
+
+def loop_of(draft: PagedEngine, target: PagedEngine) -> Loop:
+    source = ModelSource(draft, max_depth=16)
+    bounds = DrafterBounds(source.name, NUM_IDS, frozenset(), 70, 70, 8)
+    return Loop(target, lambda: next_door.DrafterNextDoor(LoadedDrafter(draft, source, bounds)), draft_len=6)
+
+
+def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
+    limits = DraftLimits(max_len=3 + MAX_TOKENS, max_nodes=6)
+    changes = {"sampling": SAMPLINGS[sampling], "noise": NoiseAddress(seed), "vocab_size": NUM_IDS, "limits": limits}
+    prefix = np.array([5 + seed, 6, 7], np.int32)
+    return loop.open(
+        MAX_TOKENS, pacing, prefix=prefix, num_prompt=3, stop_token_ids=frozenset(), max_draft_len=6, max_nodes=MAX_NODES, **changes
+    )
+
+
+@pytest.mark.parametrize("pacing", ["serial", "adaptive"])
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k"])
+def test_answers_are_those_of_plain_decoding(
+    alone: FollowingEngines, engines: tuple[PagedEngine, PagedEngine], pairs: list[ThinAhead], sampling: str, pacing: str
+) -> None:
+    plain = Loop(emptied(alone.make(num_blocks=400, missing_ids=NEVER)))
+    expected = []
+    for seed in range(6):
+        answer = asked(plain, seed, sampling, "plain")
+        assert ended(plain, answer).error is None
+        expected.append(plain.tokens(answer))
+    plain.stop()
+    loop = loop_of(*engines)
+    for seed in range(6):
+        answer = asked(loop, seed, sampling, pacing)
+        assert ended(loop, answer).error is None
+        assert loop.tokens(answer) == expected[seed]
+    together = [asked(loop, seed, sampling, pacing) for seed in range(3)]
+    for seed, answer in enumerate(together):
+        assert ended(loop, answer).error is None
+        assert loop.tokens(answer) == expected[seed]
+    for seed in range(6):
+        cut = asked(loop, seed, sampling, pacing)
+        loop.more(cut, 5 * seed)
+        loop.scheduler.inbox.put(CancelAsked(cut, "enough"))
+        loop.wait(cut, SessionEnded)
+        got = loop.tokens(cut)
+        assert got == expected[seed][: len(got)]
+    loop.stop()
+    (ahead,) = pairs
+    if sampling == "top k":  # its rows are left to the general pick, so nothing can be known ahead
+        assert ahead.counts == (0, 0, 0)
+    elif pacing == "serial":  # what the other drafts depends on what it measures
+        assert all(count > 5 for count in ahead.counts), ahead.counts
+
+
+class Recorder:
+    """In a chain's place: what was called, and how often it was settled."""
+
+    def __init__(self) -> None:
+        self.num_settled = 0
+
+    def settle(self) -> None:
+        self.num_settled += 1
+
+
+def test_whatever_moves_or_frees_what_a_sequence_lies_in_settles_before(alone: FollowingEngines) -> None:
+    engine = opened(alone.make())
+    engine.chain = chain = Recorder()  # type: ignore[assignment]
+    step(engine, SequenceRows(51, ints(4, 5, 6), NONE, NONE))
+    assert chain.num_settled == 0, "a chain looks after itself"
+    step(engine, SequenceRows(51, NONE, ints(7, 8), ints(-1, -1)))
+    assert chain.num_settled == 1, "a tree does not go through the chain"
+    engine.keep(51, (1,))
+    assert chain.num_settled == 2, "a node is moved to where it belongs"
+    engine.truncate(51, 2)
+    assert chain.num_settled == 3
+    engine.close(51)
+    assert chain.num_settled == 4
+
+
+def test_an_engine_without_a_chain_or_a_thread_to_spare_computes_nothing_ahead(alone: FollowingEngines) -> None:
+    draft, target = alone.make(), alone.make("qwen3")
+    assert compute_ahead(draft, target) is None
+    draft.chain = None
+    assert compute_ahead(target, draft) is None
