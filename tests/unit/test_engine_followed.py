@@ -210,7 +210,7 @@ def break_window(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:
     assert isinstance(engine._arrays, LeanThin)
     with patch.context() as briefly:
         briefly.setattr(engine._arrays, "_windows", (None, None))
-        engine._follower, engine._lone = engine._chained(engine._arrays)
+        engine.chain, engine._follower, engine._lone = engine._chained(engine._arrays)
 
 
 def break_noise(engine: PagedEngine, patch: pytest.MonkeyPatch) -> None:

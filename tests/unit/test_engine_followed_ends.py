@@ -88,7 +88,7 @@ def test_a_chain_ends_where_its_tree_may_not_go_on(engines: FollowingEngines) ->
     assert len(followed(engine, OPENING, Follow(50))[0]) == MAX_NODES + 1
     shallow = opened(engines.make())
     shallow._max_tree_depth = 4
-    shallow._follower, shallow._lone = shallow._chained(shallow._arrays)
+    shallow.chain, shallow._follower, shallow._lone = shallow._chained(shallow._arrays)
     assert followed(shallow, OPENING, Follow(50)) == one_by_one(opened(engines.make()), OPENING, Follow(4))
     assert len(shallow._sequences.state(51).tree) == 4
     late = opened(engines.make())
@@ -160,6 +160,9 @@ class Failing:
 
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:
         return self._chain.feeds(token, prob, stop_below)
+
+    def settle(self) -> None:
+        self._chain.settle()
 
     def follow(self, start: ChainStart, rule: PickRule, where: ChainSlots) -> Followed:
         found = self._chain.follow(replace(start, most=min(start.most, self._good_rows + 1)), rule, where)

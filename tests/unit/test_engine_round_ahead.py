@@ -8,6 +8,7 @@ Run: pytest tests/unit/test_engine_round_ahead.py
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,12 +82,17 @@ def loop_of(draft: PagedEngine, target: PagedEngine) -> Loop:
 
 
 def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
-    limits = DraftLimits(max_len=3 + MAX_TOKENS, max_nodes=6)
-    changes = {"sampling": SAMPLINGS[sampling], "noise": NoiseAddress(seed), "vocab_size": NUM_IDS, "limits": limits}
-    prefix = np.array([5 + seed, 6, 7], np.int32)
-    return loop.open(
-        MAX_TOKENS, pacing, prefix=prefix, num_prompt=3, stop_token_ids=frozenset(), max_draft_len=6, max_nodes=MAX_NODES, **changes
-    )
+    changes: dict[str, Any] = {
+        "prefix": np.array([5 + seed, 6, 7], np.int32),
+        "sampling": SAMPLINGS[sampling],
+        "noise": NoiseAddress(seed),
+        "vocab_size": NUM_IDS,
+        "stop_token_ids": frozenset(),
+        "limits": DraftLimits(max_len=3 + MAX_TOKENS, max_nodes=6),
+        "max_draft_len": 6,
+        "max_nodes": MAX_NODES,
+    }
+    return loop.open(MAX_TOKENS, pacing, **changes)
 
 
 @pytest.mark.parametrize("pacing", ["serial", "adaptive"])
