@@ -12,6 +12,7 @@ import ctypes
 import weakref
 
 from outrider_kernels.thin_chain import ThinChain
+from outrider_kernels.thin_team import ThinTeam
 
 _DRAFT, _TARGET = range(2)  # as in thin/ahead.c
 
@@ -30,7 +31,7 @@ class ThinAhead:
         if not self._handle:
             raise MemoryError("no memory for a round ahead")
         self._kept = draft, target
-        weakref.finalize(self, self._library.thin_ahead_free, self._handle)
+        weakref.finalize(self, _free, self._handle, draft.team, target.team)
         for part, chain in ((_DRAFT, draft), (_TARGET, target)):
             chain.team.belong_to(self._handle)
             chain.go_through(self, self._library.thin_ahead_follow, self._handle, part)
@@ -46,3 +47,8 @@ class ThinAhead:
     def is_at_rest(self) -> bool:
         """Whether nothing is being computed."""
         return bool(self._library.thin_ahead_is_at_rest(self._handle))
+
+
+def _free(handle: int, draft_team: ThinTeam, target_team: ThinTeam) -> None:
+    """The teams are there for as long as it may use them."""
+    target_team.library.thin_ahead_free(handle)

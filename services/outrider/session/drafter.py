@@ -77,8 +77,8 @@ class DrafterSession:
 
     @property
     def flush_nodes(self) -> int:
-        """New nodes after which a tail is sent although the source goes on; 0: only when it pauses."""
-        return self._flush_nodes
+        """New nodes after which a tail is sent although the source goes on, those that wait to be sent taken off; 0: only when it pauses."""
+        return max(1, self._flush_nodes - len(self._unsent.tokens)) if self._flush_nodes else 0
 
     def step(self, event: DrafterEvent) -> list[DrafterEffect]:
         """Take one event; an illegal one ends this session only."""
