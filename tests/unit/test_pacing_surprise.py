@@ -13,9 +13,10 @@ from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.contract import CostCurve, StepView
 from outrider.session.pacing.remembered import RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace
-from outrider.session.pacing.surprise import EVERY_US, MAX_SESSIONS, SURPRISE, Surprises
+from outrider.session.pacing.surprise import EVERY_US, MAX_SESSIONS, NEARER, SURPRISE, Surprises
 
 COST = CostCurve(((1, 1_000.0), (32, 1_300.0)))
+WAY_US = 1_000.0
 USUAL = Course(Pace.SERIAL, 8, 8, 8, 0.003, 2_000.0, 2_000.0)
 
 
@@ -25,7 +26,7 @@ def surprised(num: int, *, looked_us: int | None = None, **changes: object) -> b
     sessions = [session_view(at, acceptance=0.8, num_tested=9) for at in range(num)]
     for session in sessions:
         own = known.of(session)
-        own.looked_at, own.looked_untested = 0.8, False
+        own.looked_at, own.looked_untested, own.measured = 0.8, False, (90.0, 80.0, WAY_US)
     surprises = Surprises(known.of)
     if looked_us is not None:
         surprises.looked(looked_us)
@@ -37,6 +38,14 @@ def test_what_turns_out_otherwise_is_a_surprise() -> None:
     assert surprised(1, acceptance=0.8 - 1.1 * SURPRISE)
     assert not surprised(1, acceptance=0.8 - 0.9 * SURPRISE)
     assert not surprised(1, acceptance=0.1, has_drafter=False), "nobody whose guesses could be tested"
+
+
+def test_a_drafter_that_is_much_nearer_than_was_believed_is_a_surprise() -> None:
+    """What the first draft of a deployment took on top kept whole answers from asking again."""
+    assert surprised(1, link_us=0.9 * NEARER * WAY_US)
+    assert not surprised(1, link_us=1.1 * NEARER * WAY_US)
+    assert not surprised(1, link_us=0.0), "not measured"
+    assert not surprised(1, link_us=3.0 * WAY_US), "what is longer is believed slowly, look by look"
 
 
 def test_one_session_is_looked_at_whenever_it_is_surprised() -> None:

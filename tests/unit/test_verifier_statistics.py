@@ -139,9 +139,23 @@ def test_a_token_that_was_under_way_is_no_distance() -> None:
     """It takes the drafter longer now and nothing another time; more than a token is a queue, and as far away as the rest."""
     stats = SessionStatistics(draft_us_per_token=1_000.0)
     for busy_us, one_way_us in ((0, 2_000.0), (800, 1_600.0), (5_000, 1_500.0), (-700, 2_000.0)):
-        stats._num_answers = 0
+        stats._num_answers, stats._num_draft_times = 0, 2
         stats.count_answer(4_000, busy_us)
         assert stats.link_us == one_way_us, busy_us
+
+
+def test_with_the_first_guesses_comes_more_than_the_way() -> None:
+    """The opening of the session, once: answers count from the second tail on, and until then what tails took."""
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 400, 400), 4, verifying=False)
+    stats.count_arrival(30, 4, paused=False)
+    stats.count_answer(9_000)
+    assert stats.link_us == 30.0
+    stats.count_drafting(DraftInterval(1_000, 1_400, 400), 4, verifying=False)
+    stats.count_answer(400)
+    assert stats.link_us == 200.0, "the first that says anything"
+    stats.count_answer(100)
+    assert 150.0 < stats.link_us < 200.0
 
 
 def test_a_tail_says_when_its_drafter_was_heard_of_unless_it_paused() -> None:

@@ -77,7 +77,7 @@ class DrafterSession:
 
     @property
     def flush_nodes(self) -> int:
-        """New nodes after which a tail is sent although the source goes on, those that wait to be sent taken off; 0: only when it pauses."""
+        """New nodes after which a tail is sent although the source goes on, less those that wait to be sent; 0: only when it pauses."""
         return max(1, self._flush_nodes - len(self._unsent.tokens)) if self._flush_nodes else 0
 
     def step(self, event: DrafterEvent) -> list[DrafterEffect]:

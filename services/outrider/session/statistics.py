@@ -227,7 +227,10 @@ class SessionStatistics:
     def count_answer(self, away_us: int, busy_us: int = 0) -> None:
         """A drafter that started over answered away_us after the commit that told it, its drafting left out: both ways and all hand-overs.
         Unlike one way by two clocks, this is what a round that waits for it waits for. busy_us: of it, until it began to guess anew; what
-        a token takes of that was one under way, which is no distance: another time it is less."""
+        a token takes of that was one under way, which is no distance: another time it is less. With its first guesses a drafter also opens
+        the session and reads its prompt, which is no distance either."""
+        if self._num_draft_times <= 1:
+            return
         one_way_us = max(0.0, away_us - min(max(0.0, busy_us), self.draft_us_per_token)) / 2.0
         self.link_us = _followed(self.link_us, one_way_us, LINK_RATE) if self._num_answers else one_way_us
         self._num_answers += 1

@@ -1,5 +1,5 @@
 """When something was found out that the newest look did not know: a session is new, its first guesses were judged, they turn out
-otherwise than its course was chosen for, or it is now known what undisturbed drafting takes.
+otherwise than its course was chosen for, its drafter is much nearer than believed, or it is now known what undisturbed drafting takes.
 
 Answers may be over before the next look is due, so one that was surprised is looked at soon. A look takes a quarter of a millisecond for
 every session, so several of them are not looked at for each surprise of any of them, and many not at all: there, one that waits for its
@@ -14,6 +14,9 @@ from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.remembered import RememberedSession
 
 SURPRISE = 0.08  # by which an estimate of acceptance has moved
+NEARER = (
+    0.5  # of the way to its drafter as the newest look knew it: what a first draft took on top is believed until a probe says otherwise
+)
 MAX_SESSIONS = 4
 EVERY_US = 5_000  # between two looks for a surprise's sake, for each session; one alone is looked at whenever it is surprised
 
@@ -41,5 +44,7 @@ class Surprises:
     def _is_surprised(self, session: SessionView, *, is_sure: bool) -> bool:
         own = self._own(session)
         if abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0):
+            return True
+        if 0.0 < session.link_us < NEARER * own.measured[2]:
             return True
         return session.draft_alone_us > 0.0 and not is_sure
