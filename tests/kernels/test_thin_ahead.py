@@ -8,7 +8,9 @@ weights) show that the comparisons would notice. Run: pytest tests/kernels/test_
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -178,6 +180,66 @@ def test_whatever_is_asked_for_next_has_its_own_bits(rule: str, seed: int) -> No
     assert all(count > 20 for count in pair.ahead.counts), pair.ahead.counts
 
 
+class Asked(NamedTuple):
+    """A call of a chain."""
+
+    start: ChainStart
+    rule: PickRule
+    place: str
+
+    def of(self, pair: Pair, *, target: bool) -> list[object]:
+        chain = pair.target if target else pair.draft
+        return told(chain.follow(self.start, self.rule, pair.places[self.place]))
+
+
+def other_token(asked: Asked) -> Asked:
+    tokens = [*asked.start.tokens[:-1], (asked.start.tokens[-1] + 1) % NUM_IDS]
+    return asked._replace(start=replace(asked.start, tokens=tokens))
+
+
+OTHER: dict[str, Callable[[Asked], Asked]] = {
+    "nothing": lambda asked: asked,
+    "noise": lambda asked: asked._replace(rule=replace(asked.rule, key=77)),
+    "temperature": lambda asked: asked._replace(rule=replace(asked.rule, temperature=1.7)),
+    "place": lambda asked: asked._replace(place="other"),
+    "position": lambda asked: asked._replace(start=replace(asked.start, position=asked.start.position - 2)),
+    "token": other_token,
+}
+
+
+@pytest.mark.parametrize("other", list(OTHER))
+@pytest.mark.parametrize("which", ["draft", "its rest", "round"])
+def test_one_thing_that_is_otherwise_is_not_what_was_foreseen(which: str, other: str) -> None:
+    """Foreseen are a draft of four picks, asked for in two calls, and the round over it."""
+    rule, num_hits = RULES["warm, with seconds"], 0
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, rule)
+        for _ in range(3):
+            decode_round(one, text, rule, (4,))
+            one.await_helper()
+        heard = []
+        fed = text.tokens[text.drafted :]
+        draft = Asked(ChainStart(fed, text.drafted, 2, 0.0), rule, "one")
+        if which == "draft":
+            heard.append(OTHER[other](draft).of(one, target=False))
+        else:
+            guesses = one.draft.follow(draft.start, rule, one.places["one"]).picks.tolist()
+            rest = Asked(ChainStart(guesses[-1:], text.drafted + len(fed) + 1, 2, 0.0), rule, "one")
+            if which == "its rest":
+                heard.append(OTHER[other](rest).of(one, target=False))
+            else:
+                guesses += one.draft.follow(rest.start, rule, one.places["one"]).picks.tolist()
+                rows = [text.tokens[-1], *guesses]
+                judged = Asked(ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows)), rule, "one")
+                heard.append(OTHER[other](judged).of(one, target=True))
+        if one.ahead is not None:
+            expected, num_hits = heard, sum(one.ahead.counts[1:])
+    assert heard == expected
+    assert num_hits == {"draft": 4, "its rest": 5, "round": 5}[which] + (other == "nothing" and which != "its rest")
+
+
 def test_nothing_is_stored_after_it_is_settled_which_it_is_without() -> None:
     """What settling is for: a pool that changes hands. The broken twin does without, and sooner or later finds what it did not store."""
     pair = Pair().hurry()
@@ -208,6 +270,7 @@ def test_nothing_is_foreseen_behind_the_last_position() -> None:
         pool[:, :, PLACES["one"][16:]] = 0.5
     while len(text.tokens) < 15:
         decode_round(pair, text, RULES["greedy"], (min(4, 16 - len(text.tokens)),))
+        pair.await_helper()
     pair.target.settle()
     assert all(bool((pool[:, :, PLACES["one"][16:]] == 0.5).all()) for pool in pair.models[1].pools)
     assert pair.ahead.counts[0] > 0
