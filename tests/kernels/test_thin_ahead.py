@@ -240,6 +240,28 @@ def test_one_thing_that_is_otherwise_is_not_what_was_foreseen(which: str, other:
     assert num_hits == {"draft": 4, "its rest": 5, "round": 5}[which] + (other == "nothing" and which != "its rest")
 
 
+def test_what_was_computed_before_is_told_as_time_that_was_hidden() -> None:
+    rule, pair = RULES["greedy"], Pair().hurry()
+    place, hidden = pair.places["one"], list[tuple[int, int]]()
+    for _ in range(20):  # whoever loses its core while it asks finds nothing hidden
+        text = Text([5, 9, 4])
+        begin(pair, text, rule)
+        for _ in range(3):
+            decode_round(pair, text, rule, (4,))
+            pair.await_helper()
+        fed = text.tokens[text.drafted :]
+        draft = ChainStart(fed, text.drafted, 2, 0.0)
+        first = pair.draft.follow(draft, rule, place)
+        rest = pair.draft.follow(ChainStart(first.picks.tolist()[-1:], text.drafted + len(fed) + 1, 2, 0.0), rule, place)
+        again = pair.draft.follow(draft, rule, place)
+        for found in (first, rest, again):
+            assert found.first_ns >= found.forward_ns > 0
+        assert rest.hidden_ns <= 2 * rest.first_ns, "two picks that followed, each with its share of what all took"
+        assert again.hidden_ns == 0
+        hidden.append((first.hidden_ns, rest.hidden_ns))
+    assert all(map(any, zip(*hidden, strict=True)))
+
+
 def test_nothing_is_stored_after_it_is_settled_which_it_is_without() -> None:
     """What settling is for: a pool that changes hands. The broken twin does without, and sooner or later finds what it did not store."""
     pair = Pair().hurry()

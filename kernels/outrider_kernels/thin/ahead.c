@@ -139,9 +139,11 @@ static void give(const thin_chain_call *own, int64_t first, thin_chain_call *cal
     }
     call->num_found = found;
     call->is_left = 0;
-    call->forward_ns = own->forward_ns;
-    call->first_ns = own->first_ns;
-    call->spent_ns = own->spent_ns * found / own->num_found;
+    /* Behind the first picks each took a share of the rest. */
+    const int64_t each_ns = own->num_found > 1 ? (own->spent_ns - own->first_ns) / (own->num_found - 1) : 0;
+    call->forward_ns = first ? each_ns : own->forward_ns;
+    call->first_ns = first ? each_ns : own->first_ns;
+    call->spent_ns = call->first_ns + (found - 1) * each_ns;
 }
 
 /* The rest of a chain that more is wanted of than was foreseen: then its round was foreseen in vain. */
