@@ -82,11 +82,11 @@ class ChainIds:
 class ChainSlots:
     """Where a sequence lies in the pool. slots: int64, by position. edges: int64 [runs + 1] positions, ascending: from one to the next,
     slots are neighbours. Made once a sequence: what a chain needs of it is looked up here. addresses: of both,
-    and the number of runs."""
+    and the number of runs. is_lasting: for as long as the sequence is open, so that rows may be computed ahead there."""
 
-    def __init__(self, slots: _LongArray, edges: _LongArray) -> None:
+    def __init__(self, slots: _LongArray, edges: _LongArray, *, is_lasting: bool = False) -> None:
         """Both are kept, in C order."""
-        self.slots, self.edges = slots, edges
+        self.slots, self.edges, self.is_lasting = slots, edges, is_lasting
         self.num_slots = len(slots)
         self.addresses = slots.ctypes.data, edges.ctypes.data, len(edges) - 1
 
@@ -198,6 +198,8 @@ class ThinChain:
             *(0, 0, 0, 0, 0, 0),
         )
         self._function(*self._arguments, self._call_address)
+        if not where.is_lasting:
+            self.team.settle()  # while these arrays are still there
         num_found, is_left, forward_ns, first_ns, _, hidden_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
         found = self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns
         if not rule.with_second:

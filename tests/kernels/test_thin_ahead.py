@@ -37,9 +37,10 @@ TARGET_IDS = ChainIds(NUM_IDS, missing=(1, 2, 8, 13, 21, 30))
 DRAFT_IDS = ChainIds(NUM_IDS)
 
 
-def where(name: str) -> ChainSlots:
+def where(name: str, *, is_lasting: bool = True) -> ChainSlots:
     slots = PLACES[name]
-    return ChainSlots(slots, np.array([0, *(np.flatnonzero(np.diff(slots) != 1) + 1), len(slots)], np.int64))
+    edges = np.array([0, *(np.flatnonzero(np.diff(slots) != 1) + 1), len(slots)], np.int64)
+    return ChainSlots(slots, edges, is_lasting=is_lasting)
 
 
 @dataclass
@@ -296,6 +297,22 @@ def test_nothing_is_foreseen_behind_the_last_position() -> None:
     pair.target.settle()
     assert all(bool((pool[:, :, PLACES["one"][16:]] == 0.5).all()) for pool in pair.models[1].pools)
     assert pair.ahead.counts[0] > 0
+
+
+@pytest.mark.parametrize("which", ["draft", "target"])
+def test_nothing_is_foreseen_in_a_place_that_does_not_last(which: str) -> None:
+    """Its arrays may be gone while it would be computed."""
+    pair, text = Pair().hurry(), Text([5, 9, 4])
+    begin(pair, text, RULES["greedy"])
+    chain = pair.draft if which == "draft" else pair.target
+    follow = chain.follow
+    chain.follow = lambda start, rule, place: follow(start, rule, where("one", is_lasting=False))  # type: ignore[method-assign]
+    for _ in range(4):
+        decode_round(pair, text, RULES["greedy"], (4,))
+        assert pair.ahead is not None
+        assert pair.ahead.is_at_rest
+    assert pair.ahead.counts[1:] == (0, 0)
+    assert which == "target" or pair.ahead.counts[0] == 0
 
 
 def test_who_errs_again_and_again_rests() -> None:

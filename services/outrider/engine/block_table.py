@@ -32,7 +32,7 @@ class BlockTable:
         cuts = np.flatnonzero(np.diff(starts) != block_len) + 1
         self._cuts: list[int] = (cuts * block_len).tolist()  # logical slots that do not follow the one before them in the pool
         self.edges: SlotArray = np.array([0, *self._cuts, len(self.slots)], np.int64)
-        self.chain_slots = ChainSlots(self.slots, self.edges)
+        self.chain_slots = ChainSlots(self.slots, self.edges, is_lasting=True)
 
     @property
     def capacity(self) -> int:
