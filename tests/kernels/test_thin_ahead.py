@@ -302,17 +302,21 @@ def test_nothing_is_foreseen_behind_the_last_position() -> None:
 @pytest.mark.parametrize("which", ["draft", "target"])
 def test_nothing_is_foreseen_in_a_place_that_does_not_last(which: str) -> None:
     """Its arrays may be gone while it would be computed."""
-    pair, text = Pair().hurry(), Text([5, 9, 4])
+    pair, text = Pair(), Text([5, 9, 4])
+    ahead = pair.ahead = ThinAhead(pair.draft, NUM_POSITIONS, pair.target, NUM_POSITIONS)
     begin(pair, text, RULES["greedy"])
     chain = pair.draft if which == "draft" else pair.target
     follow = chain.follow
-    chain.follow = lambda start, rule, place: follow(start, rule, where("one", is_lasting=False))  # type: ignore[method-assign]
+
+    def follow_briefly(start: ChainStart, rule: PickRule, place: ChainSlots) -> Followed:
+        return follow(start, rule, where("one", is_lasting=False))
+
+    chain.follow = follow_briefly  # type: ignore[method-assign]
     for _ in range(4):
         decode_round(pair, text, RULES["greedy"], (4,))
-        assert pair.ahead is not None
-        assert pair.ahead.is_at_rest
-    assert pair.ahead.counts[1:] == (0, 0)
-    assert which == "target" or pair.ahead.counts[0] == 0
+        assert ahead.is_at_rest
+    assert ahead.counts[1:] == (0, 0)
+    assert which == "target" or ahead.counts[0] == 0
 
 
 def test_who_errs_again_and_again_rests() -> None:
