@@ -311,7 +311,7 @@ def test_nothing_is_foreseen_in_a_place_that_does_not_last(which: str) -> None:
     def follow_briefly(start: ChainStart, rule: PickRule, place: ChainSlots) -> Followed:
         return follow(start, rule, where("one", is_lasting=False))
 
-    chain.follow = follow_briefly  # type: ignore[method-assign]
+    chain.follow = follow_briefly  # type: ignore[assignment, method-assign]
     for _ in range(4):
         decode_round(pair, text, RULES["greedy"], (4,))
         assert ahead.is_at_rest
