@@ -25,6 +25,8 @@ class ThinAhead:
         """positions: that each model has. Raises ValueError where the target's team has no helper, or a team belongs to another pair."""
         if target.team.num_threads < 2 or draft.team is target.team:
             raise ValueError("computing ahead takes a second thread of the target's, and a team for each of both")
+        if draft.team.computes_ahead or target.team.computes_ahead:
+            raise ValueError("these threads compute ahead for another pair")
         self._library = target.team.library
         chains = (draft.team.handle, draft.address, draft_positions, target.team.handle, target.address, target_positions)
         self._handle: int | None = self._library.thin_ahead_new(*chains)
@@ -50,5 +52,7 @@ class ThinAhead:
 
 
 def _free(handle: int, draft_team: ThinTeam, target_team: ThinTeam) -> None:
-    """The teams are there for as long as it may use them."""
+    """The teams are there for as long as it may use them, and may serve another pair then."""
     target_team.library.thin_ahead_free(handle)
+    for team in (draft_team, target_team):
+        team.belong_to(None)

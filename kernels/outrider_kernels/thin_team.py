@@ -74,10 +74,13 @@ class ThinTeam:
         if self._ahead is not None:
             self.library.thin_ahead_settle(self._ahead)
 
-    def belong_to(self, ahead: int) -> None:
-        """From now on its threads compute ahead for this thin_ahead. Raises ValueError where they do so for another."""
-        if self._ahead is not None:
-            raise ValueError("these threads compute ahead for another pair")
+    @property
+    def computes_ahead(self) -> bool:
+        """Whether it does so for some pair."""
+        return self._ahead is not None
+
+    def belong_to(self, ahead: int | None) -> None:
+        """From now on its threads compute ahead for this thin_ahead; None: for none."""
         self._ahead = ahead
 
     def hold(self, num_threads: int) -> None:

@@ -7,6 +7,7 @@ weights) show that the comparisons would notice. Run: pytest tests/kernels/test_
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -339,10 +340,29 @@ def test_a_pair_needs_a_thread_to_spare_and_teams_of_its_own() -> None:
     pair = Pair().hurry()
     with pytest.raises(ValueError, match="another pair"):
         ThinAhead(pair.draft, NUM_POSITIONS, pair.target, NUM_POSITIONS)
+    gc.collect()
+    assert pair.draft_team.computes_ahead, "it still does, for the first"
+    assert pair.target_team.computes_ahead
     team = ThinTeam(2)
     ours, theirs = ChainModel(team).chain(DRAFT_IDS), ChainModel(team).chain(TARGET_IDS)
     with pytest.raises(ValueError, match="a team for each"):
         ThinAhead(ours, NUM_POSITIONS, theirs, NUM_POSITIONS)
+
+
+def test_teams_outlive_a_pair_and_serve_another() -> None:
+    teams = ThinTeam(1), ThinTeam(2)
+    for _ in range(3):
+        pair, text = Pair(*teams).hurry(), Text([5, 9, 4])
+        begin(pair, text, RULES["greedy"])
+        for _ in range(3):
+            decode_round(pair, text, RULES["greedy"], (4,))
+        assert pair.ahead is not None
+        assert pair.ahead.counts[0] == 3
+        pair.target.settle()
+        del pair
+        gc.collect()
+        for team in teams:
+            team.settle()
 
 
 def test_threads_that_are_held_back_foresee_nothing() -> None:
