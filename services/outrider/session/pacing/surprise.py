@@ -14,9 +14,8 @@ from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.remembered import RememberedSession
 
 SURPRISE = 0.08  # by which an estimate of acceptance has moved
-NEARER = (
-    0.5  # of the way to its drafter as the newest look knew it: what a first draft took on top is believed until a probe says otherwise
-)
+# Of the way to its drafter as the newest look knew it: what a first draft took on top stood for whole answers.
+NEARER = 0.5
 MAX_SESSIONS = 4
 EVERY_US = 5_000  # between two looks for a surprise's sake, for each session; one alone is looked at whenever it is surprised
 
