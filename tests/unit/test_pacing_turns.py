@@ -12,6 +12,7 @@ from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces
+from outrider.session.pacing.flushing import MAX_FLUSH_LEN
 from outrider.session.pacing.round_model import Pace, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics
 
@@ -99,3 +100,34 @@ def test_the_first_evidence_of_a_session_is_looked_at_at_once() -> None:
     assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US
     policy.plan(view_of(replace(fresh, committed_len=104, num_tested=4), now_us + 300))
     assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US, "once"
+
+
+@pytest.mark.parametrize("max_draft_len", [8, 24])
+def test_a_draft_in_turns_is_no_longer_than_what_a_round_verifies_and_comes_in_one_tail(max_draft_len: int) -> None:
+    """Guesses beyond it were made before each step, and what they left made every next draft another one than was foreseen."""
+    policy = decoded(takes_turns=True)
+    now_us = NOW_US + 60 * int(TARGET_US)
+    fresh = replace(READY, committed_len=400, num_tested=120, waiting_since_us=now_us, takes_turns=True, **QUICK)
+    agreeable = replace(fresh, acceptance=0.99, remaining=500, max_draft_len=max_draft_len)
+    flat = CostCurve(((1, TARGET_US), (64, 1.5 * TARGET_US)))
+    policy.plan(StepView((agreeable,), flat, 64, now_us + 4 * LOOK_EVERY_US))
+    assert policy._sessions.known(0).course.hit_len == max_draft_len, "more would pay, if more were verified"
+    assert policy.draft_ahead(agreeable) == max_draft_len
+    assert policy.draft_ahead(replace(agreeable, remaining=6)) == 5, "nor than what is left of the answer"
+    assert policy.flush_len(agreeable) == 0
+    assert policy.flush_len(replace(agreeable, takes_turns=False)) == MAX_FLUSH_LEN, "one that may come too late sends what it has"
+
+
+@pytest.mark.parametrize(("num_tested", "counts"), [(0, False), (4, True)])
+def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tested: int, *, counts: bool) -> None:
+    """Its drafter is opened and reads the prompt in it: twice as long as expected, in every answer."""
+    policy = decoded(takes_turns=True)
+    before = policy._memory.factor(Pace.SERIAL)
+    now_us = NOW_US + 100 * int(TARGET_US)
+    session = replace(READY, session=7, num_tested=num_tested, waiting_since_us=now_us, takes_turns=True, **QUICK)
+    policy.plan(view_of(replace(session, num_uncached=100), now_us))
+    session = replace(session, committed_len=101)
+    assert policy.plan(view_of(replace(session, num_nodes=24, depth=24), now_us)).take, "the whole draft is there"
+    session = replace(session, committed_len=105, num_tested=num_tested + 4, waiting_since_us=now_us + 20 * int(TARGET_US))
+    policy.plan(view_of(session, now_us + 20 * int(TARGET_US)))
+    assert (policy._memory.factor(Pace.SERIAL) < before) is counts

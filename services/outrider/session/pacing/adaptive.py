@@ -48,7 +48,7 @@ PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
-LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts
+LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts where a drafter runs ahead, and over one in turns
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
@@ -157,7 +157,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
-        return min(own.course.ahead_len, LEAVE_BOUNDS * self._bound(session))
+        return min(own.course.ahead_len, self._bound(session) * (LEAVE_BOUNDS if own.course.pace is Pace.AHEAD else 1))
 
     def _is_put_off(self, session: SessionView) -> bool:
         rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None
@@ -202,11 +202,10 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
-        draft_us = self._rates.draft_us(Pace.SERIAL)
+        draft_us = self._rates.draft_us(Pace.SERIAL)  # undisturbed
         if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
-            return MAX_FLUSH_LEN
-        right = session.acceptance * session.continue_prob
-        return flush_len(self._step_us, draft_us, self._rates.link_us, self._rates.start_us, right)  # drafting undisturbed
+            return 0 if session.takes_turns else MAX_FLUSH_LEN  # one of this thread is always in time
+        return flush_len(self._step_us, draft_us, self._rates.link_us, self._rates.start_us, session.acceptance * session.continue_prob)
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 
@@ -303,7 +302,7 @@ class AdaptivePacing(ExplainsAdaptive):
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain((session.committed_len - own.committed_len) / len(view.sessions))
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
-            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up
+            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and session.num_tested > 0
             own.looked_up = False
             own.chosen_wait_us = 0.0
 
@@ -350,16 +349,17 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
-        found: dict[tuple[tuple[int, ...], DepthOffsets], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[tuple[int, ...], DepthOffsets, int], dict[Pace, list[Course]]] = {}
         own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
         looks: list[Look] = []
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             shares = hoped_acceptance(session), session.continue_prob, hedge_share
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets
+            longest = max(1, min(self._longest, session.max_draft_len))
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest
             if key not in found:
-                found[key] = courses_of(rates, own_paces, self._longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
+                found[key] = courses_of(rates, own_paces, longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
             looks.append((session, found[key]))
         return looks
 
