@@ -66,6 +66,19 @@ def test_a_tail_that_a_step_slowed_at_its_beginning_only_says_nothing_of_the_sta
     assert stats.draft_start_us == pytest.approx(400.0)
 
 
+def test_what_a_single_level_took_serves_until_levels_tell_its_start_from_the_rest() -> None:
+    """One guess of a text that does not suit the drafter costs a start and a level: with the next ones it was a mean for whole answers."""
+    stats = SessionStatistics()
+    stats.count_drafting(DraftInterval(0, 900, 900), 1, verifying=False, first_us=900)
+    stats.count_drafting(DraftInterval(2_000, 2_240, 240), 1, verifying=False, first_us=240)
+    assert (stats.tells_start, stats.draft_us_per_token, stats.draft_alone_us) == (False, 240.0, 240.0)
+    stats.count_drafting(DraftInterval(3_000, 3_220, 220), 4, verifying=False, first_us=100)
+    assert (stats.tells_start, stats.draft_us_per_token, stats.draft_alone_us, stats.draft_start_us) == (True, 40.0, 40.0, 60.0)
+    stats.count_drafting(DraftInterval(4_000, 4_300, 300), 4, verifying=False, first_us=100)
+    assert 40.0 < stats.draft_us_per_token < 45.0, "it is followed from then on"
+    assert 40.0 < stats.draft_alone_us < 45.0
+
+
 # --- what is made of it -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,3 +134,20 @@ def test_a_drafter_has_leave_for_guesses_that_bring_more_than_they_cost_the_targ
     assert lengths[0] == lengths[1] > lengths[2] >= best_ahead_course(free, 0.9, 1.0).hit_len
     tight = best_ahead_course(replace(free, toll_us=600.0), 0.9, 1.0)
     assert 0.9 ** (tight.ahead_len - 1) >= 600.0 * tight.tokens_per_us or tight.ahead_len == tight.hit_len
+
+
+@pytest.mark.parametrize(("takes_turns", "tells_start"), [(True, False), (True, True), (False, False)])
+def test_a_drafter_that_begins_anew_with_each_guess_says_what_beginning_takes_and_nothing_of_a_token(
+    *, takes_turns: bool, tells_start: bool
+) -> None:
+    """After prose a token was thought to take five times as long as it does, and arithmetic was decoded plainly."""
+    rates = PaceRates()
+    known = session_view(1, draft_us_per_token=20.0, draft_alone_us=20.0, draft_start_us=60.0, takes_turns=True)
+    assert not rates.knows_better_than(replace(known, tells_start=False)), "better than nothing"
+    rates.observe({Pace.SERIAL: [known]}, [20.0])
+    single = replace(known, draft_us_per_token=140.0, draft_alone_us=140.0, draft_start_us=40.0)
+    single = replace(single, takes_turns=takes_turns, tells_start=tells_start)
+    assert rates.knows_better_than(single) is (takes_turns and not tells_start)
+    rates.observe({Pace.SERIAL: [single]})
+    expected_us = 60.0 + UP_RATE * (160.0 - 60.0) if takes_turns and not tells_start else 40.0
+    assert rates.start_us == pytest.approx(expected_us), "all that one of a token took longer than a token"

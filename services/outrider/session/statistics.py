@@ -77,10 +77,12 @@ class SessionStatistics:
 
     draft_us_per_token: per level of a tree, which is a token of the answer. draft_start_us: of a draft, before its first level.
     draft_alone_us: the same of tails that were drafted while no step of this session ran, 0 = there were none.
-    holds_reading: all that is known of the former is a first tail of one level, in which the prompt was read.
-    num_tested: guesses found right or wrong. continue_prob: chance that a drafter that guessed one more token goes on without a pause for
-    confidence. link_us: one way between the two; half of what passes from a commit that makes a drafter start over to its first guesses,
-    less their drafting and a token that was under way, and until that was measured from the end of drafting to the arrival.
+    holds_reading: all that is known of the former is a first tail of one level, in which the prompt was read. tells_start: a tail of
+    several levels has told a draft's start from its levels.
+    num_tested: guesses found right or wrong; is_flawless: none was wrong, and their drafter never paused. continue_prob: chance that a
+    drafter that guessed one more token goes on without a pause for confidence. link_us: one way between the two; half of what passes from
+    a commit that makes a drafter start over to its first guesses, less their drafting and a token that was under way, and until that was
+    measured from the end of drafting to the arrival.
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
@@ -115,8 +117,10 @@ class SessionStatistics:
     draft_start_us: float = 0.0
     draft_alone_us: float = 0.0
     holds_reading: bool = False
+    tells_start: bool = False
     overhead_us: float = 0.0
     num_tested: int = 0
+    is_flawless: bool = True
     continue_prob: float = DraftPriors.continue_prob
     link_us: float = 0.0
     step_overhead_us: float = 0.0
@@ -198,25 +202,29 @@ class SessionStatistics:
         beside_share: of the work, beside a step of this session; negative: not known yet."""
         is_alone = 0.0 <= beside_share <= ALONE_SHARE
         is_even = is_alone or beside_share >= 1.0 - ALONE_SHARE
-        if num_levels > 1 and first_us:
+        tells, told = num_levels > 1 and first_us > 0, self.tells_start
+        if tells:
             measured = (draft_us - first_us) / (num_levels - 1)
             if self._num_draft_times and is_even:
                 self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
         else:
             measured = max(draft_us - self.draft_start_us, MIN_LEVEL_SHARE * draft_us) / num_levels
         # The first tail holds the reading of the prompt too: unless its levels tell the two apart it serves until there is a second, and
-        # no longer.
-        known = 0.0 if self.holds_reading else self.draft_us_per_token
+        # no longer. And what a single level took serves until levels tell its start from the rest.
+        is_first_told = tells and not told
+        known = 0.0 if self.holds_reading or is_first_told else self.draft_us_per_token
         self.draft_us_per_token = _followed(known, measured, DRAFT_TIME_RATE)
-        self.holds_reading = not self._num_draft_times and not (num_levels > 1 and first_us)
+        self.holds_reading = not self._num_draft_times and not tells
         if is_alone and not self.holds_reading:
-            self.draft_alone_us = _followed(self.draft_alone_us, measured, DRAFT_TIME_RATE)
+            self.draft_alone_us = _followed(0.0 if is_first_told else self.draft_alone_us, measured, DRAFT_TIME_RATE)
+        self.tells_start = told or tells
         self._num_draft_times += 1
 
     def count_arrival(self, link_us: int, num_levels: int, *, paused: bool) -> None:
         """A tail of num_levels new levels arrived link_us after it was drafted; paused: its drafter stopped there, unsure."""
         if not self._num_answers:
             self.link_us = _followed(self.link_us, float(max(0, link_us)), LINK_RATE)
+        self.is_flawless = self.is_flawless and not paused
         continue_prob, num_tests = self.continue_prob, self._num_pause_tests
         for goes_on in [1.0] * num_levels + [0.0] * paused:
             num_tests += 1
@@ -342,6 +350,7 @@ class SessionStatistics:
                 acceptance, num_alike = changed
         self.acceptance, self._num_alike = acceptance, num_alike
         self.num_tested += len(outcomes)
+        self.is_flawless = self.is_flawless and min(outcomes, default=1.0) > 0.0
 
 
 def _weight(num_tests: int) -> float:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, is_too_far, num_left
+from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.first_lessons import FirstLessons
@@ -355,7 +355,7 @@ class AdaptivePacing(ExplainsAdaptive):
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            shares = hoped_acceptance(session), session.continue_prob, hedge_share
+            shares = hoped_acceptance(session), hoped_continue(session), hedge_share
             longest = max(1, min(self._longest, session.max_draft_len))
             key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest
             if key not in found:
@@ -401,7 +401,7 @@ class AdaptivePacing(ExplainsAdaptive):
                 continue
             measured = session.draft_us_per_token, session.draft_alone_us, session.link_us
             if session.draft_us_per_token and measured != own.measured:
-                if session.draft_alone_us != own.measured[1]:
+                if session.draft_alone_us != own.measured[1] and not self._rates.knows_better_than(session):
                     alone.append(session.draft_alone_us)
                 own.measured = measured
                 fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.by_lookup import ByLookup
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import hoped_acceptance
+from outrider.session.pacing.course_choice import hoped_acceptance, hoped_continue
 from outrider.session.pacing.explaining import explain_plan
 from outrider.session.pacing.explanation import Choice, Estimates, PlanExplanation, Promise, Way, Why
 from outrider.session.pacing.pace_rates import PaceRates
@@ -56,7 +56,7 @@ class Weighing:
         """Those that its courses were weighed by."""
         pace = self.sessions.known(session.session).course.pace
         draft_us = self.rates.draft_us(pace) or None
-        return Estimates(hoped_acceptance(session), session.continue_prob, 2.0 * self.rates.link_us or None, draft_us)
+        return Estimates(hoped_acceptance(session), hoped_continue(session), 2.0 * self.rates.link_us or None, draft_us)
 
     def _why(self, session: SessionView, own: RememberedSession, better: Sequence[Course], *, kept: bool) -> Why:
         if not session.max_draft_len:

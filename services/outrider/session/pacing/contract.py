@@ -72,8 +72,9 @@ class SessionView:
     draft_alone_us: as draft_us_per_token, of tails that were drafted while no step of the session ran; 0 = there were none.
     overhead_us: measured, what a round takes beside drafting and the target's step (messages, planning), 0 when unknown.
     acceptance: running estimate per drafted token in [0, 1]. committed_len: absolute.
-    num_tested: guesses found right or wrong so far. continue_prob: chance that the drafter goes on after one more token rather than pause
-    for want of confidence. link_us: measured one-way time of a tail, 0 when unknown. step_overhead_us: measured, of a round on this side.
+    num_tested: guesses found right or wrong so far; is_flawless: none was wrong, and the drafter never paused. continue_prob: chance that
+    the drafter goes on after one more token rather than pause for want of confidence. link_us: measured one-way time of a tail, 0 when
+    unknown. step_overhead_us: measured, of a round on this side.
     hope: acceptance to hope for in a session that was hardly tested.
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
     lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
@@ -81,7 +82,8 @@ class SessionView:
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
     nothing is known. takes_turns: its drafters compute only while the target rests, so that none can run ahead. holds_reading:
-    draft_us_per_token is all of a first tail, the reading of the prompt included. kind: sessions whose prompts began alike are of one,
+    draft_us_per_token is all of a first tail, the reading of the prompt included. tells_start: it and draft_start_us were told apart by
+    tails of several tokens; else only their sum is known. kind: sessions whose prompts began alike are of one,
     0 = like no earlier prompt; shorter_kind: that of prompts which have only a part of that beginning. depth_offsets: where acceptance
     clearly differs with how far a guess is from what its drafter knew, the difference of its log odds for each band of depth
     (depth_bands.py); () = it does not. renewed_us: when leave went out to drafters that had used up theirs, from which on they guess
@@ -104,6 +106,7 @@ class SessionView:
     acceptance: float
     overhead_us: float = 0.0
     num_tested: int = 0
+    is_flawless: bool = False
     continue_prob: float = 1.0
     link_us: float = 0.0
     step_overhead_us: float = 0.0
@@ -118,6 +121,7 @@ class SessionView:
     heard_us: int = 0
     takes_turns: bool = False
     holds_reading: bool = False
+    tells_start: bool = True
     draft_alone_us: float = 0.0
     kind: int = 0
     shorter_kind: int = 0

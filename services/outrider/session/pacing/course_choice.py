@@ -23,6 +23,10 @@ from outrider.session.pacing.round_model import (
 
 # A session that was hardly tested is hoped to be an agreeable one: only who guesses learns.
 HOPEFUL_TESTS = 4
+# Tests of a session in which nothing went wrong: from so many on it is taken for one whose text suits its drafter, whatever the sessions
+# before it were like, until so many are known that its own estimates say so. Four in a row are seldom those of another text.
+FLAWLESS_TESTS = range(4, 17)
+FLAWLESS = 0.97  # acceptance, and chance to go on without a pause, of such a text
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 
 
@@ -30,8 +34,16 @@ def hoped_acceptance(session: SessionView) -> float:
     """Acceptance to choose a course by."""
     if not session.has_drafter or not session.max_draft_len:
         return session.acceptance  # nobody whose guesses could be tested
+    if session.is_flawless and session.num_tested in FLAWLESS_TESTS:
+        return max(session.acceptance, FLAWLESS)
     share = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
     return max(session.acceptance, session.acceptance + share * (session.hope - session.acceptance))
+
+
+def hoped_continue(session: SessionView) -> float:
+    """Chance to go on after one more token, to choose a course by."""
+    is_hopeful = session.is_flawless and session.num_tested in FLAWLESS_TESTS
+    return max(session.continue_prob, FLAWLESS) if is_hopeful else session.continue_prob
 
 
 def drafting_paces(view: StepView) -> tuple[Pace, ...]:

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from outrider.session.pacing.company import company_courses
 from outrider.session.pacing.contract import SessionView
-from outrider.session.pacing.course_choice import hoped_acceptance, same_course
+from outrider.session.pacing.course_choice import hoped_acceptance, hoped_continue, same_course
 from outrider.session.pacing.remembered import RememberedSession
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course
 
@@ -62,7 +62,7 @@ class Offers:
     def _in_turns(self, looks: list[Look]) -> Offer:
         """All of them as much as pays for all, or none anything."""
         plain = [courses[Pace.PLAIN][0] for _, courses in looks]
-        shares = [(hoped_acceptance(session), session.continue_prob) if self._may_draft(session) else None for session, _ in looks]
+        shares = [(hoped_acceptance(session), hoped_continue(session)) if self._may_draft(session) else None for session, _ in looks]
         if not any(shares):
             return plain, self._total(plain)
         present = [self.own(session.session).course for session, _ in looks]

@@ -59,7 +59,19 @@ class PaceRates:
         if known:
             self.link_us = _followed(self.link_us, [session.link_us for session in known if session.link_us])
             self.overhead_us = _followed(self.overhead_us, [session.step_overhead_us for session in known])
-            self.start_us = _followed(self.start_us, [session.draft_start_us for session in known if session.draft_start_us])
+            self.start_us = _followed(self.start_us, [start_us for session in known if (start_us := self._start_us(session))])
+
+    def knows_better_than(self, session: SessionView) -> bool:
+        """Whether what a token takes is known better than from this session: each of its drafts began anew and was of one token, so that
+        what beginning takes counts as that token's. After prose, whose drafts are such, a token was thought to take five times as long as
+        it does, and arithmetic was decoded plainly."""
+        return self.is_sure and session.takes_turns and not session.tells_start
+
+    def _start_us(self, session: SessionView) -> float:
+        """0 when not known."""
+        if not self.knows_better_than(session):
+            return session.draft_start_us
+        return max(0.0, session.draft_start_us + session.draft_us_per_token - self._alone_us)
 
     def _follow_alone(self, alone: Sequence[float]) -> None:
         if self.is_sure:
