@@ -11,7 +11,7 @@ from fakes_pacing import NOW_US, READY, session_view, step_view
 from outrider.session.pacing import adaptive_choice, explaining
 from outrider.session.pacing.adaptive import FIRST_LEN, START_GAIN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
-from outrider.session.pacing.course_choice import hoped_acceptance
+from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import DEFAULT_DRAFT_LEN, Rates, serial_tokens_per_us
 from outrider.session.pacing.explanation import PlanExplanation, SessionExplanation, Way, Why
 from outrider.session.pacing.first_lessons import FIRST_TESTS
@@ -222,6 +222,14 @@ def test_every_pace_is_told_with_its_promise_the_best_first_and_the_estimates_be
     assert estimates.acceptance == hoped_acceptance(talk.session)
     assert (estimates.continue_prob, estimates.round_trip_us) == (1.0, 800.0)
     assert estimates.draft_us == talk.policy._rates.draft_us(Pace.AHEAD) > 0.0
+
+
+def test_estimates_are_those_that_courses_are_weighed_by() -> None:
+    talk = Talk()
+    talk.told(acceptance=0.9, draft_us_per_token=2_000.0, link_us=400.0)
+    flawless = replace(talk.session, num_tested=FLAWLESS_TESTS.start, is_flawless=True, acceptance=0.7, continue_prob=0.8)
+    estimates = only(talk.policy, StepView((flawless,), COST, 64, talk.now_us)).estimates
+    assert (estimates.acceptance, estimates.continue_prob) == (FLAWLESS, FLAWLESS)
 
 
 def test_a_step_beside_a_drafter_that_runs_ahead_is_told_at_its_own_cost() -> None:

@@ -12,6 +12,7 @@ from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces
+from outrider.session.pacing.drafted_speed import DraftedSpeed
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN
 from outrider.session.pacing.round_model import Pace, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics
@@ -131,3 +132,36 @@ def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tes
     session = replace(session, committed_len=105, num_tested=num_tested + 4, waiting_since_us=now_us + 20 * int(TARGET_US))
     policy.plan(view_of(session, now_us + 20 * int(TARGET_US)))
     assert (policy._memory.factor(Pace.SERIAL) < before) is counts
+
+
+FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.5}
+
+
+@pytest.mark.parametrize("num_sessions", [1, 2])
+@pytest.mark.parametrize("is_flawless", [True, False])
+def test_a_text_that_suits_its_drafter_is_not_decoded_plainly_for_what_others_taught(*, is_flawless: bool, num_sessions: int) -> None:
+    policy = decoded(takes_turns=True)
+    now_us = NOW_US + 100 * int(TARGET_US)
+    fresh = [replace(READY, session=7 + at, waiting_since_us=now_us, takes_turns=True, **FAR) for at in range(num_sessions)]
+    policy.plan(StepView(tuple(fresh), COST, 64, now_us))
+    for one in fresh:
+        policy._sessions.of(one).drafted = DraftedSpeed()  # what drafts brought others is no part of it
+    tested = (replace(one, committed_len=105, num_tested=4, is_flawless=is_flawless) for one in fresh)
+    policy.plan(StepView(tuple(tested), COST, 64, now_us + 20 * LOOK_EVERY_US))
+    assert {policy._sessions.known(one.session).course.pace for one in fresh} == {Pace.SERIAL if is_flawless else Pace.PLAIN}
+
+
+@pytest.mark.parametrize("tells_start", [True, False])
+def test_what_drafts_of_one_guess_took_is_not_taken_for_what_a_guess_takes(*, tells_start: bool) -> None:
+    policy = AdaptivePacing()
+    now_us = NOW_US
+    for at in range(40):
+        now_us += LOOK_EVERY_US
+        known = replace(READY, committed_len=100 + 2 * at, num_tested=2 * at, waiting_since_us=now_us, takes_turns=True, **QUICK)
+        policy.plan(view_of(replace(known, draft_alone_us=40.0 + at / 100), now_us))
+    known_us = policy._rates.draft_us(Pace.SERIAL)
+    for at in range(1, 9):
+        now_us += LOOK_EVERY_US
+        slow = replace(known, session=at, num_tested=1, draft_us_per_token=900.0 + at, draft_alone_us=900.0 + at, tells_start=tells_start)
+        policy.plan(view_of(replace(slow, waiting_since_us=now_us), now_us))
+    assert (policy._rates.draft_us(Pace.SERIAL) > 2.0 * known_us) is tells_start

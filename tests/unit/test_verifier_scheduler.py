@@ -18,7 +18,7 @@ from outrider.session.events import FinishReason
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView
 from outrider.session.pacing.plain import PlainPacing
-from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, PRIOR_TESTS, TESTS_TO_REMEMBER
+from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, PRIOR_TESTS, TESTS_TO_REMEMBER, DraftInterval
 from outrider.session.verifier import REST_AFTER
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
@@ -56,6 +56,10 @@ async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() ->
     answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
     hosted = host(answer, 1, PlainPacing(), engine, PromptKind(7, SessionPriors(), 3), 0)
     assert (hosted.session.view(0).kind, hosted.session.view(0).shorter_kind) == (7, 3)
+    assert (hosted.session.view(0).is_flawless, hosted.session.view(0).tells_start) == (True, False)
+    hosted.session.statistics.count_overtaken([False])
+    hosted.session.statistics.count_drafting(DraftInterval(0, 220, 220), 4, verifying=False, first_us=100)
+    assert (hosted.session.view(0).is_flawless, hosted.session.view(0).tells_start) == (False, True)
     assert not hosted.is_left_out(10)
     answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
     assert hosted.is_left_out(20)
