@@ -134,7 +134,7 @@ def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tes
     assert (policy._memory.factor(Pace.SERIAL) < before) is counts
 
 
-FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.5}
+FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.2}
 
 
 @pytest.mark.parametrize("num_sessions", [1, 2])
