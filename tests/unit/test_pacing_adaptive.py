@@ -402,7 +402,7 @@ def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
 @pytest.mark.parametrize("is_flawless", [True, False])
 def test_a_session_in_which_nothing_went_wrong_is_taken_for_one_that_suits_its_drafter(*, is_flawless: bool) -> None:
     """Four guesses in a row were right, and what prose had taught kept it from a fifth for the rest of the answer."""
-    view = replace(READY, acceptance=0.7, continue_prob=0.8, hope=0.75, is_flawless=is_flawless)
+    view = replace(READY, acceptance=0.7, continue_prob=0.8, hope=0.75, takes_turns=True, is_flawless=is_flawless)
     for num_tested in FLAWLESS_TESTS:
         tested = replace(view, num_tested=num_tested)
         assert (hoped_acceptance(tested), hoped_continue(tested)) == ((FLAWLESS, FLAWLESS) if is_flawless else (0.7, 0.8))
@@ -410,6 +410,8 @@ def test_a_session_in_which_nothing_went_wrong_is_taken_for_one_that_suits_its_d
         tested = replace(view, num_tested=num_tested)
         assert hoped_acceptance(tested) < FLAWLESS, "too few to say so, or enough for its own estimate"
         assert hoped_continue(tested) == 0.8
+    elsewhere = replace(view, num_tested=FLAWLESS_TESTS.start, takes_turns=False)
+    assert (hoped_acceptance(elsewhere), hoped_continue(elsewhere)) == (0.7, 0.8), "where trying costs others their cores"
     surer = replace(view, num_tested=8, acceptance=0.99, continue_prob=0.98)
     assert (hoped_acceptance(surer), hoped_continue(surer)) == (0.99, 0.98)
 

@@ -227,7 +227,7 @@ def test_every_pace_is_told_with_its_promise_the_best_first_and_the_estimates_be
 def test_estimates_are_those_that_courses_are_weighed_by() -> None:
     talk = Talk()
     talk.told(acceptance=0.9, draft_us_per_token=2_000.0, link_us=400.0)
-    flawless = replace(talk.session, num_tested=FLAWLESS_TESTS.start, is_flawless=True, acceptance=0.7, continue_prob=0.8)
+    flawless = replace(talk.session, num_tested=FLAWLESS_TESTS.start, is_flawless=True, takes_turns=True, acceptance=0.7, continue_prob=0.8)
     estimates = only(talk.policy, StepView((flawless,), COST, 64, talk.now_us)).estimates
     assert (estimates.acceptance, estimates.continue_prob) == (FLAWLESS, FLAWLESS)
 

@@ -119,19 +119,20 @@ def test_a_draft_in_turns_is_no_longer_than_what_a_round_verifies_and_comes_in_o
     assert policy.flush_len(replace(agreeable, takes_turns=False)) == MAX_FLUSH_LEN, "one that may come too late sends what it has"
 
 
-@pytest.mark.parametrize(("num_tested", "counts"), [(0, False), (4, True)])
-def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tested: int, *, counts: bool) -> None:
-    """Its drafter is opened and reads the prompt in it: twice as long as expected, in every answer."""
-    policy = decoded(takes_turns=True)
-    before = policy._memory.factor(Pace.SERIAL)
+@pytest.mark.parametrize(("takes_turns", "num_tested", "counts"), [(True, 0, False), (True, 4, True), (False, 0, True)])
+def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tested: int, *, takes_turns: bool, counts: bool) -> None:
+    """A resident drafter is opened and reads the prompt in it: twice as long as expected, in every answer."""
+    policy = decoded(takes_turns=takes_turns)
+    pace = course_pace(policy)
+    before = policy._memory.factor(pace)
     now_us = NOW_US + 100 * int(TARGET_US)
-    session = replace(READY, session=7, num_tested=num_tested, waiting_since_us=now_us, takes_turns=True, **QUICK)
+    session = replace(READY, session=7, num_tested=num_tested, waiting_since_us=now_us, takes_turns=takes_turns, **QUICK)
     policy.plan(view_of(replace(session, num_uncached=100), now_us))
     session = replace(session, committed_len=101)
     assert policy.plan(view_of(replace(session, num_nodes=24, depth=24), now_us)).take, "the whole draft is there"
     session = replace(session, committed_len=105, num_tested=num_tested + 4, waiting_since_us=now_us + 20 * int(TARGET_US))
     policy.plan(view_of(session, now_us + 20 * int(TARGET_US)))
-    assert (policy._memory.factor(Pace.SERIAL) < before) is counts
+    assert (policy._memory.factor(pace) < before) is counts
 
 
 FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.2}

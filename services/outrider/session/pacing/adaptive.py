@@ -302,9 +302,9 @@ class AdaptivePacing(ExplainsAdaptive):
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain((session.committed_len - own.committed_len) / len(view.sessions))
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
-            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and session.num_tested > 0
-            own.looked_up = False
-            own.chosen_wait_us = 0.0
+            is_first = session.takes_turns and not session.num_tested
+            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
+            own.looked_up, own.chosen_wait_us = False, 0.0
 
     # --- looking for a better course --------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def hoped_acceptance(session: SessionView) -> float:
     """Acceptance to choose a course by."""
     if not session.has_drafter or not session.max_draft_len:
         return session.acceptance  # nobody whose guesses could be tested
-    if session.is_flawless and session.num_tested in FLAWLESS_TESTS:
+    if _suits(session):
         return max(session.acceptance, FLAWLESS)
     share = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
     return max(session.acceptance, session.acceptance + share * (session.hope - session.acceptance))
@@ -42,8 +42,13 @@ def hoped_acceptance(session: SessionView) -> float:
 
 def hoped_continue(session: SessionView) -> float:
     """Chance to go on after one more token, to choose a course by."""
-    is_hopeful = session.is_flawless and session.num_tested in FLAWLESS_TESTS
-    return max(session.continue_prob, FLAWLESS) if is_hopeful else session.continue_prob
+    return max(session.continue_prob, FLAWLESS) if _suits(session) else session.continue_prob
+
+
+def _suits(session: SessionView) -> bool:
+    """Whether its text is taken to suit its drafter. Only of one that is of the target's own thread: what is tried in vain elsewhere takes
+    cores, and in company time, from others."""
+    return session.takes_turns and session.is_flawless and session.num_tested in FLAWLESS_TESTS
 
 
 def drafting_paces(view: StepView) -> tuple[Pace, ...]:

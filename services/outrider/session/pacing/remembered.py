@@ -34,7 +34,7 @@ class RememberedSession:
     begin: int
     committed_len: int
     ready_us: int = 0  # of its newest commit
-    comparable: bool = False  # the round under way is an ordinary one; in the first with guesses a drafter also reads the prompt
+    comparable: bool = False  # the round under way is an ordinary one; a resident drafter reads the prompt in the first with guesses
     expected_us: float = 0.0  # what its course promises of the round under way, by whether its drafter follows; 0 = nothing
     chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
