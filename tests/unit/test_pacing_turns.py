@@ -117,6 +117,10 @@ def test_a_draft_in_turns_is_no_longer_than_what_a_round_verifies_and_comes_in_o
     assert policy.draft_ahead(replace(agreeable, remaining=6)) == 5, "nor than what is left of the answer"
     assert policy.flush_len(agreeable) == 0
     assert policy.flush_len(replace(agreeable, takes_turns=False)) == MAX_FLUSH_LEN, "one that may come too late sends what it has"
+    elsewhere = replace(agreeable, takes_turns=False)
+    assert policy.draft_ahead(elsewhere) == max_draft_len, "as far as its course goes"
+    policy.plan(StepView((elsewhere,), flat, 64, now_us + 8 * LOOK_EVERY_US))
+    assert policy.draft_ahead(elsewhere) > max_draft_len, "what it drafts meanwhile is kept"
 
 
 @pytest.mark.parametrize(("takes_turns", "num_tested", "counts"), [(True, 0, False), (True, 4, True), (False, 0, True)])

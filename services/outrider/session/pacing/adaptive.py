@@ -48,7 +48,7 @@ PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
-LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts where a drafter runs ahead, and over one in turns
+LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
@@ -157,7 +157,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
-        return min(own.course.ahead_len, self._bound(session) * (LEAVE_BOUNDS if own.course.pace is Pace.AHEAD else 1))
+        return min(own.course.ahead_len, self._bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
 
     def _is_put_off(self, session: SessionView) -> bool:
         rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None
@@ -356,7 +356,7 @@ class AdaptivePacing(ExplainsAdaptive):
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             shares = hoped_acceptance(session), hoped_continue(session), hedge_share
-            longest = max(1, min(self._longest, session.max_draft_len))
+            longest = max(1, min(self._longest, session.max_draft_len)) if session.takes_turns else self._longest
             key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest
             if key not in found:
                 found[key] = courses_of(rates, own_paces, longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
