@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from copy import deepcopy
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,14 +14,13 @@ from fakes_pacing import READY
 from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
-from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, HOPEFUL_TESTS, hoped_acceptance, hoped_continue
+from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed
 from outrider.session.pacing.surprise import SURPRISE
-from outrider.session.statistics import SessionStatistics
 
 STEEP = CostCurve(((1, 1_000.0), (64, 64_000.0)))
 
@@ -397,37 +395,6 @@ def test_hope_is_for_sessions_that_were_hardly_tested() -> None:
     assert hoped_acceptance(replace(view, acceptance=0.95)) == 0.95
     assert hoped_acceptance(replace(view, num_tested=0, has_drafter=False)) == 0.2
     assert hoped_acceptance(replace(view, num_tested=0, max_draft_len=0)) == 0.2
-
-
-@pytest.mark.parametrize("is_flawless", [True, False])
-def test_a_session_in_which_nothing_went_wrong_is_taken_for_one_that_suits_its_drafter(*, is_flawless: bool) -> None:
-    """Four guesses in a row were right, and what prose had taught kept it from a fifth for the rest of the answer."""
-    view = replace(READY, acceptance=0.7, continue_prob=0.8, hope=0.75, takes_turns=True, is_flawless=is_flawless)
-    for num_tested in FLAWLESS_TESTS:
-        tested = replace(view, num_tested=num_tested)
-        assert (hoped_acceptance(tested), hoped_continue(tested)) == ((FLAWLESS, FLAWLESS) if is_flawless else (0.7, 0.8))
-    for num_tested in (0, FLAWLESS_TESTS.start - 1, FLAWLESS_TESTS.stop):
-        tested = replace(view, num_tested=num_tested)
-        assert hoped_acceptance(tested) < FLAWLESS, "too few to say so, or enough for its own estimate"
-        assert hoped_continue(tested) == 0.8
-    elsewhere = replace(view, num_tested=FLAWLESS_TESTS.start, takes_turns=False)
-    assert (hoped_acceptance(elsewhere), hoped_continue(elsewhere)) == (0.7, 0.8), "where trying costs others their cores"
-    surer = replace(view, num_tested=8, acceptance=0.99, continue_prob=0.98)
-    assert (hoped_acceptance(surer), hoped_continue(surer)) == (0.99, 0.98)
-
-
-def test_one_wrong_guess_or_one_pause_is_a_flaw() -> None:
-    stats = SessionStatistics()
-    stats.count_arrival(10, 4, paused=False)
-    stats.count_round(4, 4, 4, 5, corrected=False)
-    assert (stats.is_flawless, stats.num_tested) == (True, 4)
-    wrong, paused, overtaken = (deepcopy(stats) for _ in range(3))
-    wrong.count_round(4, 4, 2, 3, corrected=True)
-    paused.count_arrival(10, 4, paused=True)
-    overtaken.count_overtaken([True, False])
-    assert not any(each.is_flawless for each in (wrong, paused, overtaken))
-    stats.count_overtaken([True])
-    assert stats.is_flawless
 
 
 # --- drafters that could not pay ---------------------------------------------------------------------------------------------

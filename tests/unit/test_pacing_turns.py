@@ -3,6 +3,7 @@ session's first evidence is looked at at once."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, drafting_paces
+from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, courses_of, drafting_paces, hoped_acceptance, hoped_continue
 from outrider.session.pacing.drafted_speed import DraftedSpeed
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN
 from outrider.session.pacing.round_model import Pace, measured_rates
@@ -137,6 +138,37 @@ def test_a_sessions_first_round_with_guesses_is_no_verdict_on_its_course(num_tes
     session = replace(session, committed_len=105, num_tested=num_tested + 4, waiting_since_us=now_us + 20 * int(TARGET_US))
     policy.plan(view_of(session, now_us + 20 * int(TARGET_US)))
     assert (policy._memory.factor(pace) < before) is counts
+
+
+@pytest.mark.parametrize("is_flawless", [True, False])
+def test_a_session_in_which_nothing_went_wrong_is_taken_for_one_that_suits_its_drafter(*, is_flawless: bool) -> None:
+    """Four guesses in a row were right, and what prose had taught kept it from a fifth for the rest of the answer."""
+    view = replace(READY, acceptance=0.7, continue_prob=0.8, hope=0.75, takes_turns=True, is_flawless=is_flawless)
+    for num_tested in FLAWLESS_TESTS:
+        tested = replace(view, num_tested=num_tested)
+        assert (hoped_acceptance(tested), hoped_continue(tested)) == ((FLAWLESS, FLAWLESS) if is_flawless else (0.7, 0.8))
+    for num_tested in (0, FLAWLESS_TESTS.start - 1, FLAWLESS_TESTS.stop):
+        tested = replace(view, num_tested=num_tested)
+        assert hoped_acceptance(tested) < FLAWLESS, "too few to say so, or enough for its own estimate"
+        assert hoped_continue(tested) == 0.8
+    elsewhere = replace(view, num_tested=FLAWLESS_TESTS.start, takes_turns=False)
+    assert (hoped_acceptance(elsewhere), hoped_continue(elsewhere)) == (0.7, 0.8), "where trying costs others their cores"
+    surer = replace(view, num_tested=8, acceptance=0.99, continue_prob=0.98)
+    assert (hoped_acceptance(surer), hoped_continue(surer)) == (0.99, 0.98)
+
+
+def test_one_wrong_guess_or_one_pause_is_a_flaw() -> None:
+    stats = SessionStatistics()
+    stats.count_arrival(10, 4, paused=False)
+    stats.count_round(4, 4, 4, 5, corrected=False)
+    assert (stats.is_flawless, stats.num_tested) == (True, 4)
+    wrong, paused, overtaken = (deepcopy(stats) for _ in range(3))
+    wrong.count_round(4, 4, 2, 3, corrected=True)
+    paused.count_arrival(10, 4, paused=True)
+    overtaken.count_overtaken([True, False])
+    assert not any(each.is_flawless for each in (wrong, paused, overtaken))
+    stats.count_overtaken([True])
+    assert stats.is_flawless
 
 
 FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.2}
