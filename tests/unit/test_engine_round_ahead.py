@@ -128,7 +128,11 @@ def test_answers_are_those_of_plain_decoding(
     if sampling == "top k":  # its rows are left to the general pick, so nothing can be known ahead
         assert ahead.counts == (0, 0, 0)
     elif pacing == "serial":  # what the other drafts depends on what it measures
-        assert all(count > 5 for count in ahead.counts), ahead.counts
+        num_sent, *hits = ahead.counts
+        assert num_sent > 5
+        # A helper that finds no core for itself has not begun when its round is asked for: beside other tests that may be every time. That
+        # rounds are hit is shown where each is waited for (tests/kernels/test_thin_ahead.py).
+        assert num_sent >= hits[0] >= hits[1], ahead.counts
 
 
 class Recorder:
