@@ -56,10 +56,6 @@ async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() ->
     answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
     hosted = host(answer, 1, PlainPacing(), engine, PromptKind(7, SessionPriors(), 3), 0)
     assert (hosted.session.view(0).kind, hosted.session.view(0).shorter_kind) == (7, 3)
-    assert (hosted.session.view(0).is_flawless, hosted.session.view(0).tells_start) == (True, False)
-    hosted.session.statistics.count_overtaken([False])
-    hosted.session.statistics.count_drafting(DraftInterval(0, 220, 220), 4, verifying=False, first_us=100)
-    assert (hosted.session.view(0).is_flawless, hosted.session.view(0).tells_start) == (False, True)
     assert not hosted.is_left_out(10)
     answer.count_emitted(MAX_UNDELIVERED_TOKENS + 1)
     assert hosted.is_left_out(20)
@@ -68,6 +64,15 @@ async def test_time_with_a_slow_reader_is_not_counted_as_waiting_for_drafts() ->
     assert hosted.session.view(5_000_000).waiting_since_us == 5_000_000
     assert not hosted.is_left_out(5_000_010)
     assert hosted.session.view(5_000_010).waiting_since_us == 5_000_000
+
+
+async def test_a_view_says_what_a_sessions_drafts_have_told() -> None:
+    answer = AnswerStream(SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None), lambda: None)
+    session = host(answer, 1, PlainPacing(), TableEngine(TABLE), PromptKind(7, SessionPriors(), 3), 0).session
+    assert (session.view(0).is_flawless, session.view(0).tells_start) == (True, False)
+    session.statistics.count_overtaken([False])
+    session.statistics.count_drafting(DraftInterval(0, 220, 220), 4, verifying=False, first_us=100)
+    assert (session.view(0).is_flawless, session.view(0).tells_start) == (False, True)
 
 
 class RacedStream(AnswerStream):
