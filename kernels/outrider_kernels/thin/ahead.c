@@ -54,10 +54,10 @@ static void use_own_arrays(part *of) {
     of->call.behinds = of->behinds;
 }
 
-/* Guesses among a chain's picks: all but a last one that is too unlikely. */
+/* Guesses among a chain's picks: all but a last one that is too unlikely, unless it is the only one. */
 static int64_t num_guesses(const thin_chain_call *call) {
     const int64_t found = call->num_found;
-    return found && (double)call->probs[found - 1] < call->stop_below ? found - 1 : found;
+    return found > 1 && (double)call->probs[found - 1] < call->stop_below ? found - 1 : found;
 }
 
 /* Positions that rows of a part may stand at: those that its model has, where its sequence has room. */
@@ -101,10 +101,12 @@ static int is_same_place(const thin_chain_call *one, const thin_chain_call *othe
     return one->slots == other->slots && one->edges == other->edges && one->num_runs == other->num_runs;
 }
 
-static int is_same_rule(const thin_chain_call *one, const thin_chain_call *other) {
-    const thin_pick_row *a = &one->rule, *b = &other->rule;
+/* Where the call ends for want of confidence matters only if anything could follow its first pick. */
+static int is_same_rule(const thin_chain_call *before, const thin_chain_call *call) {
+    const thin_pick_row *a = &before->rule, *b = &call->rule;
     const int is_same = a->key == b->key && a->temperature == b->temperature && a->top_p == b->top_p && a->min_p_gap == b->min_p_gap;
-    return is_same && a->with_prob == b->with_prob && a->with_second == b->with_second && one->stop_below == other->stop_below;
+    if (!is_same || a->with_prob != b->with_prob || a->with_second != b->with_second) return 0;
+    return before->stop_below == call->stop_below || call->most == 1;
 }
 
 /* Whether a call goes on where another chain's first `num_picks` picks end. */

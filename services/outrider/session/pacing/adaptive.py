@@ -29,7 +29,7 @@ from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
-from outrider.session.pacing.promises import excess_us, note_promises, note_waits
+from outrider.session.pacing.promises import excess_us, note_promises, note_turn, note_waits
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
@@ -38,6 +38,7 @@ from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
 from outrider.session.pacing.surprise import Surprises
 from outrider.session.pacing.together import Outlook, plan_together
+from outrider.session.pacing.whole_draft import whole_draft
 
 LOOK_EVERY_US = 40_000
 PLAIN_LOOKS = 4  # times as seldom while nobody goes with guesses
@@ -108,6 +109,10 @@ class AdaptivePacing(ExplainsAdaptive):
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
             return self._at_once(view, going)
+        if not going and (whole := whole_draft(view, self._bound(view.sessions[0]))) is not None:
+            own = self._sessions.known(view.sessions[0].session)
+            self._excess_us = note_turn(whole.take[0], view.sessions[0], view.cost, own, self._rates.overhead_us)
+            return whole
         view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
