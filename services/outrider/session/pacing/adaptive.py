@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
-from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
@@ -24,14 +24,15 @@ from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
+from outrider.session.pacing.lone_rounds import PRIOR_LENS, LoneRounds
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
-from outrider.session.pacing.promises import excess_us, note_promises, note_turn, note_waits
+from outrider.session.pacing.promises import excess_us, note_promises, note_waits
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end, turn_us
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.saturation import Saturation
 from outrider.session.pacing.side_nodes import SideNodes
@@ -80,6 +81,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._taught = False
         self._lessons = FirstLessons()
         self._rates = PaceRates()
+        self._lone_rounds = LoneRounds()
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
         self._now_us = 0
@@ -110,8 +112,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
             return self._at_once(view, going)
         if not going and (whole := whole_draft(view, self._bound(view.sessions[0]))) is not None:
-            own = self._sessions.known(view.sessions[0].session)
-            self._excess_us = note_turn(whole.take[0], view.sessions[0], view.cost, own, self._rates.overhead_us)
+            self._note_turn(whole.take[0])
             return whole
         view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
@@ -120,7 +121,7 @@ class AdaptivePacing(ExplainsAdaptive):
         plan = self._sides.beside(plan, view, cost, tokens_per_us)
         self._excess_us = excess_us(plan, cost, self._sessions.known)
         if plan.take:
-            note_promises(plan, view, cost, self._sessions.known, self._rates.overhead_us, self._excess_us)
+            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
         else:
             note_waits(plan, view, self._sessions.known)
         return plan
@@ -134,6 +135,13 @@ class AdaptivePacing(ExplainsAdaptive):
             wanted.append(Wanted(session, going.get(session.session, 0), rest_until, session.session in going))
         take = share_rows(wanted, view.max_rows, view.prefill)
         return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
+
+    def _note_turn(self, part: SessionPlan) -> None:
+        """What the round will take that verifies a whole draft, by what such rounds took."""
+        own, rates = self._sessions.known(part.session), self._seen_rates and self._seen_rates[Pace.SERIAL]
+        begin_us, guess_us = (rates and rates.turn_us) or (0.0, 0.0)
+        own.turn_len, own.expected_us, own.falls_short = part.max_nodes, begin_us + guess_us * part.max_nodes, False
+        self._excess_us = 0.0
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly or has no use for drafters, no probe is on, and no guess of theirs is at hand."""
@@ -171,7 +179,7 @@ class AdaptivePacing(ExplainsAdaptive):
     def _is_crowded(self, session: SessionView) -> bool:
         """A session that begins where steps are full decodes plainly for a while before its drafter is thought of."""
         self._saturation.begun()
-        if self._seen_rates is None or not self._saturation.awaits(hoped_acceptance(session), self._rates.overhead_us):
+        if self._seen_rates is None or not self._saturation.awaits(hoped_acceptance(session), self._overhead_us):
             return False
         self._sessions.put_off(session, plain_course(self._seen_rates[Pace.PLAIN]))
         return True
@@ -216,7 +224,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _going_by_lookup(self, view: StepView) -> dict[int, int]:
         """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
-        self._by_lookup.observe(view, self._rates.overhead_us)
+        self._by_lookup.observe(view, self._overhead_us)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
         self._sessions.look_up(going)
         return going
@@ -266,7 +274,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
-        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._rates.overhead_us)
+        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._overhead_us)
         return sum(max(plain, self._worth(self._sessions.of(session).course)) for session in view.sessions)
 
     def _bound(self, session: SessionView) -> int:
@@ -274,7 +282,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:
-            own.probe.end_if_done(session, self._budget, self._shared_us + self._rates.overhead_us, self._num_sessions)
+            own.probe.end_if_done(session, self._budget, self._shared_us + self._overhead_us, self._num_sessions)
             own.hopeless = not own.probe.is_on and self._is_hopeless(session)
         else:
             own.probe.begin_if_due(session, self._budget, hopeless=own.hopeless or self._saturation.is_on)
@@ -293,7 +301,7 @@ class AdaptivePacing(ExplainsAdaptive):
             if session.committed_len == own.committed_len:
                 continue
             if self._is_far_away and self._seen_rates is not None:  # before, guesses came in turns, which says nothing of what comes later
-                beside_us = self._rates.overhead_us
+                beside_us = self._overhead_us
                 self._sessions.count_asking(session, self._step_us + beside_us, self._step_us * self._contention + beside_us)
             took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
@@ -303,13 +311,18 @@ class AdaptivePacing(ExplainsAdaptive):
                     self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
                 if took_us > (own.expected_us if own.falls_short else 0.0):
                     self._memory.count(own.course.pace, took_us, own.expected_us)
+                if own.turn_len:
+                    self._lone_rounds.count(own.turn_len, took_us, own.expected_us, self._step_us)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._budget.count_plain(session.committed_len - own.committed_len)
                 self._memory.count_plain((session.committed_len - own.committed_len) / len(view.sessions))
+                if self._is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up:
+                    self._lone_rounds.count_plain(session.committed_len - own.committed_len, took_us, self._step_us)
             own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
             is_first = session.takes_turns and not session.num_tested
             own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
-            own.looked_up, own.chosen_wait_us = False, 0.0
+            own.looked_up, own.chosen_wait_us, own.turn_len = False, 0.0, 0
+            own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on
 
     # --- looking for a better course --------------------------------------------------------------------------------------
 
@@ -324,7 +337,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
         paces = self._paces = drafting_paces(view) or self._paces
         rates = self._seen_rates = self._rates_of(view, paces)
-        self._saturation.look([hoped_acceptance(session) for session in view.sessions], self._rates.overhead_us)
+        self._saturation.look([hoped_acceptance(session) for session in view.sessions], self._overhead_us)
         if self._saturation.is_on:
             self._give_way(view, plain_course(rates[Pace.PLAIN]))
         else:
@@ -372,7 +385,15 @@ class AdaptivePacing(ExplainsAdaptive):
         """What is measured by now, and the leave that drafters have. Where nobody can run ahead there is nothing beside the target."""
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
         rates = {pace: replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in paces}
+        if self._is_lone:
+            rates[Pace.SERIAL] = self._lone_rates(rates[Pace.SERIAL])
         return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: rates[Pace.SERIAL]}
+
+    def _lone_rates(self, parts: RoundRates) -> RoundRates:
+        """With what whole rounds took."""
+        rates = replace(parts, overhead_us=self._overhead_us)
+        at_1, at_16 = (turn_us(parts, num) for num in PRIOR_LENS)
+        return replace(rates, turn_us=self._lone_rounds.line(self._step_us, (at_1, at_16)))
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
@@ -419,6 +440,17 @@ class AdaptivePacing(ExplainsAdaptive):
         """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead
         in vain costs each round a little only, and what it brought earlier would hide that for the rest of the answer.)"""
         return own.drafted.tokens_per_round * self._by_lookup.plain_speed if own.course.pace is Pace.SERIAL else 0.0
+
+    @property
+    def _is_lone(self) -> bool:
+        """One session, whose drafter computes on the target's own thread."""
+        return self._num_sessions == 1 and self._paces == (Pace.SERIAL,)
+
+    @property
+    def _overhead_us(self) -> float:
+        """Of a round, beside its step."""
+        measured_us = self._rates.overhead_us
+        return self._lone_rounds.overhead_us(self._step_us, measured_us) if self._is_lone else measured_us
 
     @property
     def _is_far_away(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
 from outrider.session.pacing.remembered import RememberedSession
 from outrider.session.pacing.round_model import Pace
 
@@ -49,12 +49,3 @@ def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Know
             chosen_us = promised_us = own.course.wait_us + rows_us - beyond_us + overhead_us
         own.expected_us = max(promised_us, chosen_us) if promised_us else 0.0
         own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
-
-
-def note_turn(part: SessionPlan, session: SessionView, cost: CostCurve, own: RememberedSession, overhead_us: float) -> float:
-    """`note_promises` and `excess_us`, which it returns, of the part of one session that is alone and verifies what was drafted in turns."""
-    course, rows_us = own.course, cost.verify_us(part.num_rows)
-    beyond_us = max(0.0, rows_us - cost.verify_us(1 + course.hit_len))
-    own.expected_us = course.wait_us + rows_us - beyond_us + overhead_us if course.wait_us else 0.0
-    own.falls_short = part.max_nodes < min(session.num_nodes, course.miss_len)
-    return beyond_us

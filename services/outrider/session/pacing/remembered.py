@@ -37,6 +37,8 @@ class RememberedSession:
     comparable: bool = False  # the round under way is an ordinary one; a resident drafter reads the prompt in the first with guesses
     expected_us: float = 0.0  # what its course promises of the round under way, by whether its drafter follows; 0 = nothing
     chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
+    turn_len: int = 0  # guesses of the round under way, if it verifies a whole draft and is timed as a whole (lone_rounds.py)
+    was_plain: bool = False  # no guesses were wanted when the round under way began
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
     looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
     measured: tuple[float, float, float] = (0.0, 0.0, 0.0)  # drafting times and way when last looked at: the same if nothing came since

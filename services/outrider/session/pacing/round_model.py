@@ -70,7 +70,8 @@ class RoundRates:
 
     num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
     round on the verifier's side. start_us: of a draft that begins anew, beside its tokens. leave_len: tokens beyond a commit that a
-    drafter may guess. toll_us: what a guess that is drafted beside a step adds to it, on cores that both want.
+    drafter may guess. toll_us: what a guess that is drafted beside a step adds to it, on cores that both want. turn_us: of a round in turns
+    as a whole, without its guesses and of each of them, where that was measured (lone_rounds.py); None = its parts make it.
     """
 
     num_sessions: int
@@ -81,6 +82,7 @@ class RoundRates:
     start_us: float = 0.0
     leave_len: int = MAX_LEAVE_LEN
     toll_us: float = 0.0
+    turn_us: tuple[float, float] | None = None
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
@@ -103,9 +105,14 @@ def plain_course(rates: RoundRates) -> Course:
 
 def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> list[Course]:
     """One course for each length 1..MAX_SERIAL_LEN. offsets: of acceptance by depth."""
-    emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
-    waits_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us
-    round_us = waits_us + rates.round_us(1.0 + sent)
+    if rates.turn_us is not None:
+        emitted, sent = begun_chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
+        round_us = rates.turn_us[0] + rates.turn_us[1] * sent
+        waits_us = np.maximum(0.0, round_us - rates.round_us(1.0 + sent))
+    else:
+        emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
+        waits_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us
+        round_us = waits_us + rates.round_us(1.0 + sent)
     each = zip((emitted / round_us).tolist(), round_us.tolist(), waits_us.tolist(), strict=True)
     return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us, wait_us) for at, (speed, took_us, wait_us) in enumerate(each)][1:]
 
@@ -113,8 +120,12 @@ def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, o
 def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:
     """Tokens per microsecond of one of them, of a drafter that never pauses."""
     emitted = (1.0 - acceptance ** (length + 1)) / (1.0 - acceptance) if acceptance < 1.0 else length + 1.0
-    rest_us = rates.start_us + length * rates.draft_us + 2.0 * rates.link_us + rates.overhead_us
-    return float(emitted / (rest_us + rates.step_us[length + 1]))
+    return emitted / turn_us(rates, length)
+
+
+def turn_us(rates: RoundRates, length: int) -> float:
+    """Of a round in turns with so many guesses, by its parts."""
+    return float(rates.start_us + length * rates.draft_us + 2.0 * rates.link_us + rates.overhead_us + rates.step_us[length + 1])
 
 
 def best_ahead_course(
@@ -301,4 +312,16 @@ def chains(acceptance: float, continue_prob: float, longest: int, offsets: Depth
     else:
         emitted = np.cumsum(min(_ALMOST_ONE, acceptance * continue_prob) ** powers)
     sent = np.cumsum(continue_prob**powers) - 1.0
+    return emitted, sent
+
+
+def begun_chains(acceptance: float, continue_prob: float, longest: int, offsets: DepthOffsets = ()) -> tuple[_FloatArray, _FloatArray]:
+    """`chains` of a drafter whose first guess is always sent. continue_prob counts that guess as one that was gone on with: of drafts of
+    mean length s it is s / (s + 1), where one goes on behind a guess in (s - 1) / s."""
+    goes_on = max(0.0, 2.0 - 1.0 / max(continue_prob, 0.5))
+    emitted, sent = np.ones(longest + 1), np.zeros(longest + 1)
+    reached = goes_on ** np.arange(longest, dtype=np.float64)
+    rights = rights_by_depth(acceptance, offsets)[:longest] if offsets else np.full(longest, min(_ALMOST_ONE, acceptance))
+    emitted[1:] += np.cumsum(reached * np.cumprod(rights))
+    sent[1:] = np.cumsum(reached)
     return emitted, sent

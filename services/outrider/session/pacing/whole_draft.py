@@ -1,9 +1,9 @@
-"""What there is to plan for one session alone whose drafter computes on the target's own thread and has said all that it will: its whole draft
-is verified, now.
+"""What there is to plan for one session alone whose drafter computes on the target's own thread and has said all that it will: its whole
+draft is verified, now.
 
 Waiting brings nothing, nobody's time is to be weighed against it, and no part of the draft is left out: its course has bounded it already,
-the round after it may be computed meanwhile (engine/round_ahead.py), of whole drafts only, and a rest of one makes the next another than was
-foreseen. Must not know courses, nor what is remembered of sessions.
+the round after it may be computed meanwhile (engine/round_ahead.py), of whole drafts only, and a rest of one makes the next another than
+was foreseen. Must not know courses, nor what is remembered of sessions.
 """
 
 from __future__ import annotations

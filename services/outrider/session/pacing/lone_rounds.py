@@ -1,0 +1,55 @@
+"""What rounds really take of a session that is alone with a drafter of the target's own thread: plain ones, and by guesses verified.
+
+There a round's parts say little of the whole: while the interpreter reads one round the next is computed (engine/round_ahead.py), so that
+drafting, the way and the step add up to more than passes, and what passes beside a plain step is more than the session measures of it. But
+nobody else has a part in such rounds, and they differ in nothing but their guesses. So they are timed whole: a line through times by
+guesses, newer rounds counting more, held up by what the parts say where nothing was seen yet. Times are kept in steps of one row, for a
+machine's speed drifts. Must not know courses, nor who is alone.
+"""
+
+from __future__ import annotations
+
+KEEP = 0.995  # of what is known, with each round
+KEEP_PLAIN = 0.998  # with each plain one
+PRIOR_ROUNDS = 4.0  # that the parts' word counts for, at either length
+PRIOR_LENS = (1, 16)
+MOST_TIMES = 3.0  # the time expected that a round may count for: a machine that stalled for once is no property of its rounds
+LEAST_PLAIN = 16.0  # rounds, for their mean to count
+
+
+class LoneRounds:
+    """Fading sums over rounds, of guesses and of times in steps of one row."""
+
+    def __init__(self) -> None:
+        self._num = self._guesses = self._squares = self._steps = self._products = 0.0
+        self._num_plain = self._plain_steps = 0.0
+
+    def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
+        """So many without guesses took so long. step_us: of one row, at present."""
+        kept = KEEP_PLAIN**num_rounds
+        steps = min(took_us / step_us, MOST_TIMES * num_rounds)
+        self._num_plain = kept * self._num_plain + num_rounds
+        self._plain_steps = kept * self._plain_steps + steps
+
+    def count(self, num_guesses: int, took_us: float, expected_us: float, step_us: float) -> None:
+        """A round in which so many were drafted and verified, from commit to commit."""
+        steps = min(took_us, MOST_TIMES * expected_us) / step_us
+        sums = self._num, self._guesses, self._squares, self._steps, self._products
+        seen = 1.0, num_guesses, num_guesses**2, steps, num_guesses * steps
+        self._num, self._guesses, self._squares, self._steps, self._products = (KEEP * a + b for a, b in zip(sums, seen, strict=True))
+
+    def overhead_us(self, step_us: float, otherwise_us: float) -> float:
+        """Of a plain round, beside its step; otherwise_us while too few were seen."""
+        if self._num_plain < LEAST_PLAIN:
+            return otherwise_us
+        return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
+
+    def line(self, step_us: float, parts_us: tuple[float, float]) -> tuple[float, float]:
+        """What a round takes without its guesses, and each of them, in microseconds. parts_us: what the parts say of rounds of PRIOR_LENS."""
+        num, guesses, squares, steps, products = self._num, self._guesses, self._squares, self._steps, self._products
+        for at, took_us in zip(PRIOR_LENS, parts_us, strict=True):
+            num, guesses, squares = num + PRIOR_ROUNDS, guesses + PRIOR_ROUNDS * at, squares + PRIOR_ROUNDS * at * at
+            steps, products = steps + PRIOR_ROUNDS * took_us / step_us, products + PRIOR_ROUNDS * at * took_us / step_us
+        mean = guesses / num
+        slope = max(0.0, (products - mean * steps) / (squares - mean * guesses))  # the two lengths differ: never by zero
+        return max(0.0, steps / num - slope * mean) * step_us, slope * step_us
