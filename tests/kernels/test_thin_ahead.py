@@ -124,7 +124,7 @@ def begin(pair: Pair, text: Text, rule: PickRule) -> None:
     text.drafted = 0
 
 
-@pytest.mark.parametrize(("lengths", "stop_below"), [((4,), 1e-6), ((3, 1), 1e-6), ((4,), 2.0)], ids=["one call", "a single pick", "unlikely"])
+@pytest.mark.parametrize(("lengths", "stop_below"), [((4,), 1e-6), ((3, 1), 1e-6), ((4,), 2.0)], ids=["one", "a single pick", "unlikely"])
 @pytest.mark.parametrize("rule", list(RULES))
 def test_rounds_that_are_alike_are_foreseen_with_the_bits_of_those_that_are_not(
     rule: str, lengths: tuple[int, ...], stop_below: float

@@ -45,7 +45,7 @@ class LoneRounds:
         return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
 
     def line(self, step_us: float, parts_us: tuple[float, float]) -> tuple[float, float]:
-        """What a round takes without its guesses, and each of them, in microseconds. parts_us: what the parts say of rounds of PRIOR_LENS."""
+        """What a round takes without its guesses, and each of them, in microseconds. parts_us: what parts say of rounds of PRIOR_LENS."""
         num, guesses, squares, steps, products = self._num, self._guesses, self._squares, self._steps, self._products
         for at, took_us in zip(PRIOR_LENS, parts_us, strict=True):
             num, guesses, squares = num + PRIOR_ROUNDS, guesses + PRIOR_ROUNDS * at, squares + PRIOR_ROUNDS * at * at
