@@ -18,6 +18,7 @@ _PROTOTYPES = {
     "team_new": ([ctypes.c_int], _POINTER),
     "team_free": ([_POINTER], None),
     "team_hold": ([_POINTER, ctypes.c_int], None),
+    "team_chunks": ([_POINTER, _SIZE], _SIZE),
     "thin_product": ([_POINTER, _POINTER, _SIZE], None),
     "thin_attention": ([_POINTER, _POINTER, _POINTER], None),
     "thin_gate": ([_POINTER, _POINTER, _SIZE], None),

@@ -196,6 +196,34 @@ def test_how_a_long_sequence_lies_in_the_pool_decides_nothing(shape: tuple[int, 
             assert np.array_equal(again, got), (layout, num_threads)
 
 
+PROMPT_ROWS, PROMPT_BEFORE = 61, 9
+
+
+def prompt(first: int, end: int, *, window: int | None) -> Sequence:
+    """Rows [first, end) of a prompt that stands behind some other tokens, in runs of eight slots."""
+    slots = tuple(96 - 8 * (at // 8) + at % 8 for at in range(PROMPT_BEFORE + end))
+    visible = np.tri(end - first, PROMPT_BEFORE + end, PROMPT_BEFORE + first, dtype=np.bool_)
+    if window is not None:
+        visible &= ~np.tri(end - first, PROMPT_BEFORE + end, PROMPT_BEFORE + first - window, dtype=np.bool_)
+    return Sequence(tuple(range(PROMPT_BEFORE + first, PROMPT_BEFORE + end)), slots, visible)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("shape", [(5, 1, 64), (6, 2, 24)])
+def test_a_prompt_read_at_once_has_the_bits_of_one_read_row_by_row(shape: tuple[int, int, int], window: int | None) -> None:
+    """Of a prompt's rows, what lies behind the last that any of them sees is passed over, by parts of the rows."""
+    at_once = Layer(ThinTeam(3), shape, most=PROMPT_ROWS)
+    whole = prompt(0, PROMPT_ROWS, window=window)
+    expected, _ = at_once.expected([whole])
+    got = at_once.run([whole])
+    assert np.abs(got - expected).max() < TOLERANCE
+    singly = Layer(ThinTeam(1), shape, most=PROMPT_ROWS)
+    for row in range(PROMPT_ROWS):
+        singly.heads[0] = singly.first[row]
+        assert np.array_equal(singly.run([prompt(row, row + 1, window=window)])[0], got[row]), row
+    assert np.array_equal(singly.pool, at_once.pool)
+
+
 def test_arrays_that_do_not_fit_are_refused() -> None:
     layer = Layer(ThinTeam(1), (4, 2, 8))
     fitting = [layer.heads, layer.attended, layer.pool, layer.rotations]
@@ -224,6 +252,7 @@ BREAKS = {
     "stored at the next slot": ("step->slots[row]) * dim, heads", "step->slots[row] + 1) * dim, heads"),
     "no mask": ("scores[begin + at] += mask[at];", ";"),
     "scores not scaled": ("heads[at] *= layer->scaling;", "heads[at] *= 1.0f;"),
+    "keys passed over that somebody sees": ("mask[-1 - hidden] < 0.0f", "mask[-1 - hidden] <= 0.0f"),
     "half a vector forgotten": ("if (at < dim) halves[0] +=", "if (0) halves[0] +="),
     "the norm's scale of the first head": ("layer->qk_scale + head * dim : 0", "layer->qk_scale : 0"),
 }

@@ -42,6 +42,20 @@ def test_a_limit_is_held_to_what_the_team_has() -> None:
     assert alone.num_active == 1
 
 
+@pytest.mark.parametrize("num_threads", [2, 3, 4])
+def test_everybody_gets_as_much_where_the_parts_can_be_shared_out_evenly(num_threads: int) -> None:
+    """With 12 parts in 8 chunks, of one or two, a thread of two would do seven of them."""
+    team = ThinTeam(num_threads)
+    chunks = {parts: team.library.team_chunks(team.handle, parts) for parts in range(1, 200)}
+    for parts, num_chunks in chunks.items():
+        assert min(parts, num_threads) <= num_chunks <= min(parts, 8 * num_threads)
+    for parts in (10 * num_threads, 12 * num_threads, 14 * num_threads, 6 * num_threads):  # as products of common lengths have
+        assert parts % chunks[parts] == 0
+        assert chunks[parts] % num_threads == 0
+    alone = ThinTeam(1)
+    assert alone.library.team_chunks(alone.handle, 100) == 1
+
+
 def test_every_chunk_is_done_once_though_the_number_of_threads_changes_before_every_operation() -> None:
     matrix, rows = operands()
     team, out = ThinTeam(NUM_THREADS), np.zeros((len(rows), OUTPUTS), np.float32)

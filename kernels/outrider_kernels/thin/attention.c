@@ -262,9 +262,22 @@ INLINE int64_t head_of(const readers *all, int64_t query) { return all->kv_head 
 /* Floats of a query's scores. */
 INLINE int64_t room_of(const thin_segment *segment) { return (segment->num_keys + WIDTH - 1) / WIDTH * WIDTH; }
 
-/* Some of them, at most MAX_SETS * MAX_QUERIES, and where they are. */
+/* Hidden keys behind the last one that any of the rows [first, end) of a segment sees: of a prompt's rows half of all. */
+static int64_t num_behind(const thin_segment *segment, int64_t first, int64_t end) {
+    int64_t behind = segment->mask ? segment->mask_len : 0;
+    for (int64_t row = first; row < end && behind; row++) {
+        const float *mask = segment->mask + (row - segment->row_begin) * segment->mask_len + segment->mask_len;
+        int64_t hidden = 0;
+        while (hidden < behind && mask[-1 - hidden] < 0.0f) hidden++;
+        behind = hidden;
+    }
+    return behind;
+}
+
+/* Some of them, at most MAX_SETS * MAX_QUERIES, and where they are. num_keys: those that any of them sees, and what lies before. */
 typedef struct {
     int num_queries;
+    int64_t num_keys;
     const float *queries[MAX_SETS * MAX_QUERIES];
     float *scores[MAX_SETS * MAX_QUERIES]; /* then weights */
     float sums[MAX_SETS * MAX_QUERIES][MAX_DIM];
@@ -272,15 +285,15 @@ typedef struct {
 
 enum { SCORING, MIXING };
 
-/* Every key (or value) of the sequence, block by block, for every set of the part. */
+/* Every key (or value) of the sequence up to the part's last, block by block, for every set of the part. */
 INLINE void go_through(const readers *all, part_of_readers *part, const int what) {
     const thin_layer *layer = all->layer;
     const int64_t dim = layer->dim, head = what == SCORING ? all->kv_head : layer->num_kv_heads + all->kv_head;
     const float *from = layer->pool + head * layer->num_slots * dim;
     int64_t before = 0; /* keys of the blocks before */
-    for (int64_t run = 0; run < all->segment->num_runs; run++) {
-        const int64_t end = all->segment->runs[2 * run + 1];
-        for (int64_t begin = all->segment->runs[2 * run], length; begin < end; begin += length) {
+    for (int64_t run = 0; run < all->segment->num_runs && before < part->num_keys; run++) {
+        const int64_t run_begin = all->segment->runs[2 * run], end = min(all->segment->runs[2 * run + 1], run_begin + part->num_keys - before);
+        for (int64_t begin = run_begin, length; begin < end; begin += length) {
             length = end - begin < BLOCK_KEYS + FEW_KEYS ? end - begin : BLOCK_KEYS;
             for (int first = 0; first < part->num_queries; first += MAX_QUERIES) {
                 const int count = (int)min(MAX_QUERIES, part->num_queries - first);
@@ -300,6 +313,8 @@ static void attend_part(const readers *all, int64_t first, int num_queries, floa
     const int64_t dim = layer->dim, row_len = (layer->num_heads + 2 * layer->num_kv_heads) * dim;
     part_of_readers part;
     part.num_queries = num_queries;
+    const int64_t behind = num_behind(segment, row_of(all, first), row_of(all, first + num_queries - 1) + 1);
+    part.num_keys = segment->num_keys - behind;
     for (int q = 0; q < num_queries; q++) {
         part.queries[q] = layer->heads + row_of(all, first + q) * row_len + head_of(all, first + q) * dim;
         part.scores[q] = scratch + q * room_of(segment);
@@ -309,7 +324,7 @@ static void attend_part(const readers *all, int64_t first, int num_queries, floa
     go_through(all, &part, SCORING);
     for (int q = 0; q < num_queries; q++) {
         const float *mask = segment->mask ? segment->mask + (row_of(all, first + q) - segment->row_begin) * segment->mask_len : 0;
-        totals[q] = weigh(part.scores[q], segment->num_keys, mask, segment->mask_len);
+        totals[q] = weigh(part.scores[q], part.num_keys, mask, segment->mask_len - behind);
     }
     go_through(all, &part, MIXING);
     for (int q = 0; q < num_queries; q++) {
@@ -322,7 +337,7 @@ static void attend_part(const readers *all, int64_t first, int num_queries, floa
 static void attend_chunk(const void *argument, int64_t chunk) {
     const job_of_layer *job = argument;
     const thin_layer *layer = job->layer;
-    const int64_t place = chunk / job->num_shares, share = chunk % job->num_shares;
+    const int64_t place = chunk / job->num_shares, share = job->num_shares - 1 - chunk % job->num_shares; /* those who see most first */
     const thin_segment *segment = job->step->segments + place / layer->num_kv_heads;
     const readers all = {layer, segment, place % layer->num_kv_heads, layer->num_heads / layer->num_kv_heads};
     const int64_t num_queries = (segment->row_end - segment->row_begin) * all.group, num_sets = (num_queries + MAX_QUERIES - 1) / MAX_QUERIES;
@@ -339,8 +354,9 @@ void thin_attention(team *all, const thin_layer *layer, const thin_step *step) {
     turn_rows(all, layer, step);
     if (!step->num_segments) return;
     const int64_t num_places = step->num_segments * layer->num_kv_heads;
-    /* Half as many chunks as of work that is all alike: each goes through all of its keys. */
-    const int64_t wanted = team_chunks(all, step->rows * layer->num_heads) / 2;
-    const job_of_layer job = {layer, step, wanted > num_places ? (wanted + num_places - 1) / num_places : 1};
+    /* Half as many chunks as of work that is all alike, for each goes through all of its keys; of many rows, who do not see the same, a part each. */
+    const int64_t queries = step->rows * layer->num_heads, wanted = team_chunks(all, queries) / 2;
+    const int64_t parts = wanted ? queries / (MAX_SETS * MAX_QUERIES) : 0, num_chunks = parts > wanted ? parts : wanted;
+    const job_of_layer job = {layer, step, num_chunks > num_places ? (num_chunks + num_places - 1) / num_places : 1};
     team_run(all, attend_chunk, &job, num_places * job.num_shares);
 }

@@ -134,11 +134,21 @@ void team_hold(team *all, int num_threads) {
     if (atomic_exchange(&all->num_active, wanted) != wanted) wake_everybody(all);
 }
 
+/* Chunks that differ by a part keep whoever is through with his waiting for the last: where as many chunks for everybody hold as many parts each,
+   there may be a few more or fewer of them. */
+static int64_t even_chunks(int64_t num_parts, int64_t num_active, int64_t most) {
+    for (int64_t chunks = most; chunks <= 2 * most; chunks += num_active)
+        if (num_parts % chunks == 0) return chunks;
+    for (int64_t chunks = most - num_active; chunks > most / 2; chunks -= num_active)
+        if (num_parts % chunks == 0) return chunks;
+    return most;
+}
+
 int64_t team_chunks(const team *all, int64_t num_parts) {
     const int num_active = atomic_load(&all->num_active);
     if (num_active == 1) return 1;
     const int64_t most = (int64_t)num_active * CHUNKS_A_THREAD;
-    return num_parts < most ? num_parts : most;
+    return num_parts < most ? num_parts : even_chunks(num_parts, num_active, most);
 }
 
 void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
