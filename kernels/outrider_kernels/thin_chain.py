@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from outrider_kernels.array_address import address_of
 from outrider_kernels.thin_pick import PICK_ROW, PickRule
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinProgram
@@ -88,7 +89,7 @@ class ChainSlots:
         """Both are kept, in C order."""
         self.slots, self.edges, self.is_lasting = slots, edges, is_lasting
         self.num_slots = len(slots)
-        self.addresses = slots.ctypes.data, edges.ctypes.data, len(edges) - 1
+        self.addresses = address_of(slots), address_of(edges), len(edges) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ behind the committed ones. Must not know tensors, models or trees, nor who else 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from outrider_kernels.thin_chain import ChainSlots
 SlotArray = npt.NDArray[np.int64]
 
 _FIRST: SlotArray = np.zeros(1, np.int64)
+_SIZES_KEPT = 8  # of pools, in powers of two: a process has one or two
 
 
 class BlockTable:
@@ -27,10 +29,9 @@ class BlockTable:
 
     def __init__(self, blocks: list[int], block_len: int) -> None:
         self.blocks = blocks
-        starts = np.asarray(blocks, np.int64) * block_len
-        self.slots: SlotArray = (starts[:, None] + np.arange(block_len, dtype=np.int64)).reshape(-1)
-        cuts = np.flatnonzero(np.diff(starts) != block_len) + 1
-        self._cuts: list[int] = (cuts * block_len).tolist()  # logical slots that do not follow the one before them in the pool
+        # logical slots that do not follow the one before them in the pool
+        self._cuts = [at * block_len for at, (left, right) in enumerate(pairwise(blocks), 1) if right != left + 1]
+        self.slots: SlotArray = _slots_of(blocks, block_len, self._cuts)
         self.edges: SlotArray = np.array([0, *self._cuts, len(self.slots)], np.int64)
         self.chain_slots = ChainSlots(self.slots, self.edges, is_lasting=True)
 
@@ -55,3 +56,19 @@ class BlockTable:
             return ((first, first + end - begin),)
         edges = [begin, *(cut for cut in self._cuts if begin < cut < end), end]
         return tuple((int(self.slots[left]), int(self.slots[right - 1]) + 1) for left, right in pairwise(edges))
+
+
+def _slots_of(blocks: list[int], block_len: int, cuts: list[int]) -> SlotArray:
+    """Of each position, not to be written to. Neighbours, as most sequences' blocks are, need no arithmetic: a sequence is opened while its
+    client waits."""
+    if not cuts and blocks:
+        begin, end = blocks[0] * block_len, (blocks[-1] + 1) * block_len
+        return _ascending(1 << (end - 1).bit_length())[begin:end]
+    starts = np.asarray(blocks, np.int64) * block_len
+    return (starts[:, None] + _ascending(block_len)).reshape(-1)
+
+
+@lru_cache(maxsize=_SIZES_KEPT)
+def _ascending(num: int) -> SlotArray:
+    """0, 1, ..., num - 1; shared. Made anew, numpy would let go of the interpreter for it, and whoever waits for that comes in between."""
+    return np.arange(num, dtype=np.int64)

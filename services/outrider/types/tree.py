@@ -18,6 +18,9 @@ FloatArray = npt.NDArray[np.float32]
 
 ROOT = -1
 MAX_TREE_NODES = 1024
+# Parents of a chain, for all of them. Made anew each time, numpy would let go of the interpreter for it, in the middle of a round.
+_CHAIN: IntArray = np.arange(-1, MAX_TREE_NODES - 1, dtype=np.int32)
+_CHAIN.setflags(write=False)
 _HASH_MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
 
@@ -50,7 +53,8 @@ class DraftTree:
     @staticmethod
     def chain(tokens: Sequence[int]) -> DraftTree:
         """One path of guesses, each the child of the one before."""
-        return DraftTree(np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32))
+        num = len(tokens)
+        return DraftTree(np.asarray(tokens, np.int32), _CHAIN[:num] if num <= len(_CHAIN) else np.arange(-1, num - 1, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)
