@@ -187,7 +187,7 @@ def test_nothing_is_charged_to_asking_before_the_model_was_first_asked() -> None
     for num in range(4):
         session = replace(session, committed_len=session.committed_len + num, waiting_since_us=traffic.now_us + 40 * num * ROUND_US)
         traffic.policy._sessions.of(session).is_asked = True
-        traffic.policy._count(StepView((session,), VERIFY, 64, session.waiting_since_us))
+        traffic.policy._ended.count(StepView((session,), VERIFY, 64, session.waiting_since_us), traffic.policy._present_times())
     assert traffic.policy._seen_rates is None
     assert traffic.policy._sessions.kind(READY).far.asks()
 

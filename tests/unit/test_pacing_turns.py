@@ -171,7 +171,7 @@ def test_one_wrong_guess_or_one_pause_is_a_flaw() -> None:
     assert stats.is_flawless
 
 
-FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.7, "continue_prob": 0.2}
+FAR: dict[str, Any] = {"draft_us_per_token": 40.0, "draft_alone_us": 40.0, "link_us": 300.0, "acceptance": 0.5, "continue_prob": 0.2}
 
 
 @pytest.mark.parametrize("num_sessions", [1, 2])

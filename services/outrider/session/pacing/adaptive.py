@@ -20,6 +20,7 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionP
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.ended_rounds import EndedRounds, PresentTimes
 from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
@@ -82,6 +83,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._lessons = FirstLessons()
         self._rates = PaceRates()
         self._lone_rounds = LoneRounds()
+        self._ended = EndedRounds(self._sessions, self._memory, self._budget, self._by_lookup, self._lone_rounds)
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
         self._now_us = 0
@@ -101,7 +103,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._step_us, self._shared_us = view.cost.verify_us(1), view.cost.verify_us(len(view.sessions))
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._saturation.observe(view)
-        self._count(view)
+        self._ended.count(view, self._present_times())
         if (
             self._look_at_us is None
             or view.now_us >= self._look_at_us
@@ -125,6 +127,10 @@ class AdaptivePacing(ExplainsAdaptive):
         else:
             note_waits(plan, view, self._sessions.known)
         return plan
+
+    def _present_times(self) -> PresentTimes:
+        beside_us, is_far = self._overhead_us, self._is_far_away and self._seen_rates is not None  # before, guesses came in turns
+        return PresentTimes(self._step_us, beside_us, self._step_us * self._contention, self._excess_us, is_far, self._is_lone)
 
     def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
         """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
@@ -290,40 +296,6 @@ class AdaptivePacing(ExplainsAdaptive):
     def _is_hopeless(self, session: SessionView) -> bool:
         return self._seen_rates is not None and is_too_far(self._seen_rates, session, self._longest, PROBE_LEN, START_GAIN)
 
-    # --- what was achieved ------------------------------------------------------------------------------------------------
-
-    def _count(self, view: StepView) -> None:
-        """Rounds that ended since the last plan: what they took, against what their course expected."""
-        for session in view.sessions:
-            own = self._sessions.of(session)
-            if not session.following:
-                own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
-            if session.committed_len == own.committed_len:
-                continue
-            if self._is_far_away and self._seen_rates is not None:  # before, guesses came in turns, which says nothing of what comes later
-                beside_us = self._overhead_us
-                self._sessions.count_asking(session, self._step_us + beside_us, self._step_us * self._contention + beside_us)
-            took_us = session.waiting_since_us - own.ready_us - int(self._excess_us)
-            # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
-            comparable = own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN
-            if comparable:
-                if own.course.pace is Pace.SERIAL:
-                    self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
-                if took_us > (own.expected_us if own.falls_short else 0.0):
-                    self._memory.count(own.course.pace, took_us, own.expected_us)
-                if own.turn_len:
-                    self._lone_rounds.count(own.turn_len, took_us, own.expected_us, self._step_us)
-            if own.course.pace is Pace.PLAIN and not own.probe.is_on:
-                self._budget.count_plain(session.committed_len - own.committed_len)
-                self._memory.count_plain((session.committed_len - own.committed_len) / len(view.sessions))
-                if self._is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up:
-                    self._lone_rounds.count_plain(session.committed_len - own.committed_len, took_us, self._step_us)
-            own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
-            is_first = session.takes_turns and not session.num_tested
-            own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
-            own.looked_up, own.chosen_wait_us, own.turn_len = False, 0.0, 0
-            own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on
-
     # --- looking for a better course --------------------------------------------------------------------------------------
 
     def _look(self, view: StepView) -> None:
@@ -367,7 +339,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _weighed(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> list[Look]:
         """Each session with what it may choose among. Drafts in turns of several sessions are weighed for all of them at once."""
-        found: dict[tuple[tuple[int, ...], DepthOffsets, int], dict[Pace, list[Course]]] = {}
+        found: dict[tuple[tuple[int, ...], DepthOffsets, int, int], dict[Pace, list[Course]]] = {}
         own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
         looks: list[Look] = []
         for session in view.sessions:
@@ -375,9 +347,12 @@ class AdaptivePacing(ExplainsAdaptive):
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
             shares = hoped_acceptance(session), hoped_continue(session), hedge_share
             longest = max(1, min(self._longest, session.max_draft_len)) if session.takes_turns else self._longest
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest
+            present = self._sessions.known(session.session).course
+            present_len = present.hit_len if present.pace is Pace.SERIAL else 0
+            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest, present_len
             if key not in found:
-                found[key] = courses_of(rates, own_paces, longest, *(each * ACCEPTANCE_STEP for each in key[0]), offsets=key[1])
+                near = (each * ACCEPTANCE_STEP for each in key[0])
+                found[key] = courses_of(rates, own_paces, longest, *near, present_len=present_len, offsets=session.depth_offsets)
             looks.append((session, found[key]))
         return looks
 

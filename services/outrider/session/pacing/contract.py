@@ -30,7 +30,7 @@ class CostCurve:
 
     points: tuple[tuple[int, float], ...]
 
-    def verify_us_of(self, num_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def verify_us_of(self, num_rows: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """verify_us of many row counts at once."""
         rows, times = (np.array(axis, np.float64) for axis in zip(*self.points, strict=True))
         found = np.interp(num_rows, rows, times)

@@ -14,9 +14,9 @@ from outrider.session.pacing.round_model import (
     Course,
     Pace,
     RoundRates,
+    SerialRounds,
     best_ahead_course,
     plain_course,
-    serial_courses,
     serial_speed,
     speed_to_end,
 )
@@ -68,12 +68,16 @@ def courses_of(
     continue_prob: float,
     hedge_share: float,
     *,
+    present_len: int = 0,
     offsets: DepthOffsets = (),
 ) -> dict[Pace, list[Course]]:
-    """Of plain decoding and of each drafting pace, those worth comparing. continue_prob, hedge_share, offsets: as in SessionView."""
+    """Of plain decoding and of each drafting pace, those worth comparing: in turns the best of at most `longest` guesses, and the one of
+    present_len, if there is one. continue_prob, hedge_share, offsets: as in SessionView."""
     courses = {Pace.PLAIN: [plain_course(rates[Pace.PLAIN])]}
     if Pace.SERIAL in drafting:
-        courses[Pace.SERIAL] = serial_courses(rates[Pace.SERIAL], acceptance, continue_prob, offsets)[:longest]
+        rounds = SerialRounds.of(rates[Pace.SERIAL], acceptance, continue_prob, offsets)
+        lengths = {rounds.best_len(longest), present_len} if 0 < present_len <= longest else (rounds.best_len(longest),)
+        courses[Pace.SERIAL] = [rounds.course(length) for length in lengths]
     if Pace.AHEAD in drafting:
         courses[Pace.AHEAD] = [best_ahead_course(rates[Pace.AHEAD], acceptance, continue_prob, hedge_share, offsets)]
     return courses

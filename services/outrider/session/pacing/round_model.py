@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +31,10 @@ HEDGE_WORTH = 0.5  # what a side branch brings, of a whole tail
 SIDE_WORTH = 0.75  # of what side nodes beside every guess would bring to a step: not all of them are there in time
 HARDLY_EVER = 0.002  # chance that the truth comes so far along a chain: beyond it guesses only cost messages
 LOST_TOKENS = 1.0  # of what is drafted while a step runs: the one that its last pick tests
+CHAINS_KEPT = 512  # expectations of chains, by what they follow from: looks choose by acceptance in steps, and come back to the same ones
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
+_RANKS: _FloatArray = np.arange(MAX_SERIAL_LEN + 2, dtype=np.float64)  # made once: numpy lets go of the interpreter to make one
 
 
 class Pace(Enum):
@@ -86,14 +89,14 @@ class RoundRates:
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
-        return np.interp(mean_rows, np.arange(len(self.step_us)), self.step_us) + self.overhead_us
+        return np.interp(mean_rows, _RANKS[: len(self.step_us)], self.step_us) + self.overhead_us
 
 
 def measured_rates(
     cost: CostCurve, num_sessions: int, draft_us: float, link_us: float, overhead_us: float, start_us: float = 0.0
 ) -> RoundRates:
     """Rates of num_sessions that share every step."""
-    step_us = cost.verify_us_of(np.maximum(1, num_sessions * np.arange(MAX_SERIAL_LEN + 2)))
+    step_us = cost.verify_us_of(np.maximum(1.0, num_sessions * _RANKS))
     return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us, start_us)
 
 
@@ -103,18 +106,41 @@ def plain_course(rates: RoundRates) -> Course:
     return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us, round_us)
 
 
-def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> list[Course]:
-    """One course for each length 1..MAX_SERIAL_LEN. offsets: of acceptance by depth."""
-    if rates.turn_us is not None:
-        emitted, sent = begun_chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
-        round_us = rates.turn_us[0] + rates.turn_us[1] * sent
-        waits_us = np.maximum(0.0, round_us - rates.round_us(1.0 + sent))
-    else:
+@dataclass(frozen=True, slots=True)
+class SerialRounds:
+    """Rounds in turns by length, [0..MAX_SERIAL_LEN]: tokens per microsecond, time, and what of it is waiting for guesses."""
+
+    speeds: _FloatArray
+    round_us: _FloatArray
+    waits_us: _FloatArray
+
+    @staticmethod
+    def of(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> SerialRounds:
+        """offsets: of acceptance by depth."""
+        if rates.turn_us is not None:
+            emitted, sent = begun_chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
+            round_us = rates.turn_us[0] + rates.turn_us[1] * sent
+            return SerialRounds(emitted / round_us, round_us, np.maximum(0.0, round_us - rates.round_us(1.0 + sent)))
         emitted, sent = chains(acceptance, continue_prob, MAX_SERIAL_LEN, offsets)
-        waits_us = rates.start_us + longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us + 2.0 * rates.link_us
+        drafting_us = longest_sent(continue_prob, MAX_SERIAL_LEN, rates.num_sessions) * rates.draft_us
+        waits_us = rates.start_us + drafting_us + 2.0 * rates.link_us
         round_us = waits_us + rates.round_us(1.0 + sent)
-    each = zip((emitted / round_us).tolist(), round_us.tolist(), waits_us.tolist(), strict=True)
-    return [Course(Pace.SERIAL, at, at, at, speed, took_us, took_us, wait_us) for at, (speed, took_us, wait_us) in enumerate(each)][1:]
+        return SerialRounds(emitted / round_us, round_us, waits_us)
+
+    def best_len(self, longest: int) -> int:
+        """Of lengths 1..longest."""
+        return 1 + int(np.argmax(self.speeds[1 : longest + 1]))
+
+    def course(self, length: int) -> Course:
+        """Of one length."""
+        took_us = float(self.round_us[length])
+        return Course(Pace.SERIAL, length, length, length, float(self.speeds[length]), took_us, took_us, float(self.waits_us[length]))
+
+
+def serial_courses(rates: RoundRates, acceptance: float, continue_prob: float, offsets: DepthOffsets = ()) -> list[Course]:
+    """One course for each length 1..MAX_SERIAL_LEN."""
+    rounds = SerialRounds.of(rates, acceptance, continue_prob, offsets)
+    return [rounds.course(length) for length in range(1, MAX_SERIAL_LEN + 1)]
 
 
 def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:
@@ -177,7 +203,7 @@ def _ahead_course(
     num_unheard: rounds without guesses until a drafter that starts over is heard of; unheard_wait_us: what each waits on average."""
     acceptance, continue_prob, hedge_share, side_share = shares
     emitted, sent = chains(acceptance, continue_prob, MAX_WAIT_LEN, offsets)
-    lengths = np.arange(MAX_WAIT_LEN + 1)
+    lengths = _RANKS[: MAX_WAIT_LEN + 1]
     right = min(_ALMOST_ONE, acceptance * continue_prob)
     step_us = rates.round_us(1.0 + sent)
     longest = longest_sent(continue_prob, MAX_WAIT_LEN, rates.num_sessions)
@@ -296,32 +322,41 @@ def _mean_longest_wait(miss_us: _FloatArray, hit_us: _FloatArray, hit_share: _Fl
     return np.asarray(shorter + (1.0 - (1.0 - longer_share) ** num_sessions) * np.abs(hit_us - miss_us), np.float64)
 
 
+@lru_cache(maxsize=CHAINS_KEPT)
 def longest_sent(continue_prob: float, longest: int, num_sessions: int) -> _FloatArray:
-    """For each length 0..longest: the expected length of the longest of num_sessions chains that may pause before it."""
-    reached = 1.0 - (1.0 - continue_prob ** np.arange(longest + 1, dtype=np.float64)) ** num_sessions
-    return np.cumsum(reached) - 1.0
+    """For each length 0..longest: the expected length of the longest of num_sessions chains that may pause before it. Kept: not to be
+    written to, as all that follow."""
+    reached = 1.0 - (1.0 - continue_prob ** _RANKS[: longest + 1]) ** num_sessions
+    return _kept(np.cumsum(reached) - 1.0)
 
 
+@lru_cache(maxsize=CHAINS_KEPT)
 def chains(acceptance: float, continue_prob: float, longest: int, offsets: DepthOffsets = ()) -> tuple[_FloatArray, _FloatArray]:
     """For each length 0..longest: expected tokens of the round, and expected guesses sent, of a drafter that starts over. offsets: of
     acceptance by depth."""
-    powers = np.arange(longest + 1, dtype=np.float64)
+    powers = _RANKS[: longest + 1]
     if offsets:
         emitted = np.ones(longest + 1)
         emitted[1:] += np.cumsum(np.cumprod(continue_prob * rights_by_depth(acceptance, offsets)[:longest]))
     else:
         emitted = np.cumsum(min(_ALMOST_ONE, acceptance * continue_prob) ** powers)
     sent = np.cumsum(continue_prob**powers) - 1.0
-    return emitted, sent
+    return _kept(emitted), _kept(sent)
 
 
+@lru_cache(maxsize=CHAINS_KEPT)
 def begun_chains(acceptance: float, continue_prob: float, longest: int, offsets: DepthOffsets = ()) -> tuple[_FloatArray, _FloatArray]:
     """`chains` of a drafter whose first guess is always sent. continue_prob counts that guess as one that was gone on with: of drafts of
     mean length s it is s / (s + 1), where one goes on behind a guess in (s - 1) / s."""
     goes_on = max(0.0, 2.0 - 1.0 / max(continue_prob, 0.5))
     emitted, sent = np.ones(longest + 1), np.zeros(longest + 1)
-    reached = goes_on ** np.arange(longest, dtype=np.float64)
+    reached = goes_on ** _RANKS[:longest]
     rights = rights_by_depth(acceptance, offsets)[:longest] if offsets else np.full(longest, min(_ALMOST_ONE, acceptance))
     emitted[1:] += np.cumsum(reached * np.cumprod(rights))
     sent[1:] = np.cumsum(reached)
-    return emitted, sent
+    return _kept(emitted), _kept(sent)
+
+
+def _kept(values: _FloatArray) -> _FloatArray:
+    values.setflags(write=False)
+    return values

@@ -1,0 +1,83 @@
+"""Rounds that ended since the last plan: what they took, against what their courses promised, and who is told of it.
+
+What a pace takes beyond its promise, what guesses brought their session, what plain rounds pay towards probes, and what whole rounds take
+of a session that is alone with a drafter of the target's own thread: all is learned from the times between commits. Knows views and what is
+remembered of sessions. Must not know how a course is chosen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from outrider.session.pacing.by_lookup import ByLookup
+from outrider.session.pacing.contract import SessionView, StepView
+from outrider.session.pacing.lone_rounds import LoneRounds
+from outrider.session.pacing.pace_memory import PaceMemory
+from outrider.session.pacing.probing import ProbeBudget
+from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
+from outrider.session.pacing.round_model import Pace
+
+
+class PresentTimes(NamedTuple):
+    """Microseconds. step_us: of a step of one row; beside_us: of a round, beside its step; contended_us: of such a step while drafters are
+    at work; excess_us: of the newest step, beyond what its courses promise. is_far: drafters are so far away that asking them is held
+    against what came of it; is_lone: one session, whose drafter computes on the target's own thread."""
+
+    step_us: float
+    beside_us: float
+    contended_us: float
+    excess_us: float
+    is_far: bool
+    is_lone: bool
+
+
+class EndedRounds:
+    """Tells who learns from them: sessions, memory, budget, by_lookup and lone are the policy's."""
+
+    def __init__(
+        self, sessions: RememberedSessions, memory: PaceMemory, budget: ProbeBudget, by_lookup: ByLookup, lone: LoneRounds
+    ) -> None:
+        self._sessions, self._memory, self._budget, self._by_lookup, self._lone = sessions, memory, budget, by_lookup, lone
+
+    def count(self, view: StepView, times: PresentTimes) -> None:
+        """Of every session that has committed since."""
+        for session in view.sessions:
+            own = self._sessions.of(session)
+            if not session.following:
+                own.restart_us, own.restart_len = session.waiting_since_us, session.committed_len
+            if session.committed_len == own.committed_len:
+                continue
+            if times.is_far:
+                self._sessions.count_asking(session, times.step_us + times.beside_us, times.contended_us + times.beside_us)
+            took_us = session.waiting_since_us - own.ready_us - int(times.excess_us)
+            # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
+            if own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN:
+                self._count_drafted(session, own, took_us, times)
+            if own.course.pace is Pace.PLAIN and not own.probe.is_on:
+                self._count_plain(session, own, took_us, len(view.sessions), times)
+            _begin_round(session, own)
+
+    def _count_drafted(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
+        if own.course.pace is Pace.SERIAL:
+            self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
+        if took_us > (own.expected_us if own.falls_short else 0.0):
+            self._memory.count(own.course.pace, took_us, own.expected_us)
+        if own.turn_len:
+            self._lone.count(own.turn_len, took_us, own.expected_us, times.step_us)
+
+    def _count_plain(self, session: SessionView, own: RememberedSession, took_us: int, num_sessions: int, times: PresentTimes) -> None:
+        num_tokens = session.committed_len - own.committed_len
+        self._budget.count_plain(num_tokens)
+        self._memory.count_plain(num_tokens / num_sessions)
+        if times.is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up:
+            self._lone.count_plain(num_tokens, took_us, times.step_us)
+
+
+def _begin_round(session: SessionView, own: RememberedSession) -> None:
+    """What is known of the round that begins with this commit. A session's first one with guesses, in which a resident drafter is opened
+    and reads the prompt, is no verdict on anything."""
+    own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
+    is_first = session.takes_turns and not session.num_tested
+    own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
+    own.looked_up, own.chosen_wait_us, own.turn_len = False, 0.0, 0
+    own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on
