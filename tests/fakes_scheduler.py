@@ -14,7 +14,7 @@ from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.engine.contract import Engine
 from outrider.telemetry.local_metrics import LocalMetrics
-from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, TokensCommitted
+from verifier_service.answer import AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.inbox import Nudge, OpenAsked, StopAsked
 from verifier_service.outgoing import Outgoing
 from verifier_service.prefill_price import PrefillPrice
@@ -90,6 +90,10 @@ class Loop:
         answer = AnswerStream(SessionRequest(spec, pacing, "coupled", None, None), lambda: self.scheduler.inbox.put(Nudge()))
         self.scheduler.inbox.put(OpenAsked(answer))
         return answer
+
+    def freed(self) -> None:
+        """Once what ended before is worked off: whoever is admitted now comes behind that."""
+        self.wait(self.open(max_tokens=1), SessionStarted)
 
     def stop(self) -> None:
         atexit.unregister(self.stop)

@@ -119,16 +119,20 @@ class Inbox:
 
         May wake with nothing; whoever has lanes looks there itself.
         """
-        if timeout_s != 0.0 and self._lies_down():
-            self._doorbell.wait(timeout_s, lanes)
+        self.wait(timeout_s, lanes)
         with self._lock:
-            self._sleeps = False
             items, self._items = self._items, []
             self._num_messages = 0
             had_been_full, self._was_full = self._was_full, False
         if had_been_full:
             self._on_room()
         return items
+
+    def wait(self, timeout_s: float | None, lanes: Collection[Lane] = ()) -> None:
+        """Sleep as `take` does, and take nothing."""
+        if timeout_s != 0.0 and self._lies_down():
+            self._doorbell.wait(timeout_s, lanes)
+            self._sleeps = False
 
     def close_lanes(self) -> None:
         """Close what nobody will take any more; once thread and pairs have ended."""

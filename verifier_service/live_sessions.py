@@ -82,6 +82,7 @@ class LiveSessions:
         self._planner = planner
         self._max_sessions = max_sessions
         self._sessions: dict[int, HostedSession] = {}
+        self._ended: list[tuple[HostedSession, Finish]] = []  # said to be, with everything still held
         self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
         self._last_handle = 0
 
@@ -250,19 +251,37 @@ class LiveSessions:
             self.fail(hosted, detail)
 
     def _end(self, hosted: HostedSession, finish: Finish) -> None:
-        """Free everything of the session, and say so at the end of this turn."""
+        """Say so first; `free_ended` does the rest."""
         if self._sessions.pop(hosted.handle, None) is None:
             return
+        error = hosted.error
+        if error is None and finish.reason is FinishReason.FAILED:
+            error = RemoteFailure(finish.detail)
+        self.outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
+        self._ended.append((hosted, finish))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether anything is held for sessions that are over."""
+        return bool(self._ended)
+
+    def free_ended(self) -> None:
+        """Free what is held for sessions whose end has been said, and keep what they taught. Before anything else is admitted."""
+        ended, self._ended = self._ended, []
+        for hosted, finish in ended:
+            try:
+                self._learn(hosted, finish)
+            except Exception:  # noqa: BLE001 -- a bug in one session costs what it would have taught
+                _LOG.exception("what session %s taught is lost", hosted.answer.request.spec.request_id)
+            finally:
+                self._engine.close(hosted.handle)
+
+    def _learn(self, hosted: HostedSession, finish: Finish) -> None:
         self.kinds.ended(hosted.session)
         self._sharing.ended(hosted.session, finish)
         self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
         self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
         self._judge_drafters(hosted)
-        error = hosted.error
-        if error is None and finish.reason is FinishReason.FAILED:
-            error = RemoteFailure(finish.detail)
-        self.outgoing.answer(hosted.answer, SessionEnded(finish.reason, hosted.totals(), error))
-        self._engine.close(hosted.handle)  # last: whatever it raises, the client has its end
 
     def _judge_drafters(self, hosted: HostedSession) -> None:
         tallies = hosted.session.drafter_tallies()

@@ -33,6 +33,7 @@ from verifier_service.target_steps import TargetSteps
 
 _LOG = logging.getLogger(__name__)
 PUBLISH_EVERY_US = 20_000
+END_REST_S = 0.0005  # about what the event loop takes for the way of an answer's end to the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,7 @@ class Scheduler:
             if plan.take:
                 self.steps.take(plan.take)
             self._send_frames()
+            self._free_ended()
             timeout_s = self._pause(plan)
             if timeout_s != 0.0 or monotonic_us() >= self._publish_at_us:
                 self._publish()
@@ -222,6 +224,16 @@ class Scheduler:
         if self.sessions.outgoing.frames or (self.resident is not None and self.resident.is_told):
             self._hand_over()
 
+    def _free_ended(self) -> None:
+        """Clients hear of an end before it is worked off. Where that was the last session, the loop has the interpreter for that first: it
+        would only wait for it, and the client with it."""
+        if not self.sessions.has_ended:
+            return
+        self._hand_over()
+        if not len(self.sessions):
+            self.inbox.wait(END_REST_S, self._lanes.all)
+        self.sessions.free_ended()
+
     def _send_on_lanes(self) -> None:
         frames = self.sessions.outgoing.frames
         if frames:
@@ -257,6 +269,7 @@ class Scheduler:
 
     def _end_all(self, detail: str) -> None:
         self.sessions.end_all(detail)
+        self.sessions.free_ended()
         if self.resident is not None:
             self.resident.close()
         self._publish()

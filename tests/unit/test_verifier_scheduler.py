@@ -266,17 +266,18 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
         inbox.offer(FramesArrived("d", 1, (tail,)))
     statistics = ended(loop, first).statistics
     assert (statistics.num_drafted, statistics.num_accepted) == (num_guesses, num_guesses)
+    loop.stop()
     known = own = FIRST_PRIORS.acceptance
     for num_tested in range(1, num_guesses + 1):
         own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
     assert loop.scheduler.sessions.kinds.unlike.priors.drafts.acceptance == pytest.approx(known + share * MEMORY * (own - known))
-    loop.stop()
 
 
 async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expects_as_much() -> None:
     table = dataclasses.replace(TABLE, period=20)
     loop = Loop(TableEngine(table, num_blocks=1024))
     for pacing, lookup in (("lookup", False), ("plain", True), ("lookup", True)):
+        loop.freed()
         assert loop.scheduler.sessions.kinds.unlike.priors.lookup == FIRST_RIGHTS
         answer = loop.open(200, pacing, table, lookup=lookup)
         statistics = ended(loop, answer).statistics
@@ -284,9 +285,9 @@ async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expe
         assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
         assert statistics.session_us > statistics.reconcile_us == 0, "the service counts, and there is no drafter"
     assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
+    loop.stop()
     assert loop.scheduler.sessions.kinds.unlike.priors.lookup[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"
     assert loop.scheduler.sessions.kinds.unlike.priors.drafts == FIRST_PRIORS, "no drafter was judged"
-    loop.stop()
 
 
 async def test_drafters_join_and_leave_and_old_connections_are_not_heard() -> None:
