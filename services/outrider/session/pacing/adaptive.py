@@ -241,6 +241,8 @@ class AdaptivePacing(ExplainsAdaptive):
         own = self._sessions.of(session)
         if own.probe.is_on or not session.lookup_rights:
             return 0
+        if (decided := self._by_lookup.decided(session)) is not None:
+            return decided
         course = own.course
         plain = promise = self._by_lookup.plain_speed
         if session.has_drafter and course.pace is not Pace.PLAIN:
@@ -359,16 +361,15 @@ class AdaptivePacing(ExplainsAdaptive):
     def _rates_of(self, view: StepView, paces: Collection[Pace]) -> dict[Pace, RoundRates]:
         """What is measured by now, and the leave that drafters have. Where nobody can run ahead there is nothing beside the target."""
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
-        rates = {pace: replace(self._rates.of_rounds(view, pace), leave_len=leave_len) for pace in paces}
+        rates = {pace: self._rates.of_rounds(view, pace, leave_len) for pace in paces}
         if self._is_lone:
             rates[Pace.SERIAL] = self._lone_rates(rates[Pace.SERIAL])
         return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: rates[Pace.SERIAL]}
 
     def _lone_rates(self, parts: RoundRates) -> RoundRates:
         """With what whole rounds took."""
-        rates = replace(parts, overhead_us=self._overhead_us)
         at_1, at_16 = (turn_us(parts, num) for num in PRIOR_LENS)
-        return replace(rates, turn_us=self._lone_rounds.line(self._step_us, (at_1, at_16)))
+        return replace(parts, overhead_us=self._overhead_us, turn_us=self._lone_rounds.line(self._step_us, (at_1, at_16)))
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""

@@ -79,7 +79,8 @@ class _Decision:
 
 
 class ByLookup:
-    """Decisions by session. longest: bound of every chain."""
+    """Decisions by session. longest: bound of every chain. plain_speed: tokens per microsecond of a session without guesses; 0 before the
+    first plan."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -88,18 +89,15 @@ class ByLookup:
         self._live: frozenset[int] = frozenset()
         self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
         self._overhead_us = 0.0
+        self.plain_speed = 0.0
 
     def observe(self, view: StepView, overhead_us: float) -> None:
         """Before each plan: who shares the step, and what it costs. overhead_us: of a round, beside the step."""
         self._cost, self._overhead_us = view.cost, overhead_us
+        self.plain_speed = self._steps_per_us(len(view.sessions) or 1)
         self._live = frozenset(session.session for session in view.sessions)
         decided = ((one, self._decisions.get(one)) for one in self._live)
         self._guessing = {one: known for one, known in decided if known is not None and known.num_guesses}
-
-    @property
-    def plain_speed(self) -> float:
-        """Tokens per microsecond of a session without guesses; 0 before the first plan."""
-        return self._steps_per_us(max(1, len(self._live)))
 
     @property
     def least_promise(self) -> float:
@@ -112,9 +110,9 @@ class ByLookup:
 
     def num_guesses(self, session: SessionView, promise: float) -> int:
         """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course."""
+        if (decided := self.decided(session)) is not None:
+            return decided
         known = self._decisions.get(session.session)
-        if known is not None and known.committed_len == session.committed_len:
-            return known.num_guesses
         rights = usable_rights(session, self._longest)
         if not rights or (rest := self._rest(session)) is None:  # who shares the step is asked of each session: only where it matters
             return 0
@@ -147,8 +145,12 @@ class ByLookup:
 
     def goes(self, session: SessionView) -> int:
         """What was decided for the newest commit; 0 also while nothing was."""
+        return self.decided(session) or 0
+
+    def decided(self, session: SessionView) -> int | None:
+        """What was decided for the newest commit, 0 for not this way; None: nothing yet."""
         known = self._decisions.get(session.session)
-        return known.num_guesses if known is not None and known.committed_len == session.committed_len else 0
+        return known.num_guesses if known is not None and known.committed_len == session.committed_len else None
 
     def _remember(self, session: int, decision: _Decision) -> None:
         self._decisions[session] = decision

@@ -18,6 +18,10 @@ from outrider.session.pacing.remembered import RememberedSession, RememberedSess
 from outrider.session.pacing.round_model import Pace
 
 
+# Plain rounds in one go that say what such a round takes: they are planned together, and one alone between others takes half as long again.
+STEADY = 4
+
+
 class PresentTimes(NamedTuple):
     """Microseconds. step_us: of a step of one row; beside_us: of a round, beside its step; contended_us: of such a step while drafters are
     at work; excess_us: of the newest step, beyond what its courses promise. is_far: drafters are so far away that asking them is held
@@ -69,7 +73,7 @@ class EndedRounds:
         num_tokens = session.committed_len - own.committed_len
         self._budget.count_plain(num_tokens)
         self._memory.count_plain(num_tokens / num_sessions)
-        if times.is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up:
+        if times.is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up and num_tokens >= STEADY:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 

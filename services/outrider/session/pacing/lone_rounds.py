@@ -11,8 +11,8 @@ from __future__ import annotations
 
 KEEP = 0.995  # of what is known, with each round
 KEEP_PLAIN = 0.998  # with each plain one
-PRIOR_ROUNDS = 4.0  # that the parts' word counts for, at either length
 PRIOR_LENS = (1, 16)
+PRIOR_ROUNDS = (4.0, 0.5)  # that the parts' word counts for, at either length: one far off bears on a line as many near ones do
 MOST_TIMES = 3.0  # the time expected that a round may count for: a machine that stalled for once is no property of its rounds
 LEAST_PLAIN = 16.0  # rounds, for their mean to count
 
@@ -45,11 +45,15 @@ class LoneRounds:
         return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
 
     def line(self, step_us: float, parts_us: tuple[float, float]) -> tuple[float, float]:
-        """What a round takes without its guesses, and each of them, in microseconds. parts_us: what parts say of rounds of PRIOR_LENS."""
+        """What a round takes without its guesses, a step at least, and each of them, in microseconds. parts_us: what parts say of rounds of
+        PRIOR_LENS."""
         num, guesses, squares, steps, products = self._num, self._guesses, self._squares, self._steps, self._products
-        for at, took_us in zip(PRIOR_LENS, parts_us, strict=True):
-            num, guesses, squares = num + PRIOR_ROUNDS, guesses + PRIOR_ROUNDS * at, squares + PRIOR_ROUNDS * at * at
-            steps, products = steps + PRIOR_ROUNDS * took_us / step_us, products + PRIOR_ROUNDS * at * took_us / step_us
-        mean = guesses / num
+        for at, took_us, weight in zip(PRIOR_LENS, parts_us, PRIOR_ROUNDS, strict=True):
+            num, guesses, squares = num + weight, guesses + weight * at, squares + weight * at * at
+            steps, products = steps + weight * took_us / step_us, products + weight * at * took_us / step_us
+        mean, mean_steps = guesses / num, steps / num
         slope = max(0.0, (products - mean * steps) / (squares - mean * guesses))  # the two lengths differ: never by zero
-        return max(0.0, steps / num - slope * mean) * step_us, slope * step_us
+        begin = mean_steps - slope * mean
+        if begin < 1.0:
+            begin, slope = 1.0, max(0.0, (mean_steps - 1.0) / mean)
+        return begin * step_us, slope * step_us

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outrider.session.pacing.contract import SessionView, StepView
-from outrider.session.pacing.round_model import Pace, RoundRates, measured_rates
+from outrider.session.pacing.round_model import MAX_LEAVE_LEN, Pace, RoundRates, measured_rates
 
 # Between looks; sessions smooth what they measure. Whatever disturbs a measurement makes it longer (a process that was just started,
 # another that wants the same core). So a shorter one is believed at once, a longer one slowly; what always disturbs shows in the time of
@@ -94,10 +94,11 @@ class PaceRates:
         if self._ahead_ratio < 1.0:  # never quicker than undisturbed: it is that estimate which has grown old
             self._alone_us, self._ahead_ratio = self._alone_us * self._ahead_ratio, 1.0
 
-    def of_rounds(self, view: StepView, pace: Pace) -> RoundRates:
+    def of_rounds(self, view: StepView, pace: Pace, leave_len: int = MAX_LEAVE_LEN) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
         cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
-        rates = measured_rates(cost, len(view.sessions), self.draft_us(pace), self.link_us, self.overhead_us, self.start_us)
+        measured = self.draft_us(pace), self.link_us, self.overhead_us, self.start_us
+        rates = measured_rates(cost, len(view.sessions), *measured, leave_len=leave_len)
         if pace is not Pace.AHEAD:
             return rates
         alone_us = view.cost.verify_us(len(view.sessions))

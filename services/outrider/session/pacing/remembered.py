@@ -91,6 +91,7 @@ class RememberedSessions:
 
     def __init__(self, usual: Course) -> None:
         self._usual = usual
+        self._newest = -1  # the session that was asked for last
         self._sessions: OrderedDict[int, RememberedSession] = OrderedDict()
         self._kinds: OrderedDict[int, RememberedKind] = OrderedDict()
 
@@ -127,6 +128,8 @@ class RememberedSessions:
 
     def of(self, session: SessionView) -> RememberedSession:
         """From the first time on that it is asked for."""
+        if session.session == self._newest:  # asked many times a round, of sessions that are mostly alone
+            return self._sessions[session.session]
         own = self._sessions.get(session.session)
         if own is None:
             at, kind = session.committed_len, self.kind(session)
@@ -135,6 +138,7 @@ class RememberedSessions:
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(session.session)
+        self._newest = session.session
         return own
 
     def look_up(self, sessions: Iterable[int]) -> None:

@@ -44,6 +44,8 @@ class Pace(Enum):
     SERIAL = "serial"
     AHEAD = "ahead"
 
+    __hash__ = object.__hash__  # there is one of each, and a look asks dozens of times: an enum's own is a function of the interpreter
+
 
 class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass takes six times as long
     """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, times of its rounds.
@@ -93,11 +95,17 @@ class RoundRates:
 
 
 def measured_rates(
-    cost: CostCurve, num_sessions: int, draft_us: float, link_us: float, overhead_us: float, start_us: float = 0.0
+    cost: CostCurve,
+    num_sessions: int,
+    draft_us: float,
+    link_us: float,
+    overhead_us: float,
+    start_us: float = 0.0,
+    leave_len: int = MAX_LEAVE_LEN,
 ) -> RoundRates:
     """Rates of num_sessions that share every step."""
     step_us = cost.verify_us_of(np.maximum(1.0, num_sessions * _RANKS))
-    return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us, start_us)
+    return RoundRates(num_sessions, step_us, draft_us, link_us, overhead_us, start_us, leave_len)
 
 
 def plain_course(rates: RoundRates) -> Course:
