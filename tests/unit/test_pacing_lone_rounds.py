@@ -12,7 +12,7 @@ import pytest
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
-from outrider.session.pacing.lone_rounds import LEAST_PLAIN, MOST_TIMES, PRIOR_LENS, LoneRounds
+from outrider.session.pacing.lone_rounds import LEAST_PLAIN, MOST_TIMES, LoneRounds
 from outrider.session.pacing.round_model import Pace, RoundRates, SerialRounds, begun_chains, chains, measured_rates, serial_courses
 from outrider.session.pacing.whole_draft import whole_draft
 
@@ -177,8 +177,8 @@ class Lone:
 
     def views(self, num_nodes: int) -> StepView:
         """All of them alike, with so many guesses; 0: they have just committed."""
-        own = {"num_nodes": num_nodes, "depth": num_nodes, "tail_ended": num_nodes > 0, "committed_len": self.committed_len}
-        since = {"waiting_since_us": int(self.now_us), "num_tested": self.num_tested}
+        own: dict[str, Any] = {"num_nodes": num_nodes, "depth": num_nodes, "tail_ended": num_nodes > 0, "committed_len": self.committed_len}
+        since: dict[str, Any] = {"waiting_since_us": int(self.now_us), "num_tested": self.num_tested}
         return view_of(
             *(replace(READY, session=at, **own, **since, **self.estimates) for at in range(self.num_sessions)), now_us=int(self.now_us)
         )

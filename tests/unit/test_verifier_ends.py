@@ -1,4 +1,4 @@
-"""The end of a session: said to the client first, then worked off, before anybody else is admitted. Run: pytest tests/unit/test_verifier_ends.py"""
+"""The end of a session: said to the client first, then worked off, before anybody else is admitted."""
 
 from __future__ import annotations
 

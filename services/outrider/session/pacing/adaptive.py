@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
-from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
@@ -25,15 +25,15 @@ from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
-from outrider.session.pacing.lone_rounds import PRIOR_LENS, LoneRounds
+from outrider.session.pacing.lone_rounds import LoneRounds
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
-from outrider.session.pacing.promises import excess_us, note_promises, note_waits
+from outrider.session.pacing.promises import excess_us, note_promises, note_turn, note_waits
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end, turn_us
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.session.pacing.saturation import Saturation
 from outrider.session.pacing.side_nodes import SideNodes
@@ -104,23 +104,21 @@ class AdaptivePacing(ExplainsAdaptive):
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
-        if (
-            self._look_at_us is None
-            or view.now_us >= self._look_at_us
-            or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure))
-        ):
+        self._excess_us = 0.0
+        is_due = self._look_at_us is None or view.now_us >= self._look_at_us
+        if is_due or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
             return self._at_once(view, going)
         if not going and (whole := whole_draft(view, self._bound(view.sessions[0]))) is not None:
-            self._note_turn(whole.take[0])
+            (part,), rates = whole.take, self._seen_rates
+            note_turn(self._sessions.known(part.session), part.max_nodes, None if rates is None else rates[Pace.SERIAL].turn_us)
             return whole
         view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
-        plan = marked(plan_together(view, self._outlook, cost, tokens_per_us), going)
-        plan = self._sides.beside(plan, view, cost, tokens_per_us)
+        plan = self._sides.beside(marked(plan_together(view, self._outlook, cost, tokens_per_us), going), view, cost, tokens_per_us)
         self._excess_us = excess_us(plan, cost, self._sessions.known)
         if plan.take:
             note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
@@ -134,20 +132,12 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
         """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
-        self._excess_us = 0.0
         wanted: list[Wanted] = []
         for session in view.sessions:
             rest_until = self._sessions.of(session).rest_until(session, self._budget, len(view.sessions))
             wanted.append(Wanted(session, going.get(session.session, 0), rest_until, session.session in going))
         take = share_rows(wanted, view.max_rows, view.prefill)
         return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
-
-    def _note_turn(self, part: SessionPlan) -> None:
-        """What the round will take that verifies a whole draft, by what such rounds took."""
-        own, rates = self._sessions.known(part.session), self._seen_rates and self._seen_rates[Pace.SERIAL]
-        begin_us, guess_us = (rates and rates.turn_us) or (0.0, 0.0)
-        own.turn_len, own.expected_us, own.falls_short = part.max_nodes, begin_us + guess_us * part.max_nodes, False
-        self._excess_us = 0.0
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly or has no use for drafters, no probe is on, and no guess of theirs is at hand."""
@@ -363,13 +353,8 @@ class AdaptivePacing(ExplainsAdaptive):
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
         rates = {pace: self._rates.of_rounds(view, pace, leave_len) for pace in paces}
         if self._is_lone:
-            rates[Pace.SERIAL] = self._lone_rates(rates[Pace.SERIAL])
+            rates[Pace.SERIAL] = self._lone_rounds.rates(rates[Pace.SERIAL], self._step_us)
         return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: rates[Pace.SERIAL]}
-
-    def _lone_rates(self, parts: RoundRates) -> RoundRates:
-        """With what whole rounds took."""
-        at_1, at_16 = (turn_us(parts, num) for num in PRIOR_LENS)
-        return replace(parts, overhead_us=self._overhead_us, turn_us=self._lone_rounds.line(self._step_us, (at_1, at_16)))
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""

@@ -17,7 +17,6 @@ from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Pace
 
-
 # Plain rounds in one go that say what such a round takes: they are planned together, and one alone between others takes half as long again.
 STEADY = 4
 

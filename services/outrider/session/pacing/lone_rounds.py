@@ -9,6 +9,10 @@ machine's speed drifts. Must not know courses, nor who is alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from outrider.session.pacing.round_model import RoundRates, turn_us
+
 KEEP = 0.995  # of what is known, with each round
 KEEP_PLAIN = 0.998  # with each plain one
 PRIOR_LENS = (1, 16)
@@ -43,6 +47,11 @@ class LoneRounds:
         if self._num_plain < LEAST_PLAIN:
             return otherwise_us
         return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
+
+    def rates(self, parts: RoundRates, step_us: float) -> RoundRates:
+        """With what whole rounds took."""
+        at_1, at_16 = (turn_us(parts, num) for num in PRIOR_LENS)
+        return replace(parts, overhead_us=self.overhead_us(step_us, parts.overhead_us), turn_us=self.line(step_us, (at_1, at_16)))
 
     def line(self, step_us: float, parts_us: tuple[float, float]) -> tuple[float, float]:
         """What a round takes without its guesses, a step at least, and each of them, in microseconds. parts_us: what parts say of rounds of

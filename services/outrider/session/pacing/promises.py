@@ -34,6 +34,12 @@ def note_waits(plan: PacingPlan, view: StepView, known: Known) -> None:
             own.chosen_wait_us = float(max(0, plan.wake_us - session.waiting_since_us))
 
 
+def note_turn(own: RememberedSession, num_guesses: int, turn_us: tuple[float, float] | None) -> None:
+    """What such rounds took is what is promised of one that verifies a whole draft. turn_us: as in RoundRates; None = not known."""
+    begin_us, guess_us = turn_us or (0.0, 0.0)
+    own.turn_len, own.expected_us, own.falls_short = num_guesses, begin_us + guess_us * num_guesses, False
+
+
 def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Known, overhead_us: float, beyond_us: float = 0.0) -> None:
     """What the courses promise of this step: in turns a wait and the rows that it has, else by whether drafters follow (all wait for the
     last); and parts that leave guesses out. overhead_us: of a round, beside its step. beyond_us: its `excess_us`."""
