@@ -43,7 +43,8 @@ class Serving:
             while True:
                 live = (await self.info()).live
                 num_drafter_sessions = self.server.scheduler.snapshot.num_drafter_sessions
-                if (live.sessions, live.streams, live.kv_blocks_used, num_drafter_sessions) == (0, 0, 0, 0):
+                held = live.sessions, live.streams, live.kv_blocks_used, num_drafter_sessions, self.server.scheduler.sessions.has_ended
+                if held == (0, 0, 0, 0, False):
                     return
 
     async def until_asked(self, num_starts: int) -> None:

@@ -147,6 +147,7 @@ class LiveSessions:
 
     def open(self, answer: AnswerStream, *, stopping: bool) -> None:
         """Admit a session and tell its drafters, or end its stream with the reason. stopping: nobody is admitted any more."""
+        self.free_ended()  # whoever ended in this very turn
         try:
             hosted = self._admit(answer, stopping)
         except OutriderError as error:
@@ -262,19 +263,22 @@ class LiveSessions:
 
     @property
     def has_ended(self) -> bool:
-        """Whether anything is held for sessions that are over."""
+        """Whether anything is held for sessions that are over; may be read from any thread."""
         return bool(self._ended)
 
     def free_ended(self) -> None:
         """Free what is held for sessions whose end has been said, and keep what they taught. Before anything else is admitted."""
-        ended, self._ended = self._ended, []
-        for hosted, finish in ended:
+        while self._ended:
+            hosted, finish = self._ended[0]
             try:
                 self._learn(hosted, finish)
             except Exception:  # noqa: BLE001 -- a bug in one session costs what it would have taught
                 _LOG.exception("what session %s taught is lost", hosted.answer.request.spec.request_id)
-            finally:
+            try:
                 self._engine.close(hosted.handle)
+            except Exception:  # noqa: BLE001 -- its client has the end, and others go on
+                _LOG.exception("session %s could not be freed", hosted.answer.request.spec.request_id)
+            del self._ended[0]
 
     def _learn(self, hosted: HostedSession, finish: Finish) -> None:
         self.kinds.ended(hosted.session)

@@ -59,3 +59,18 @@ async def test_an_error_in_what_a_session_taught_costs_what_it_taught(
     loop.stop()
     assert [record.exc_info is not None for record in caplog.records if "taught is lost" in record.message] == [True, True]
     assert engine.num_free_blocks == engine.limits.num_blocks
+
+
+async def test_a_session_that_cannot_be_freed_ends_no_other(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TableEngine(TABLE)
+    close, loop = engine.close, Loop(engine)
+
+    def broken(sequence: int) -> None:
+        close(sequence)
+        raise RuntimeError("a bug in what is freed")
+
+    monkeypatch.setattr(engine, "close", broken)
+    for _ in range(2):
+        assert ended(loop, loop.open()).error is None
+    loop.stop()
+    assert sum("could not be freed" in record.message for record in caplog.records) == 2
