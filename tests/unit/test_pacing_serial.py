@@ -9,7 +9,7 @@ import pytest
 
 from fakes_pacing import session_view, step_view
 from outrider.session.pacing.contract import CostCurve, SessionPlan
-from outrider.session.pacing.draft_length import LOOK_EVERY_US
+from outrider.session.pacing.draft_length import LOOK_EVERY_US, SURPRISE
 from outrider.session.pacing.serial import SerialPacing
 
 
@@ -86,3 +86,39 @@ def test_a_stalled_machine_makes_no_draft_longer_for_long() -> None:
     before, once, *_, often, after = lengths_of(SerialPacing(), [200.0, 600.0, *[3_000.0] * 30, 200.0])
     assert once == before == after
     assert often > 1.5 * before
+
+
+def test_a_session_alone_that_turns_out_otherwise_is_looked_at_before_the_next_look_is_due() -> None:
+    """Its answer may be over by then: chosen by what other texts had taught, the length of its first draft stood for all of it."""
+    policy = SerialPacing()
+    unsure = session_view(1, **{**RATES, "acceptance": 0.6})
+    policy.plan(step_view(unsure, cost=ROWS_COST))
+    short = policy.draft_len
+    policy.plan(step_view(replace(unsure, acceptance=0.6 + 0.9 * SURPRISE), cost=ROWS_COST))
+    assert policy.draft_len == short, "so much moves it from round to round"
+    policy.plan(step_view(replace(unsure, acceptance=0.98), cost=ROWS_COST))
+    assert policy.draft_len > 2 * short
+    policy.plan(step_view(replace(unsure, session=2), cost=ROWS_COST))
+    assert policy.draft_len == short, "another session"
+
+
+def test_several_sessions_are_looked_at_when_it_is_due() -> None:
+    policy = SerialPacing()
+    sessions = [session_view(at, **{**RATES, "acceptance": 0.6}) for at in (1, 2)]
+    policy.plan(step_view(*sessions, cost=ROWS_COST))
+    before = policy.draft_len
+    policy.plan(step_view(*(replace(one, acceptance=0.98) for one in sessions), cost=ROWS_COST))
+    assert policy.draft_len == before
+
+
+@pytest.mark.parametrize(("takes_turns", "is_kept"), [(True, True), (False, False)])
+def test_drafts_of_one_guess_each_say_nothing_of_what_a_token_takes(*, takes_turns: bool, is_kept: bool) -> None:
+    """Of a drafter that rests in between, whose start and token are one then; what it takes is its start's."""
+    policy = SerialPacing()
+    policy.plan(step_view(session_view(1, takes_turns=takes_turns, **RATES), cost=ROWS_COST))
+    before = policy.draft_len
+    singly = session_view(2, takes_turns=takes_turns, tells_start=False, **{**RATES, "draft_us_per_token": 8_000.0, "draft_start_us": 0.0})
+    policy.plan(step_view(singly, cost=ROWS_COST))
+    policy.plan(step_view(session_view(3, takes_turns=takes_turns, **RATES), cost=ROWS_COST))
+    assert (policy.draft_len == before) is is_kept
+    assert policy._length._start_us(singly) == (pytest.approx(7_970.0) if takes_turns else 0.0)

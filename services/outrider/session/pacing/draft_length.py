@@ -18,6 +18,7 @@ KEEP_WITHIN = 0.03
 MEMORY_RATE = 1 / 8  # of times that sessions bring with them, in those that are kept from session to session
 # Rates change little within so short a time, and looking for the best length takes tens of microseconds of the engine thread.
 LOOK_EVERY_US = 20_000
+SURPRISE = 0.08  # by which an estimate of acceptance has moved since
 _ALMOST_ONE = 0.999
 
 
@@ -69,8 +70,8 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
 class DraftLength:
     """The draft length of a policy. With a fixed length nothing is ever recomputed.
 
-    Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US,
-    and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis). overlaps: drafters go on during steps.
+    Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US
+    and when a session that is alone turns out otherwise, and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis). overlaps: drafters go on during steps.
     least: the shortest length that the policy can do anything with, whatever is wished.
     """
 
@@ -81,19 +82,21 @@ class DraftLength:
         self._overlaps = overlaps
         self._least = least
         self._look_at_us: int | None = None
+        self._looked_at: int | None = None  # the first of the sessions then
         self._draft_us = self._overhead_us = 0.0
         self._seen: Rates | None = None  # when last looked at
         self.value = DEFAULT_DRAFT_LEN if fixed is None else max(least, fixed)
 
     def update(self, view: StepView) -> None:
         """Look at what was measured since."""
-        if self._fixed or (self._look_at_us is not None and view.now_us < self._look_at_us):
+        if self._fixed:
+            return
+        if self._look_at_us is not None and view.now_us < self._look_at_us and not self._is_surprised(view):
             return
         known = [session for session in view.sessions if session.draft_us_per_token > 0.0]
         if not known:
             return
-        self._look_at_us = view.now_us + LOOK_EVERY_US
-        draft_us = sum(session.draft_us_per_token for session in known) / len(known)
+        self._look_at_us, self._looked_at = view.now_us + LOOK_EVERY_US, view.sessions[0].session
         acceptance = sum(session.acceptance for session in known) / len(known)
         # What a round costs anyway is not known of a session that has just begun, and taken for nothing it would make drafts short.
         if overheads := [session.overhead_us for session in known if session.overhead_us > 0.0]:
@@ -101,13 +104,33 @@ class DraftLength:
             # A stalled machine is no part of a round, and long ones are hit by it as often: less is believed at once, more slowly.
             self._overhead_us = min(measured_us, _followed(self._overhead_us, measured_us))
         # A session's first tail holds its prompt's prefill too: smoothed, it does not shorten everybody's drafts.
-        self._draft_us = _followed(self._draft_us, draft_us)
+        if telling := [session.draft_us_per_token for session in known if self._tells_token(session)]:
+            self._draft_us = _followed(self._draft_us, sum(telling) / len(telling))
         cost = view.overlapped_cost if self._overlaps else view.cost
-        start_us = sum(session.draft_start_us for session in known) / len(known)
+        start_us = sum(self._start_us(session) for session in known) / len(known)
         rates = self._seen = Rates(cost, self._draft_us, acceptance, self._overhead_us, len(view.sessions), start_us)
         best = max(range(self._least, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))
         if self._throughput(rates, best) > (1.0 + KEEP_WITHIN) * self._throughput(rates, self.value):
             self.value = best
+
+    def _is_surprised(self, view: StepView) -> bool:
+        """One session alone, whose answer may be over before the next look is due, is another than was looked at last, or its guesses turn
+        out otherwise."""
+        if len(view.sessions) > 1 or self._seen is None:
+            return False
+        (session,) = view.sessions
+        return session.session != self._looked_at or abs(session.acceptance - self._seen.acceptance) > SURPRISE
+
+    def _tells_token(self, session: SessionView) -> bool:
+        """Whether what it measured of a drafted token says more than what is known: of drafts of one guess each, of a drafter that rests
+        between them, start and token are one. Taken for tokens, prose's drafts made those of the sums behind it a third as long."""
+        return session.tells_start or not session.takes_turns or not self._draft_us
+
+    def _start_us(self, session: SessionView) -> float:
+        """Of a draft, beside its tokens."""
+        if self._tells_token(session):
+            return session.draft_start_us
+        return max(0.0, session.draft_start_us + session.draft_us_per_token - self._draft_us)
 
     def of(self, session: SessionView) -> int:
         """The length for one session: bounded by its own wish and by what it may still emit; never below the least."""
