@@ -70,8 +70,9 @@ def pearl_tokens_per_us(rates: Rates, draft_len: int) -> float:
 class DraftLength:
     """The draft length of a policy. With a fixed length nothing is ever recomputed.
 
-    Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US
-    and when a session that is alone turns out otherwise, and changed only when it is more than KEEP_WITHIN better than the present one (hysteresis). overlaps: drafters go on during steps.
+    Otherwise the length with the best expected throughput under the mean rates of all sessions, looked for at most every LOOK_EVERY_US and
+    when a session that is alone turns out otherwise, and changed only when it is more than KEEP_WITHIN better than the present one
+    (hysteresis). overlaps: drafters go on during steps.
     least: the shortest length that the policy can do anything with, whatever is wished.
     """
 
