@@ -6,6 +6,8 @@ steps are measured in the minutes of the cell they serve, as a virtual machine's
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ DRAFTED = DraftWishes("serial", no_lookup=True)
 
 @dataclass(frozen=True, slots=True)
 class MicroBenchmarks:
-    """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes; unlent: the same while a
+    """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes (Pace); unlent: the same while a
     drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between one token's
     arrival and the next, beside its step. request_us: until an answer's first token arrives, beside the step that reads its prompt (below 0
     where reading is cheaper than the curve goes on to say). draft_us: a replayed token. round_trip_us: a message to the drafter's thread
@@ -41,18 +43,44 @@ class MicroBenchmarks:
 
 @dataclass(frozen=True, slots=True)
 class DraftedRounds:
-    """Means of an answer's rounds of drafts in turns, the first one left out."""
+    """Means of an answer's rounds of drafts in turns, the first one left out. step_us: as the verifier counts it."""
 
     round_us: float
     num_guesses: float
     draft_us: float  # a token
+    step_us: float
+
+    def told_us(self, verify: CostCurve) -> float:
+        """Of its step, by a curve."""
+        num_rows = 1.0 + self.num_guesses
+        lower, share = int(num_rows), num_rows % 1.0
+        return (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
 
     def beyond_us(self, verify: CostCurve) -> float:
         """What a round takes beside its step and its drafting."""
-        num_rows = 1.0 + self.num_guesses
-        lower, share = int(num_rows), num_rows % 1.0
-        step_us = (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
-        return self.round_us - step_us - self.num_guesses * self.draft_us
+        return self.round_us - self.told_us(verify) - self.num_guesses * self.draft_us
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many times as long as before the first request steps take in these minutes: of one row, and of num_rows, which may be another
+    matter, for one row waits for memory where many compute. Between the two by the logarithm of rows."""
+
+    of_one: float
+    num_rows: float
+    of_many: float
+
+    def of(self, num_rows: int) -> float:
+        """Of so many rows."""
+        if self.num_rows <= 1.0:
+            return self.of_one
+        share = min(1.0, math.log(max(1, num_rows)) / math.log(self.num_rows))
+        return self.of_one + share * (self.of_many - self.of_one)
+
+    def apply(self, curve: CostCurve) -> CostCurve:
+        """The curve of these minutes, never falling."""
+        rows, times_us = zip(*((num, us * self.of(num)) for num, us in curve.points), strict=True)
+        return CostCurve(tuple(zip(rows, itertools.accumulate(times_us, max), strict=True)))
 
 
 class MicroBenchmark:
@@ -85,15 +113,15 @@ class MicroBenchmark:
         self._rounds_us.append(token_us(answer))
         self._steps_us.append(further_step_us(first, answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
-        self._drafts.append(drafted_rounds(_ask(self._drafted, self._prompt, self._temperature)))
+        self._drafts.append(drafted_rounds(first, _ask(self._drafted, self._prompt, self._temperature)))
         self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
         """Of all samples, of which there is at least one."""
         round_us = statistics.median(self._rounds_us)
         # The machine's pace has changed since the curve was measured; a round holds its step all the same.
-        pace = min(round_us, statistics.median(self._steps_us)) / self._verify.verify_us(1)
-        verify, unlent = _scaled(self._verify, pace), None if self._unlent is None else _scaled(self._unlent, pace)
+        pace = self._pace(min(round_us, statistics.median(self._steps_us)))
+        verify, unlent = pace.apply(self._verify), None if self._unlent is None else pace.apply(self._unlent)
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
@@ -102,9 +130,11 @@ class MicroBenchmark:
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
         return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, unlent)
 
-
-def _scaled(curve: CostCurve, factor: float) -> CostCurve:
-    return CostCurve(tuple((rows, us * factor) for rows, us in curve.points))
+    def _pace(self, plain_us: float) -> Pace:
+        """plain_us: of a step of one row, now."""
+        num_rows = 1.0 + statistics.median(drafts.num_guesses for drafts in self._drafts)
+        of_many = statistics.median(drafts.step_us / drafts.told_us(self._verify) for drafts in self._drafts)
+        return Pace(plain_us / self._verify.verify_us(1), num_rows, of_many)
 
 
 def steps_text(curve: CostCurve) -> str:
@@ -124,17 +154,19 @@ def token_us(answer: CollectedAnswer) -> float:
 
 
 def further_step_us(first: CollectedAnswer, answer: CollectedAnswer) -> float:
-    """Of a plain answer, the mean step but for the one that reads the prompt, which is all that the first token alone takes."""
+    """Of an answer, the mean step but for the one that reads the prompt, which is all that the first token alone takes."""
     reading, all_steps = (each.first.finished.statistics for each in (first, answer))
     return (all_steps.verify_us - reading.verify_us) / max(1, all_steps.num_rounds - reading.num_rounds)
 
 
-def drafted_rounds(answer: CollectedAnswer) -> DraftedRounds:
-    """Of an answer that was drafted in turns."""
+def drafted_rounds(first: CollectedAnswer, answer: CollectedAnswer) -> DraftedRounds:
+    """Of an answer that was drafted in turns. first: of the same prompt, its first token alone."""
     (first_s, _), *_, (last_s, _) = answer.first.arrivals
     counted = answer.first.finished.statistics
     num_rounds, draft_us = max(1, counted.num_rounds - 1), counted.draft_us / max(1, counted.num_drafted)
-    return DraftedRounds(1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds, draft_us)
+    round_us, num_guesses = 1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds
+    step_us = min(further_step_us(first, answer), round_us - num_guesses * draft_us)  # a round holds its step
+    return DraftedRounds(round_us, num_guesses, draft_us, step_us)
 
 
 def _ask(plain: Stack, prompt: Prompt, temperature: float, num_tokens: int = PLAIN_TOKENS) -> CollectedAnswer:

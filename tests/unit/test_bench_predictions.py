@@ -16,7 +16,7 @@ from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
-from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, replayed_text, steps_text, token_us
+from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
 from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
@@ -75,11 +75,12 @@ def test_a_token_takes_the_time_between_arrivals_without_the_first() -> None:
 class Gateway:
     """Answers in the given times: (first token, every further token), seconds. Drafted: 16 rounds of 3 guesses in 8 ms, 1.2 of drafting.
 
-    step_us: of each plain step but the first, as the verifier counts it; that takes 4 ms.
+    step_us: of each plain step but the first, as the verifier counts it; that takes 4 ms. drafted_us: of each step of four rows.
     """
 
     times_s: list[tuple[float, float]]
     step_us: int = 2000
+    drafted_us: int = 5000
 
     def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
         assert request.ignore_eos
@@ -91,7 +92,9 @@ class Gateway:
             plainly = generation_pb2.Finished(statistics=counted)
             return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals, finished=plainly)})
         assert request.draft.pacing == "serial"
-        finished = generation_pb2.Finished(statistics=generation_pb2.DraftStatistics(num_rounds=17, num_drafted=48, draft_us=19_200))
+        steps_us = 4000 + 16 * self.drafted_us
+        counted = generation_pb2.DraftStatistics(num_rounds=17, num_drafted=48, draft_us=19_200, verify_us=steps_us)
+        finished = generation_pb2.Finished(statistics=counted)
         arrivals = [(0.020 + number * 0.008, 4) for number in range(17)]
         return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * 68, arrivals=arrivals, finished=finished)})
 
@@ -118,20 +121,20 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
 
 def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
-    gateway = Gateway([(0.010, 0.0015)])
+    gateway = Gateway([(0.010, 0.0015)], drafted_us=9000)
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
     micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
     micro.sample()
     found = micro.result()
     assert found.step_overhead_us == 0
-    assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 3750.0])
+    assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([1500.0, 8000.0 - 3 * 400.0])
     assert found.unlent is None, "it lends nothing"
 
 
 @pytest.mark.parametrize("step_us", [1200, 2600])
 def test_steps_are_taken_at_the_pace_of_the_minutes_in_which_rounds_were_measured(monkeypatch: pytest.MonkeyPatch, step_us: int) -> None:
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
-    gateway = Gateway([(0.010, (step_us + 400) / 1e6)], step_us)
+    gateway = Gateway([(0.010, (step_us + 400) / 1e6)], step_us, round(2.5 * step_us))
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
     micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
     micro.sample()
@@ -140,10 +143,29 @@ def test_steps_are_taken_at_the_pace_of_the_minutes_in_which_rounds_were_measure
     assert [found.verify.verify_us(rows) for rows in (1, 4)] == pytest.approx([step_us, 2.5 * step_us])
 
 
+def test_many_rows_have_a_pace_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for memory, which others may use at times, where many compute: predicted by the one's pace, steps of sixteen rows of a
+    large target took 33 ms that took 24."""
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 2, 4, 16], cost_us=[2000.0, 3000.0, 4000.0, 9000.0], max_rows=256)
+    gateway = Gateway([(0.010, 0.0034)], step_us=3000, drafted_us=4400)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    micro.sample()
+    found = micro.result()
+    assert [found.verify.verify_us(rows) for rows in (1, 2, 4, 16)] == pytest.approx([3000.0, 3000.0 * 1.3, 4400.0, 9900.0])
+    assert found.guess_us == 8000 - 4400 - 400 - 3 * 400 - 300
+
+
+def test_a_pace_never_makes_more_rows_cheaper_than_fewer() -> None:
+    paced = Pace(2.0, 4.0, 0.5).apply(CostCurve(((1, 100.0), (2, 110.0), (4, 130.0), (64, 900.0))))
+    assert [us for _, us in paced.points] == pytest.approx([200.0, 200.0, 200.0, 450.0])
+    assert Pace(2.0, 1.0, 0.5).of(8) == 2.0, "nobody guessed: there is no other"
+
+
 def test_steps_beside_a_drafter_at_work_are_as_much_quicker_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], cost_unlent_us=[3000.0, 8000.0])
-    gateway = Gateway([(0.010, 0.0015)])
+    gateway = Gateway([(0.010, 0.0015)], drafted_us=3750)
     micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
     micro.sample()
     unlent = micro.result().unlent
