@@ -24,12 +24,13 @@ DRAFTED = DraftWishes("serial", no_lookup=True)
 
 @dataclass(frozen=True, slots=True)
 class MicroBenchmarks:
-    """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes (Pace); unlent: the same while a
-    drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between one token's
-    arrival and the next, beside its step. request_us: until an answer's first token arrives, beside the step that reads its prompt (below 0
-    where reading is cheaper than the curve goes on to say). draft_us: a replayed token. round_trip_us: a message to the drafter's thread
-    and its answer, the network's delay included. guess_us: what a round of drafts in turns takes beyond its step, a plain round's overhead,
-    its drafting and a message there and back."""
+    """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes (Pace); unlent: the
+    same while a drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between
+    one token's arrival and the next, beside its step. request_us: until an answer's first token arrives, beside the step that reads its
+    prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token. round_trip_us: a message to the
+    drafter's thread and its answer, the network's delay included. guess_us: what a round of drafts in turns takes beyond its step, a plain
+    round's overhead, its drafting and a message there and back.
+    """
 
     verify: CostCurve
     step_overhead_us: int

@@ -122,3 +122,13 @@ def test_drafts_of_one_guess_each_say_nothing_of_what_a_token_takes(*, takes_tur
     policy.plan(step_view(session_view(3, takes_turns=takes_turns, **RATES), cost=ROWS_COST))
     assert (policy.draft_len == before) is is_kept
     assert policy._length._start_us(singly) == (pytest.approx(7_970.0) if takes_turns else 0.0)
+
+
+def test_a_token_is_never_thought_to_take_longer_than_a_draft_of_one_guess() -> None:
+    """A first draft, which reads the prompt, made all others drafts of one guess, and those tell nothing of a token: for ever."""
+    policy = SerialPacing()
+    policy.plan(step_view(session_view(1, takes_turns=True, **{**RATES, "draft_us_per_token": 5_000.0}), cost=ROWS_COST))
+    assert policy.draft_len == 1
+    singly = session_view(2, takes_turns=True, tells_start=False, **{**RATES, "draft_us_per_token": 80.0, "draft_start_us": 0.0})
+    policy.plan(step_view(singly, cost=ROWS_COST))
+    assert policy.draft_len > 2
