@@ -94,6 +94,27 @@ def test_what_passes_beside_plain_steps_is_told_from_whole_rounds_once_enough_we
     assert quick.overhead_us(STEP_US, 33.0) == 0.0
 
 
+def test_what_rounds_by_the_text_take_beside_their_steps_is_believed_as_it_is_seen() -> None:
+    rounds = LoneRounds()
+    assert rounds.guessing_us(STEP_US, 100.0) == 0.0, "only who goes that way finds out"
+    found = []
+    for _ in range(40):
+        rounds.count_looked_up(300.0, STEP_US)
+        found.append(rounds.guessing_us(STEP_US, 100.0))
+    assert found == sorted(found)
+    assert found[0] < 50.0
+    assert found[-1] == pytest.approx(200.0, rel=0.25)
+    assert rounds.guessing_us(2 * STEP_US, 200.0) == pytest.approx(2 * found[-1])
+    rounds.count_looked_up(1e9, STEP_US)
+    assert rounds.guessing_us(STEP_US, 100.0) < 2 * found[-1], "a machine that stalled for once"
+    before = rounds.guessing_us(STEP_US, 100.0)
+    rounds.count_plain(1000, 1000 * STEP_US, STEP_US)
+    assert rounds.guessing_us(STEP_US, 100.0) < 0.7 * before, "it is tried again some day"
+    quick = LoneRounds()
+    quick.count_looked_up(-50.0, STEP_US)
+    assert quick.guessing_us(STEP_US, 100.0) == 0.0
+
+
 # --- chains whose first guess is always sent ------------------------------------------------------------------------------------
 
 
@@ -235,3 +256,17 @@ def test_what_passes_beside_a_plain_step_counts_for_plain_decoding() -> None:
     assert one.policy._overhead_us == pytest.approx(200.0, rel=0.05)
     assert one.policy._seen_rates is not None
     assert one.policy._seen_rates[Pace.PLAIN].overhead_us == pytest.approx(200.0, rel=0.2)
+
+
+def test_rounds_by_the_text_are_timed_and_weighed_with_what_they_really_take() -> None:
+    """Two guesses that are right in half of the times, of rows that cost a tenth of a step: worth it, unless such rounds take twice as long."""
+    for beside_us, goes in ((40.0, True), (900.0, False)):
+        one = Lone(lambda length: 440.0, acceptance=0.1, continue_prob=0.5, lookup_rights=(0.5, 0.5))
+        for _ in range(60):
+            view = one.views(0)
+            one.policy.draft_ahead(view.sessions[0])
+            num = sum(part.max_nodes for part in one.policy.plan(view).take if part.from_lookup)
+            one.now_us += COST.verify_us(1 + num) + (beside_us if num else 40.0)
+            one.committed_len += 1 + (num > 0)
+        assert (num > 0) is goes
+        assert (one.policy._lone_rounds.guessing_us(STEP_US, 40.0) > 200.0) is not goes

@@ -220,7 +220,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _going_by_lookup(self, view: StepView) -> dict[int, int]:
         """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
-        self._by_lookup.observe(view, self._overhead_us)
+        beside_us = self._overhead_us
+        self._by_lookup.observe(view, beside_us, self._lone_rounds.guessing_us(self._step_us, beside_us) if self._is_lone else 0.0)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
         self._sessions.look_up(going)
         return going

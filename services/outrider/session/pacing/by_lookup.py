@@ -23,12 +23,14 @@ MAX_REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class StepRest:
-    """What a step holds besides one session's guesses. num_rows: of all, its own included; tokens: expected of them."""
+    """What a step holds besides one session's guesses. num_rows: of all, its own included; tokens: expected of them. overhead_us: of a
+    round, beside its step; guessing_us: of one with guesses from the text, beside that."""
 
     cost: CostCurve
     num_rows: int
     tokens: float
     overhead_us: float
+    guessing_us: float = 0.0
 
 
 def paying_len(rights: Iterable[float], rest: StepRest) -> tuple[int, float]:
@@ -37,7 +39,7 @@ def paying_len(rights: Iterable[float], rest: StepRest) -> tuple[int, float]:
     added = 0.0
     for num, reached in enumerate(itertools.accumulate(rights, lambda before, right: before * right), 1):
         added += reached
-        speed = (rest.tokens + added) / (rest.cost.verify_us(rest.num_rows + num) + rest.overhead_us)
+        speed = (rest.tokens + added) / (rest.cost.verify_us(rest.num_rows + num) + rest.overhead_us + rest.guessing_us)
         if speed > best_speed:
             best, best_speed = (num, added), speed
     return best
@@ -88,12 +90,12 @@ class ByLookup:
         self._cost: CostCurve | None = None
         self._live: frozenset[int] = frozenset()
         self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
-        self._overhead_us = 0.0
+        self._overhead_us = self._guessing_us = 0.0
         self.plain_speed = 0.0
 
-    def observe(self, view: StepView, overhead_us: float) -> None:
-        """Before each plan: who shares the step, and what it costs. overhead_us: of a round, beside the step."""
-        self._cost, self._overhead_us = view.cost, overhead_us
+    def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0) -> None:
+        """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest."""
+        self._cost, self._overhead_us, self._guessing_us = view.cost, overhead_us, guessing_us
         self.plain_speed = self._steps_per_us(len(view.sessions) or 1)
         self._live = frozenset(session.session for session in view.sessions)
         decided = ((one, self._decisions.get(one)) for one in self._live)
@@ -106,7 +108,7 @@ class ByLookup:
         if self._cost is None:
             return 0.0
         num = max(1, len(self._live))
-        return (num + BEGIN_GAIN) * self._steps_per_us(num) / self._steps_per_us(num + 1) - num
+        return (num + BEGIN_GAIN) * self._steps_per_us(num) / self._steps_per_us(num + 1, self._guessing_us) - num
 
     def num_guesses(self, session: SessionView, promise: float) -> int:
         """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course."""
@@ -119,7 +121,7 @@ class ByLookup:
         num, added = paying_len(rights, rest)
         gain = KEEP_GAIN if known is not None and known.num_guesses else BEGIN_GAIN
         otherwise = (rest.tokens - 1.0) * self._steps_per_us(rest.num_rows) + (1.0 + gain) * promise
-        pays = num > 0 and (rest.tokens + added) * self._steps_per_us(rest.num_rows + num) > otherwise
+        pays = num > 0 and (rest.tokens + added) * self._steps_per_us(rest.num_rows + num, self._guessing_us) > otherwise
         self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0))
         return num if pays else 0
 
@@ -132,16 +134,18 @@ class ByLookup:
         for one, other in self._guessing.items():
             if one != session.session:
                 num_rows, tokens = num_rows + other.num_guesses, tokens + other.tokens
-        return StepRest(self._cost, num_rows, tokens, self._overhead_us)
+        return StepRest(self._cost, num_rows, tokens, self._overhead_us, self._guessing_us)
 
     def offer(self, session: SessionView) -> tuple[int, float]:
         """What the text offers, taken or not: guesses, and the session's tokens per microsecond with them; (0, 0.0): nothing that pays."""
         rest = self._rest(session)
         num, added = (0, 0.0) if rest is None else paying_len(usable_rights(session, self._longest), rest)
-        return (num, (1.0 + added) * self._steps_per_us(rest.num_rows + num)) if num and rest is not None else (0, 0.0)
+        if rest is None or not num:
+            return 0, 0.0
+        return num, (1.0 + added) * self._steps_per_us(rest.num_rows + num, self._guessing_us)
 
-    def _steps_per_us(self, num_rows: int) -> float:
-        return 1.0 / (self._cost.verify_us(num_rows) + self._overhead_us) if self._cost is not None else 0.0
+    def _steps_per_us(self, num_rows: int, guessing_us: float = 0.0) -> float:
+        return 1.0 / (self._cost.verify_us(num_rows) + self._overhead_us + guessing_us) if self._cost is not None else 0.0
 
     def goes(self, session: SessionView) -> int:
         """What was decided for the newest commit; 0 also while nothing was."""

@@ -58,6 +58,8 @@ class EndedRounds:
                 self._count_drafted(session, own, took_us, times)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._count_plain(session, own, took_us, len(view.sessions), times)
+            if times.is_lone and own.looked_up and session.num_uncached == 1:
+                self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
             _begin_round(session, own)
 
     def _count_drafted(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
@@ -82,5 +84,5 @@ def _begin_round(session: SessionView, own: RememberedSession) -> None:
     own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
     is_first = session.takes_turns and not session.num_tested
     own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
-    own.looked_up, own.chosen_wait_us, own.turn_len = False, 0.0, 0
+    own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
     own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on

@@ -18,6 +18,7 @@ KEEP_PLAIN = 0.998  # with each plain one
 PRIOR_LENS = (1, 16)
 PRIOR_ROUNDS = (4.0, 0.5)  # that the parts' word counts for, at either length: one far off bears on a line as many near ones do
 MOST_TIMES = 3.0  # the time expected that a round may count for: a machine that stalled for once is no property of its rounds
+SURE_LOOKED_UP = 8.0  # rounds with guesses from the text, by when half of what they took is believed
 LEAST_PLAIN = 16.0  # rounds, for their mean to count
 
 
@@ -27,6 +28,7 @@ class LoneRounds:
     def __init__(self) -> None:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
+        self._num_looked_up = self._looked_up_steps = 0.0
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
         """So many without guesses took so long. step_us: of one row, at present."""
@@ -34,6 +36,8 @@ class LoneRounds:
         steps = min(took_us / step_us, MOST_TIMES * num_rounds)
         self._num_plain = kept * self._num_plain + num_rounds
         self._plain_steps = kept * self._plain_steps + steps
+        # What did not pay in a slow minute is tried again some day.
+        self._num_looked_up, self._looked_up_steps = kept * self._num_looked_up, kept * self._looked_up_steps
 
     def count(self, num_guesses: int, took_us: float, expected_us: float, step_us: float) -> None:
         """A round in which so many were drafted and verified, from commit to commit."""
@@ -41,6 +45,19 @@ class LoneRounds:
         sums = self._num, self._guesses, self._squares, self._steps, self._products
         seen = 1.0, num_guesses, num_guesses**2, steps, num_guesses * steps
         self._num, self._guesses, self._squares, self._steps, self._products = (KEEP * a + b for a, b in zip(sums, seen, strict=True))
+
+    def count_looked_up(self, beside_us: float, step_us: float) -> None:
+        """A round with guesses from the text took so long beside its step."""
+        self._num_looked_up = KEEP * self._num_looked_up + 1.0
+        self._looked_up_steps = KEEP * self._looked_up_steps + min(max(0.0, beside_us) / step_us, MOST_TIMES)
+
+    def guessing_us(self, step_us: float, overhead_us: float) -> float:
+        """What a round with guesses from the text takes beside its step and what passes beside a plain one. While few were seen, hardly
+        anything: only who goes that way finds out."""
+        if not self._num_looked_up:
+            return 0.0
+        sure = self._num_looked_up / (self._num_looked_up + SURE_LOOKED_UP)
+        return max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
 
     def overhead_us(self, step_us: float, otherwise_us: float) -> float:
         """Of a plain round, beside its step; otherwise_us while too few were seen."""

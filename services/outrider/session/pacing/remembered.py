@@ -7,7 +7,7 @@ Must not know how a course is chosen.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.session.pacing.asking_record import AskingRecord
@@ -40,7 +40,7 @@ class RememberedSession:
     turn_len: int = 0  # guesses of the round under way, if it verifies a whole draft and is timed as a whole (lone_rounds.py)
     was_plain: bool = False  # no guesses were wanted when the round under way began
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
-    looked_up: bool = False  # the newest round's guesses were from the text itself: the drafter has yet to hear what it found
+    looked_up: int = 0  # guesses of the newest round from the text itself: the drafter has yet to hear what it found
     measured: tuple[float, float, float] = (0.0, 0.0, 0.0)  # drafting times and way when last looked at: the same if nothing came since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
     restart_len: int = 0
@@ -141,11 +141,11 @@ class RememberedSessions:
         self._newest = session.session
         return own
 
-    def look_up(self, sessions: Iterable[int]) -> None:
-        """The rounds of these go by their texts: that says nothing of their courses."""
-        for session in sessions:
+    def look_up(self, guesses: Mapping[int, int]) -> None:
+        """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses."""
+        for session, num in guesses.items():
             own = self.known(session)
-            own.comparable, own.looked_up = False, True
+            own.comparable, own.looked_up = False, num
 
     def is_put_off(self, session: SessionView, plain: Course, slowdown: float | None) -> bool:
         """Whether its drafter is asked later, if at all: it decodes plainly until then. Asked as a session begins, and of one far away once
