@@ -259,7 +259,7 @@ def test_what_passes_beside_a_plain_step_counts_for_plain_decoding() -> None:
 
 
 def test_rounds_by_the_text_are_timed_and_weighed_with_what_they_really_take() -> None:
-    """Two guesses that are right in half of the times, of rows that cost a tenth of a step: worth it, unless such rounds take twice as long."""
+    """Two guesses, right in half of the times, of rows that cost little: worth it, unless such rounds take twice as long."""
     for beside_us, goes in ((40.0, True), (900.0, False)):
         one = Lone(lambda length: 440.0, acceptance=0.1, continue_prob=0.5, lookup_rights=(0.5, 0.5))
         for _ in range(60):
