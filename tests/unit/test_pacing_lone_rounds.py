@@ -12,6 +12,8 @@ import pytest
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.course_choice import courses_of
+from outrider.session.pacing.ended_rounds import STEADY
 from outrider.session.pacing.lone_rounds import LEAST_PLAIN, MOST_TIMES, LoneRounds
 from outrider.session.pacing.round_model import Pace, RoundRates, SerialRounds, begun_chains, chains, measured_rates, serial_courses
 from outrider.session.pacing.whole_draft import whole_draft
@@ -190,6 +192,8 @@ PLAIN_ROUNDS = 8  # in one go
 class Lone:
     """A policy with one session, or two, whose rounds take what the test says, by their guesses."""
 
+    plain_rounds = PLAIN_ROUNDS
+
     def __init__(self, round_us: Callable[[int], float], *, num_sessions: int = 1, **estimates: Any) -> None:
         self.policy, self.round_us = AdaptivePacing(), round_us
         self.now_us, self.committed_len, self.num_tested = float(NOW_US), 100, 8
@@ -213,7 +217,7 @@ class Lone:
             is_plain = self.pace is Pace.PLAIN
             if not is_plain:
                 assert self.policy.plan(self.views(length)).take
-            num_rounds = PLAIN_ROUNDS if is_plain else 1
+            num_rounds = self.plain_rounds if is_plain else 1
             self.now_us += num_rounds * self.round_us(0 if is_plain else length)
             self.committed_len += num_rounds if is_plain else num_tokens
             self.num_tested += 0 if is_plain else length
@@ -270,3 +274,68 @@ def test_rounds_by_the_text_are_timed_and_weighed_with_what_they_really_take() -
             one.committed_len += 1 + (num > 0)
         assert (num > 0) is goes
         assert (one.policy._lone_rounds.guessing_us(STEP_US, 40.0) > 200.0) is not goes
+
+
+def test_what_rounds_by_the_text_take_beside_their_steps_leaves_their_rows_out() -> None:
+    one = Lone(lambda length: 440.0, acceptance=0.1, continue_prob=0.5, lookup_rights=(0.9,) * 12)
+    num = 0
+    for _ in range(60):
+        view = one.views(0)
+        one.policy.draft_ahead(view.sessions[0])
+        num = sum(part.max_nodes for part in one.policy.plan(view).take if part.from_lookup)
+        one.now_us += COST.verify_us(1 + num) + (140.0 if num else 40.0)
+        one.committed_len += 8
+    assert num > 6, "whose rows alone take as long as half a step of one"
+    assert one.policy._lone_rounds.guessing_us(STEP_US, 40.0) == pytest.approx(100.0, rel=0.25)
+
+
+def test_in_company_no_round_is_timed_as_a_whole() -> None:
+    lone = Lone(lambda length: 440.0, num_sessions=2, acceptance=0.1, continue_prob=0.5)
+    lone.rounds([1] * 40)
+    assert lone.pace is Pace.PLAIN
+    by_text = Lone(lambda length: 440.0, num_sessions=2, acceptance=0.1, continue_prob=0.5, lookup_rights=(0.9,) * 12)
+    for _ in range(20):
+        view = by_text.views(0)
+        assert any(part.from_lookup for part in by_text.policy.plan(view).take)
+        by_text.now_us += 2000.0
+        by_text.committed_len += 8
+    for one in (lone, by_text):
+        assert vars(one.policy._lone_rounds) == vars(LoneRounds())
+
+
+def test_plain_rounds_one_by_one_say_nothing_of_many_in_one_go() -> None:
+    one = Lone(lambda length: 700.0 if length else 600.0, acceptance=0.1, continue_prob=0.5)
+    one.plain_rounds = STEADY - 1
+    one.rounds([1] * 60)
+    assert one.pace is Pace.PLAIN
+    assert one.policy._lone_rounds.overhead_us(STEP_US, -1.0) == -1.0
+    one.plain_rounds = STEADY
+    one.rounds([1] * 60)
+    assert one.policy._lone_rounds.overhead_us(STEP_US, -1.0) == pytest.approx(200.0)
+
+
+def test_a_round_over_a_whole_draft_promises_what_such_rounds_took() -> None:
+    one = Lone(lambda length: 420.0 + 12.0 * length, acceptance=0.8)
+    rates = one.rounds(LENGTHS)
+    assert rates.turn_us is not None
+    one.policy.plan(one.views(6))
+    own = one.policy._sessions.known(0)
+    assert (own.turn_len, own.expected_us) == (6, pytest.approx(rates.turn_us[0] + 6 * rates.turn_us[1], rel=0.02))
+
+
+def test_what_a_step_held_beyond_its_promise_is_not_held_against_the_next() -> None:
+    one = Lone(lambda length: 440.0, acceptance=0.1, continue_prob=0.5)
+    one.rounds([1] * 40)
+    one.policy._excess_us = 300.0
+    one.policy.plan(one.views(0))
+    assert one.policy._excess_us == 0.0
+
+
+def test_courses_in_turns_are_the_best_and_the_present_one() -> None:
+    rates = dict.fromkeys(Pace, measured_rates(COST, 1, 40.0, 50.0, 30.0))
+    every = {course.hit_len: course for course in serial_courses(rates[Pace.SERIAL], 0.9, 1.0)[:16]}
+    best = max(every.values(), key=lambda course: course.tokens_per_us)
+    for present_len, expected in ((3, {best.hit_len, 3}), (best.hit_len, {best.hit_len}), (0, {best.hit_len}), (17, {best.hit_len})):
+        found = courses_of(rates, (Pace.SERIAL,), 16, 0.9, 1.0, 0.0, present_len=present_len)[Pace.SERIAL]
+        assert {course.hit_len for course in found} == expected
+        assert all(course == every[course.hit_len] for course in found)
