@@ -93,6 +93,26 @@ def test_what_the_course_promises_must_be_beaten_by_a_margin_to_begin_and_not_to
     assert decided(SURE, 1.01 * speed, before=12) == 0
 
 
+def test_what_rounds_with_guesses_take_beside_plain_ones_is_a_price_of_all_of_them() -> None:
+    """It makes none pay that promise little, and of those that pay more worth their rows."""
+    rights = (0.4, 0.35, 0.3, 0.3)
+    dear = 0.5 * GENTLE.verify_us(1)
+    steep = CostCurve(((1, 10_000.0), (32, 103_000.0)))
+    cheaply, dearly = (paying_len((0.8,) * 12, StepRest(steep, 1, 1.0, 0.0, price)) for price in (0.0, dear))
+    assert 0 < cheaply[0] < dearly[0]
+    assert paying_len(rights, StepRest(GENTLE, 1, 1.0, 0.0, 20.0 * dear)) == (0, 0.0)
+    found = []
+    for guessing_us in (0.0, dear):
+        decisions = ByLookup(32)
+        decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0, guessing_us)
+        session = session_view(1, lookup_rights=rights)
+        found.append((decisions.num_guesses(session, decisions.plain_speed), decisions.least_promise, decisions.offer(session)[1]))
+    (num, least, offered), (num_dear, least_dear, offered_dear) = found
+    assert num > 0 == num_dear
+    assert least_dear > least + 0.4
+    assert offered > offered_dear
+
+
 def test_a_decision_stands_until_the_next_commit() -> None:
     decisions = ByLookup(32)
     decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0)
