@@ -1,6 +1,7 @@
 """The numbers the speed goals are stated in, from the rows of a speed run: ratios, the worst cell, the bound, the price of being a service.
 
-Every number that is a minimum comes with where it was found. Must not know how anything was measured or how it is shown.
+Ratios are medians of ratios within a repetition (measurement.times). Every number that is a minimum comes with where it was found. Must not
+know how anything was measured or how it is shown.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ GOAL_TASKS = ("arithmetic", "copying")
 GOAL_OTHERS = MappingProxyType({"generate": GENERATE, "assisted": ASSISTED, "own_plain": PLAIN})
 GOAL_TEMPERATURES = MappingProxyType({"t0": 0.0, "t08": 0.8})
 PROSE = "prose"
+_Placed = Mapping[tuple[Cell, str], Row]  # by cell and contestant
 SAME_IN_BOTH = "serial"  # the policy that does the same in the stack and in one process, whatever it measures there
 
 
@@ -30,11 +32,11 @@ def one_process_name(policy: str) -> str:
 
 def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHERS) -> dict[str, float]:
     """The best policy over other contestants (label -> name), the worse of the goal's tasks."""
-    speeds = _speeds(rows)
+    found_rows = _by_place(rows)
     result: dict[str, float] = {}
     for key, temperature in GOAL_TEMPERATURES.items():
         for label, other in others.items():
-            found = _over(speeds, best, other, temperature)
+            found = _over(found_rows, best, other, temperature)
             if found:
                 result[f"iso_{key}_vs_{label}"] = round(min(found.values()), 3)
     return result
@@ -43,26 +45,27 @@ def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHE
 def best_policy(rows: Iterable[Row], policies: Sequence[str]) -> str:
     """The policy whose worst ratio to plain decoding over the goal's tasks is highest; over all tasks where none of them was run."""
     rows = list(rows)
-    plain = {row.cell: row.summary.tokens_per_s for row in rows if row.contestant == PLAIN}
+    plain = {row.cell: row for row in rows if row.contestant == PLAIN}
     goal = {cell for cell in plain if cell.task in GOAL_TASKS} or set(plain)
 
     def worst(policy: str) -> float:
-        return min(row.summary.tokens_per_s / plain[row.cell] for row in rows if row.contestant == policy and row.cell in goal)
+        return min(row.times(plain[row.cell]) for row in rows if row.contestant == policy and row.cell in goal)
 
     return max(policies, key=worst)
 
 
 def prose_ratios(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, float]:
     """A contestant over plain decoding on prose, where drafts are rarely right."""
-    speeds = _speeds(rows)
-    found = {key: (speeds.get((cell, contestant)), speeds.get((cell, PLAIN))) for key, cell in _prose_cells().items()}
-    return {f"prose_{key}_vs_own_plain": round(one / plain, 3) for key, (one, plain) in found.items() if one is not None and plain}
+    placed = _by_place(rows)
+    found = {key: (placed.get((cell, contestant)), placed.get((cell, PLAIN))) for key, cell in _prose_cells().items()}
+    return {f"prose_{key}_vs_own_plain": round(one.times(plain), 3) for key, (one, plain) in found.items() if one and plain}
 
 
 def worst_cell(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, object]:
     """Where a contestant comes off worst against plain decoding, over every cell that has both."""
-    speeds = _speeds(rows)
-    found = {cell: speed / speeds[cell, PLAIN] for (cell, name), speed in speeds.items() if name == contestant and (cell, PLAIN) in speeds}
+    placed = _by_place(rows)
+    both = ((cell, row) for (cell, name), row in placed.items() if name == contestant and (cell, PLAIN) in placed)
+    found = {cell: row.times(placed[cell, PLAIN]) for cell, row in both}
     if not found:
         return {}
     cell = min(found, key=found.__getitem__)
@@ -82,15 +85,15 @@ def bound_fraction(rows: Iterable[Row], best: str) -> dict[str, object]:
 def stack_ratio(rows: Sequence[Row], policies: Sequence[str]) -> dict[str, object]:
     """Our stack over one process at T = 0, in the worse of the goal's tasks: of SAME_IN_BOTH, and of the best policy that was also run in
     one process, which may do another thing there."""
-    speeds = _speeds(rows)
-    names = {name for _, name in speeds}
+    placed = _by_place(rows)
+    names = {name for _, name in placed}
     paired = [policy for policy in policies if one_process_name(policy) in names and stack_name(policy) in names]
     if not paired:
         return {}
     best = best_policy(rows, [stack_name(policy) for policy in paired])
     policy = next(policy for policy in paired if stack_name(policy) == best)
-    same = _ratio_of_stack(speeds, SAME_IN_BOTH, "stack_ratio") if SAME_IN_BOTH in paired else {}
-    return same | _ratio_of_stack(speeds, policy, "stack_ratio_best")
+    same = _ratio_of_stack(placed, SAME_IN_BOTH, "stack_ratio") if SAME_IN_BOTH in paired else {}
+    return same | _ratio_of_stack(placed, policy, "stack_ratio_best")
 
 
 def reconcile_share(rows: Iterable[Row]) -> dict[str, object]:
@@ -107,8 +110,8 @@ def draft_token_share(draft_us: float, verify_us: float) -> dict[str, float]:
     return {"draft_token_share": round(draft_us / verify_us, 4)} if draft_us and verify_us else {}
 
 
-def _ratio_of_stack(speeds: Mapping[tuple[Cell, str], float], policy: str, key: str) -> dict[str, object]:
-    found = _over(speeds, stack_name(policy), one_process_name(policy), 0.0)
+def _ratio_of_stack(placed: _Placed, policy: str, key: str) -> dict[str, object]:
+    found = _over(placed, stack_name(policy), one_process_name(policy), 0.0)
     if not found:
         return {}
     cell = min(found, key=found.__getitem__)
@@ -123,14 +126,14 @@ def _prose_cells() -> dict[str, Cell]:
     return {key: Cell(PROSE, temperature) for key, temperature in GOAL_TEMPERATURES.items()}
 
 
-def _speeds(rows: Iterable[Row]) -> dict[tuple[Cell, str], float]:
-    return {(row.cell, row.contestant): row.summary.tokens_per_s for row in rows}
+def _by_place(rows: Iterable[Row]) -> _Placed:
+    return {(row.cell, row.contestant): row for row in rows}
 
 
-def _over(speeds: Mapping[tuple[Cell, str], float], one: str, other: str, temperature: float) -> dict[Cell, float]:
+def _over(placed: _Placed, one: str, other: str, temperature: float) -> dict[Cell, float]:
     """one / other in the goal's cells that have both."""
-    cells = {cell for cell, name in speeds if name == one and _is_goal(cell, temperature) and (cell, other) in speeds}
-    return {cell: speeds[cell, one] / speeds[cell, other] for cell in sorted(cells, key=lambda cell: cell.task)}
+    cells = {cell for cell, name in placed if name == one and _is_goal(cell, temperature) and (cell, other) in placed}
+    return {cell: placed[cell, one].times(placed[cell, other]) for cell in sorted(cells, key=lambda cell: cell.task)}
 
 
 def _is_goal(cell: Cell, temperature: float) -> bool:

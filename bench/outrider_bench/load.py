@@ -29,7 +29,7 @@ from outrider_bench.distant_pair import DistantPair, World, two_machines
 from outrider_bench.facts import measurement_facts
 from outrider_bench.lone_verifier import lone_verifier, without_drafter
 from outrider_bench.markdown_table import markdown_table
-from outrider_bench.measurement import Prompt
+from outrider_bench.measurement import Prompt, times
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import make_prompts
 from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, first_difference
@@ -199,17 +199,17 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def rows_of(bursts: dict[tuple[LoadCell, str], list[Burst]]) -> list[LoadRow]:
     """Medians, each beside both kinds of plain decoding in the same cell."""
-    speeds = {key: statistics.median(each.tokens_per_s for each in found) for key, found in bursts.items()}
+    speeds = {key: [each.tokens_per_s for each in found] for key, found in bursts.items()}
     return [
         LoadRow(
             cell,
             name,
-            speed,
+            statistics.median(own),
             statistics.median(each.token_ms for each in bursts[cell, name]),
-            speed / speeds[cell, PLAIN],
-            speed / speeds[cell, ALONE],
+            times(own, speeds[cell, PLAIN]),
+            times(own, speeds[cell, ALONE]),
         )
-        for (cell, name), speed in speeds.items()
+        for (cell, name), own in speeds.items()
     ]
 
 

@@ -75,7 +75,7 @@ class ThreeMachines:
 
     def vs_plain(self, spot: Spot, contestant: str) -> float:
         """Speed over plain decoding's."""
-        return self.row(spot, contestant).summary.tokens_per_s / self.row(spot, PLAIN).summary.tokens_per_s
+        return self.row(spot, contestant).times(self.row(spot, PLAIN))
 
     def worst(self, spots: Sequence[Spot], contestant: str) -> tuple[float, Spot]:
         """The least speed over plain decoding, and where."""

@@ -111,5 +111,11 @@ def median_summary(repetitions: Sequence[Summary]) -> Summary:
     )
 
 
+def times(ones: Sequence[float], others: Sequence[float]) -> float:
+    """How many times as fast one contestant is: the median over repetitions, each held against the other's of the same repetition. A
+    machine whose speed drifts between repetitions drifts for both; medians of either alone may be of different minutes."""
+    return float(statistics.median(one / other for one, other in zip(ones, others, strict=True)))
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0

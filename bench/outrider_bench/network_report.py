@@ -86,18 +86,16 @@ class TwoMachines:
 
 def judge(world: World, rows: Sequence[Row]) -> Judgement:
     """From all rows of the world's cell."""
-    speeds = {row.contestant: row.summary.tokens_per_s for row in rows}
-    own = next(row for row in rows if row.contestant == ADAPTIVE)
+    found = {row.contestant: row for row in rows}
+    own = found[ADAPTIVE]
     assert own.bound_share is not None
-    fixed = {name: speed for name, speed in speeds.items() if name != ADAPTIVE}
-    best = max(fixed, key=fixed.__getitem__)
-    speed = speeds[ADAPTIVE]
+    best = max((row for row in rows if row.contestant != ADAPTIVE), key=lambda row: row.summary.tokens_per_s)
     return Judgement(
         world=world,
-        tokens_per_s=speed,
-        best_fixed=best,
-        vs_best_fixed=speed / speeds[best],
-        vs_plain=speed / speeds[PLAIN],
+        tokens_per_s=own.summary.tokens_per_s,
+        best_fixed=best.contestant,
+        vs_best_fixed=own.times(best),
+        vs_plain=own.times(found[PLAIN]),
         overlap_share=own.summary.overlap_share,
         bound_share=own.bound_share,
         reconcile_share=own.summary.reconcile_share,

@@ -105,5 +105,5 @@ def as_json(row: Row) -> dict[str, object]:
 
 def _ratio(row: Row, rows: Sequence[Row], other: str) -> str:
     """Speed over another contestant of the same cell; empty where that one did not run."""
-    speeds = {each.contestant: each.summary.tokens_per_s for each in rows}
-    return f"{row.summary.tokens_per_s / speeds[other]:.2f}" if other in speeds else ""
+    others = {each.contestant: each for each in rows}
+    return f"{row.times(others[other]):.2f}" if other in others else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider_bench.measurement import Answer, Summary, median_summary, summarise
+from outrider_bench.measurement import Answer, Summary, median_summary, summarise, times
 
 GENERATE = "transformers generate"
 ASSISTED = "transformers assisted"
@@ -44,13 +44,19 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A contestant in a cell: medians over repetitions. bound_share: speed over (mean emitted per round / verify forward alone)."""
+    """A contestant in a cell: medians over repetitions. bound_share: speed over (mean emitted per round / verify forward alone). speeds:
+    tokens/s by repetition."""
 
     cell: Cell
     contestant: str
     summary: Summary
     spread: float
     bound_share: float | None
+    speeds: tuple[float, ...]
+
+    def times(self, other: Row) -> float:
+        """How many times as fast as another contestant of the cell."""
+        return times(self.speeds, other.speeds)
 
 
 @dataclass(slots=True)
@@ -63,12 +69,13 @@ class Recorder:
         """One more answer."""
         self.answers.setdefault((cell, contestant, repetition), []).append(answer)
 
-    def summary(self, cell: Cell, contestant: str) -> tuple[Summary, float]:
-        """Medians over repetitions, and the spread of the speed: (highest - lowest) / median."""
-        repetitions = [summarise(given) for (where, who, _), given in self.answers.items() if (where, who) == (cell, contestant)]
+    def summary(self, cell: Cell, contestant: str) -> tuple[Summary, float, tuple[float, ...]]:
+        """Medians over repetitions, the spread of the speed ((highest - lowest) / median), and the speed by repetition."""
+        mine = {turn: given for (where, who, turn), given in self.answers.items() if (where, who) == (cell, contestant)}
+        repetitions = [summarise(mine[turn]) for turn in sorted(mine)]
         median = median_summary(repetitions)
-        speeds = [repetition.tokens_per_s for repetition in repetitions]
-        return median, (max(speeds) - min(speeds)) / median.tokens_per_s
+        speeds = tuple(repetition.tokens_per_s for repetition in repetitions)
+        return median, (max(speeds) - min(speeds)) / median.tokens_per_s, speeds
 
     def draft_us_per_token(self, contestant: str) -> int:
         """What a drafted token cost the drafter, over all recorded answers of a contestant; 0 when nothing was drafted."""

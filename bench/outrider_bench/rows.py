@@ -20,10 +20,10 @@ def rows_of(cells: Sequence[Cell], contestants: Sequence[Contestant], recorder: 
     rows = []
     for cell in cells:
         for contestant in contestants:
-            summary, spread = recorder.summary(cell, contestant.name)
+            summary, spread, speeds = recorder.summary(cell, contestant.name)
             info, bound_share = info_of(contestant), None
             if info is not None:
                 forward_ms = verify_ms(info, 1 + summary.drafted_per_round)
                 bound_share = summary.tokens_per_s * forward_ms / (1000.0 * summary.mean_emitted_per_round)
-            rows.append(Row(cell, contestant.name, summary, spread, bound_share))
+            rows.append(Row(cell, contestant.name, summary, spread, bound_share, speeds))
     return rows

@@ -48,7 +48,7 @@ MICRO = MicroBenchmarks(CostCurve(((1, 2000.0),)), 100, 900.0, 500.0, 160.0, 512
 
 def row(cell: Cell, contestant: str, speed: float) -> Row:
     share = 0.02 if cell == DISTANT else 0.01
-    return Row(cell, contestant, Summary(speed, 1.0, 0.5, 2.0, 0.0, 0.5, 4.0, 50_000, reconcile_share=share), 0.1, 0.75)
+    return Row(cell, contestant, Summary(speed, 1.0, 0.5, 2.0, 0.0, 0.5, 4.0, 50_000, reconcile_share=share), 0.1, 0.75, (speed,))
 
 
 def found(*flips: Flip, two_machines: TwoMachines | None = None) -> Found:

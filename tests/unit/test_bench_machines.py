@@ -27,7 +27,7 @@ FLIP = Flip("0 ms, copying, T = 0", ADAPTIVE, 1, 7, 3, 4)
 
 def found(*flips: Flip) -> ThreeMachines:
     rows = [
-        Row(Spot(*at).cell, name, Summary(speed, 1.0, 0.7, 2.0, 0.3, 0.5, 4.0, 96), 0.04, 0.8)
+        Row(Spot(*at).cell, name, Summary(speed, 1.0, 0.7, 2.0, 0.3, 0.5, 4.0, 96), 0.04, 0.8, (speed,))
         for at, speeds in SPEEDS.items()
         for name, speed in zip((PLAIN, "outrider serial", "outrider pearl", ADAPTIVE), speeds, strict=True)
     ]

@@ -31,7 +31,7 @@ AT = Circumstances(MICRO, 0.7, 5, 5_000)
 
 def row(world: World, contestant: str, speed: float, overlap: float = 0.0) -> Row:
     summary = Summary(speed, 1.0, 0.7, 2.0, overlap, 0.5, 4.0, 96, reconcile_share=0.012)
-    return Row(network.cell_of(world), contestant, summary, 0.1, 0.8)
+    return Row(network.cell_of(world), contestant, summary, 0.1, 0.8, (speed,))
 
 
 def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
@@ -113,8 +113,8 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     busy, alone = LoadCell("two machines", 4, 0.7), LoadCell("two machines", 1, 0.7)
     bursts = {
         (busy, PLAIN): [Burst(100.0, 9.0, ((1, 2),)), Burst(300.0, 9.0, ((1, 2),)), Burst(120.0, 9.0, ((1, 2),))],
-        (busy, ADAPTIVE): [Burst(90.0, 8.0, ((1, 3),))],
-        (busy, load.ALONE): [Burst(150.0, 8.0, ((1, 2),))],
+        (busy, ADAPTIVE): [Burst(75.0, 8.0, ((1, 3),)), Burst(270.0, 8.0, ((1, 2),)), Burst(60.0, 8.0, ((1, 2),))],
+        (busy, load.ALONE): [Burst(125.0, 8.0, ((1, 2),)), Burst(300.0, 8.0, ((1, 2),)), Burst(240.0, 8.0, ((1, 2),))],
         (alone, PLAIN): [Burst(50.0, 9.0, ((1, 2),))],
         (alone, ADAPTIVE): [Burst(100.0, 9.0, ((1, 2),))],
         (alone, load.ALONE): [Burst(50.0, 9.0, ((1, 2),))],
@@ -124,7 +124,7 @@ def test_bursts_are_compared_with_plain_ones_of_their_own_cell() -> None:
     assert ratios[4, ADAPTIVE] == (0.75, 0.6)
     assert ratios[4, load.ALONE] == (1.25, 1.0)
     assert (ratios[1, PLAIN], ratios[1, ADAPTIVE]) == ((1.0, 1.0), (2.0, 2.0))
-    assert count_flips(bursts) == (1, 16)
+    assert count_flips(bursts) == (1, 24)
     told = load.result(rows_of(bursts), 1, {})
     assert told["load_min_vs_plain_two_machines"] == 0.75
     assert told["load_min_off_vs_no_drafter_two_machines"] == 0.8

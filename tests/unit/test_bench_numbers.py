@@ -136,7 +136,7 @@ def test_flips_are_listed_with_both_tokens() -> None:
 
 
 def row(task: str, temperature: float, contestant: str, speed: float) -> Row:
-    return Row(Cell(task, temperature), contestant, summary_of(speed), 0.0, None)
+    return Row(Cell(task, temperature), contestant, summary_of(speed), 0.0, None, (speed,))
 
 
 ROWS = [
@@ -184,7 +184,7 @@ def test_the_worst_cell_is_looked_for_among_all_that_were_measured() -> None:
 
 def test_the_bound_is_that_of_the_worse_task_at_temperature_0() -> None:
     shares = {("arithmetic", 0.0): 0.5, ("copying", 0.0): 0.4, ("prose", 0.0): 0.1, ("copying", 0.8): 0.2}
-    rows = [Row(Cell(*cell), "serial", summary_of(1.0), 0.0, share) for cell, share in shares.items()]
+    rows = [Row(Cell(*cell), "serial", summary_of(1.0), 0.0, share, (1.0,)) for cell, share in shares.items()]
     assert bound_fraction(rows, "serial") == {"bound_fraction": 0.4, "bound_fraction_at": "serial, copying, T = 0"}
     assert bound_fraction(rows, "pearl") == {}
 
@@ -220,7 +220,7 @@ def test_prose_is_told_apart_for_each_temperature() -> None:
 
 
 def reconciling(contestant: str, share: float, drafted: float = 4.0, task: str = "copying") -> Row:
-    return Row(Cell(task, 0.0), contestant, replace(summary_of(1.0), reconcile_share=share, drafted_per_round=drafted), 0.0, 0.5)
+    return Row(Cell(task, 0.0), contestant, replace(summary_of(1.0), reconcile_share=share, drafted_per_round=drafted), 0.0, 0.5, (1.0,))
 
 
 def test_the_largest_share_of_reconciling_is_that_of_a_served_policy_that_drafts() -> None:
@@ -292,3 +292,20 @@ def test_nothing_is_reported_on_the_prompts_that_settings_are_chosen_on() -> Non
     with pytest.raises(InvalidRequest, match="--prompt-seed"):
         check_prompt_seed(TUNING_SEED)
     check_prompt_seed(TUNING_SEED + 1)
+
+
+def test_a_ratio_is_of_the_same_repetitions() -> None:
+    """The machine was half as quick in two of five; medians of either alone are of different minutes."""
+    recorder, cell = Recorder(), Cell("prose", 0.0)
+    took_ms = {PLAIN: (10.0, 20.0, 10.0, 20.0, 20.0), "serial": (9.0, 18.0, 9.0, 9.0, 18.0)}
+    for turn in (1, 0, 2, 4, 3):
+        for name, times_ms in took_ms.items():
+            recorder.add(cell, name, turn, Answer((1, 2), 1.0, times_ms[turn]))
+    plain, serial = (Row(cell, name, *recorder.summary(cell, name)[:2], None, recorder.summary(cell, name)[2]) for name in took_ms)
+    assert plain.speeds == pytest.approx([200.0, 100.0, 200.0, 100.0, 100.0]), "in the order of the repetitions"
+    assert serial.times(plain) == pytest.approx(20.0 / 18.0)
+    assert serial.summary.tokens_per_s / plain.summary.tokens_per_s == pytest.approx(2.0 * 20.0 / 18.0)
+    assert prose_ratios([plain, replace(serial, contestant=ADAPTIVE)]) == {"prose_t0_vs_own_plain": 1.111}
+    assert worst_cell([plain, replace(serial, contestant=ADAPTIVE)])["min_cell_vs_plain"] == 1.111
+    with pytest.raises(ValueError, match="shorter"):
+        serial.times(replace(plain, speeds=(1.0,)))

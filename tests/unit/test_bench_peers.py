@@ -192,7 +192,7 @@ COLD, WARM = Cell("copying", 0.0), Cell("copying", 0.8)
 
 
 def row(cell: Cell, contestant: str, speed: float, per_round: float = 1.0) -> Row:
-    return Row(cell, contestant, Summary(speed, 1.0, 0.0, per_round, 0.0, 0.0, 0.0, 10, 2.5), 0.1, None)
+    return Row(cell, contestant, Summary(speed, 1.0, 0.0, per_round, 0.0, 0.0, 0.0, 10, 2.5), 0.1, None, (speed,))
 
 
 def recorded() -> Recorder:
