@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.explanation import Way
 from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS, PrefillBound
 from outrider.session.pacing.registry import PACINGS, make_pacing
@@ -59,8 +61,7 @@ def step_views(draw: st.DrawFn) -> StepView:
     return StepView(sessions, COST, draw(st.integers(1, 64)), NOW_US, prefill=prefill)
 
 
-def a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: StepView) -> None:
-    plan = make_pacing(name).plan(view)
+def a_plan_holds_at_most_the_rows_and_only_what_there_is(_: str, view: StepView, plan: PacingPlan) -> None:
     sessions = {session.session: session for session in view.sessions}
     assert len({part.session for part in plan.take}) == len(plan.take)
     assert sum(part.num_rows for part in plan.take) <= view.max_rows
@@ -72,8 +73,7 @@ def a_plan_holds_at_most_the_rows_and_only_what_there_is(name: str, view: StepVi
         assert 0 <= part.side_nodes <= (len(session.side_depths) if part.max_nodes and not part.from_lookup else 0)
 
 
-def prompts_keep_within_the_steps_bound_and_are_read_where_there_is_room(name: str, view: StepView) -> None:
-    plan = make_pacing(name).plan(view)
+def prompts_keep_within_the_steps_bound_and_are_read_where_there_is_room(_: str, view: StepView, plan: PacingPlan) -> None:
     reading = {session.session for session in view.sessions if session.num_uncached > 1}
     num_read = sum(part.num_rows for part in plan.take if part.session in reading)
     num_own = sum(part.max_feed + part.max_nodes for part in plan.take if part.session not in reading)
@@ -84,8 +84,7 @@ def prompts_keep_within_the_steps_bound_and_are_read_where_there_is_room(name: s
         assert num_read >= min(MIN_PREFILL_ROWS, num_unread, view.max_rows - num_decoding)
 
 
-def a_prefill_and_whoever_is_past_its_deadline_make_the_step_move(name: str, view: StepView) -> None:
-    plan = make_pacing(name).plan(view)
+def a_prefill_and_whoever_is_past_its_deadline_make_the_step_move(_: str, view: StepView, plan: PacingPlan) -> None:
     due = [session for session in view.sessions if session.num_uncached > 1 or session.draft_deadline_us <= view.now_us]
     if due:
         assert plan.take
@@ -94,16 +93,14 @@ def a_prefill_and_whoever_is_past_its_deadline_make_the_step_move(name: str, vie
         assert {session.session for session in due if session.num_uncached == 1} <= taken
 
 
-def whoever_can_hope_for_no_guesses_goes_at_once(name: str, view: StepView) -> None:
-    plan = make_pacing(name).plan(view)
+def whoever_can_hope_for_no_guesses_goes_at_once(name: str, view: StepView, plan: PacingPlan) -> None:
     if name not in GATHERING and len(view.sessions) <= view.max_rows:
         taken = {part.session for part in plan.take}
         decoding = [session for session in view.sessions if session.num_uncached == 1]
         assert {session.session for session in decoding if not session.has_drafter or session.tail_ended} <= taken
 
 
-def every_wait_has_an_end(name: str, view: StepView) -> None:
-    plan = make_pacing(name).plan(view)
+def every_wait_has_an_end(_: str, view: StepView, plan: PacingPlan) -> None:
     taken = {part.session for part in plan.take}
     waiting = [session for session in view.sessions if session.session not in taken]
     if waiting and not plan.take:
@@ -161,12 +158,14 @@ def every_plan_can_be_explained_and_asking_why_changes_nothing(name: str, view: 
         assert not one.choice.kept or max(speeds) > (one.choice.chosen.tokens_per_us or 0.0)
 
 
-OWED = (
+PLANS_OWE = (
     a_plan_holds_at_most_the_rows_and_only_what_there_is,
     prompts_keep_within_the_steps_bound_and_are_read_where_there_is_room,
     a_prefill_and_whoever_is_past_its_deadline_make_the_step_move,
     whoever_can_hope_for_no_guesses_goes_at_once,
     every_wait_has_an_end,
+)
+POLICIES_OWE = (
     the_same_view_gives_the_same_plan,
     only_a_policy_that_says_so_takes_guesses_from_the_text_itself,
     credit_follows_the_requests_own_bound,
@@ -179,5 +178,23 @@ OWED = (
 @given(view=step_views())
 def test_every_policy_owes_this_whatever_its_sessions_report(name: str, view: StepView) -> None:
     """One view for all that is owed: making it takes longer than looking at it from every side."""
-    for holds in OWED:
+    plan = make_pacing(name).plan(view)
+    for plan_holds in PLANS_OWE:
+        plan_holds(name, view, plan)
+    for holds in POLICIES_OWE:
         holds(name, view)
+
+
+@every_policy
+@settings(max_examples=NUM_VIEWS // 2)
+@given(views=st.lists(step_views(), min_size=2, max_size=4), gap_us=st.sampled_from((0, 300, 50_000)))
+def test_what_a_policy_saw_before_releases_it_from_nothing(name: str, views: list[StepView], gap_us: int) -> None:
+    """Sessions that come, go and change between plans: a policy keeps what it measured, and must not rely on who was there."""
+    policy = make_pacing(name)
+    for at, view in enumerate(views):
+        later_us = at * gap_us
+        moved = tuple(replace(one, draft_deadline_us=one.draft_deadline_us + later_us) for one in view.sessions)
+        later = replace(view, sessions=moved, now_us=view.now_us + later_us)
+        plan = policy.plan(later)
+        for plan_holds in PLANS_OWE:
+            plan_holds(name, later, plan)

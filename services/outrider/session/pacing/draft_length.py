@@ -119,7 +119,7 @@ class DraftLength:
     def _is_surprised(self, view: StepView) -> bool:
         """One session alone, whose answer may be over before the next look is due, is another than was looked at last, or its guesses turn
         out otherwise."""
-        if len(view.sessions) > 1 or self._seen is None:
+        if len(view.sessions) != 1 or self._seen is None:  # none: everybody waits
             return False
         (session,) = view.sessions
         return session.session != self._looked_at or abs(session.acceptance - self._seen.acceptance) > SURPRISE
