@@ -20,16 +20,17 @@ from outrider_bench.measurement import Prompt
 
 PLAIN_TOKENS = 64
 DRAFTED = DraftWishes("serial", no_lookup=True)
+OVERLAPPED = DraftWishes("pearl", no_lookup=True)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBenchmarks:
     """verify: a step by rows, as the verifier measured it before its first request, at the pace of these minutes (Pace); unlent: the
-    same while a drafter of its machine may be at work, None where nothing is lent. step_overhead_us: of a round of plain decoding, between
-    one token's arrival and the next, beside its step. request_us: until an answer's first token arrives, beside the step that reads its
-    prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token. round_trip_us: a message to the
-    drafter's thread and its answer, the network's delay included. guess_us: what a round of drafts in turns takes beyond its step, a plain
-    round's overhead, its drafting and a message there and back.
+    same while a drafter of its machine may be at work, at the pace of such steps, None where nothing is lent. step_overhead_us: of a
+    round of plain decoding, between one token's arrival and the next, beside its step. request_us: until an answer's first token arrives,
+    beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token.
+    round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us: what a round of drafts in turns
+    takes beyond its step, a plain round's overhead, its drafting and a message there and back.
     """
 
     verify: CostCurve
@@ -53,9 +54,7 @@ class DraftedRounds:
 
     def told_us(self, verify: CostCurve) -> float:
         """Of its step, by a curve."""
-        num_rows = 1.0 + self.num_guesses
-        lower, share = int(num_rows), num_rows % 1.0
-        return (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
+        return verify_between(verify, 1.0 + self.num_guesses)
 
     def beyond_us(self, verify: CostCurve) -> float:
         """What a round takes beside its step and its drafting."""
@@ -63,20 +62,31 @@ class DraftedRounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How many times as long as before the first request steps take in these minutes: of one row, and of num_rows, which may be another
-    matter, for one row waits for memory where many compute. Between the two by the logarithm of rows."""
+class OverlappedSteps:
+    """Of an answer whose drafter is at work all along: a mean step but for the first, which reads the prompt and takes late_us longer than
+    the same of plain decoding."""
 
-    of_one: float
     num_rows: float
+    step_us: float
+    late_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many times as long as before the first request steps take in these minutes: of num_few rows, and of num_many, which may be
+    another matter, for one row waits for memory where many compute. Between the two by the logarithm of rows, beyond them no more."""
+
+    num_few: float
+    of_few: float
+    num_many: float
     of_many: float
 
     def of(self, num_rows: int) -> float:
         """Of so many rows."""
-        if self.num_rows <= 1.0:
-            return self.of_one
-        share = min(1.0, math.log(max(1, num_rows)) / math.log(self.num_rows))
-        return self.of_one + share * (self.of_many - self.of_one)
+        if self.num_many <= self.num_few:
+            return self.of_few
+        share = math.log(max(1, num_rows) / self.num_few) / math.log(self.num_many / self.num_few)
+        return self.of_few + min(1.0, max(0.0, share)) * (self.of_many - self.of_few)
 
     def apply(self, curve: CostCurve) -> CostCurve:
         """The curve of these minutes, never falling."""
@@ -96,6 +106,7 @@ class MicroBenchmark:
     ) -> None:
         self._plain, self._drafter, self._prompt, self._temperature = plain, drafter, prompt, temperature
         self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
+        self._overlapped = Stack("drafts beside the target", plain.gateway, OVERLAPPED, plain.threads)
         self._identity = info.identity
         self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         unlent = tuple(zip(info.cost_rows, info.cost_unlent_us, strict=True)) if info.cost_unlent_us else ()
@@ -105,16 +116,20 @@ class MicroBenchmark:
         self._steps_us: list[float] = []
         self._firsts_us: list[float] = []
         self._drafts: list[DraftedRounds] = []
+        self._beside: list[OverlappedSteps] = []
         self._trips_us: list[float] = []
 
     def sample(self) -> None:
-        """One plain answer and its first token alone, the same one drafted, and a few messages."""
+        """One plain answer and its first token alone, the same one drafted, beside the target too where cores are lent, and messages."""
         first = _ask(self._plain, self._prompt, self._temperature, 1)
         answer = _ask(self._plain, self._prompt, self._temperature)
         self._rounds_us.append(token_us(answer))
         self._steps_us.append(further_step_us(first, answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
         self._drafts.append(drafted_rounds(first, _ask(self._drafted, self._prompt, self._temperature)))
+        if self._unlent is not None:
+            beside = _ask(self._overlapped, self._prompt, self._temperature)
+            self._beside.append(overlapped_steps(first, answer, beside))
         self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
@@ -122,20 +137,33 @@ class MicroBenchmark:
         round_us = statistics.median(self._rounds_us)
         # The machine's pace has changed since the curve was measured; a round holds its step all the same.
         pace = self._pace(min(round_us, statistics.median(self._steps_us)))
-        verify, unlent = pace.apply(self._verify), None if self._unlent is None else pace.apply(self._unlent)
+        verify = pace.apply(self._verify)
         overhead_us = max(0, round(round_us - verify.verify_us(1)))
         reading_us = verify.verify_us(len(self._prompt.token_ids)) + overhead_us
         request_us = statistics.median(self._firsts_us) - reading_us
         trip_us = statistics.median(self._trips_us)
         draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, unlent)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, self._unlent_now(verify))
 
     def _pace(self, plain_us: float) -> Pace:
         """plain_us: of a step of one row, now."""
         num_rows = 1.0 + statistics.median(drafts.num_guesses for drafts in self._drafts)
         of_many = statistics.median(drafts.step_us / drafts.told_us(self._verify) for drafts in self._drafts)
-        return Pace(plain_us / self._verify.verify_us(1), num_rows, of_many)
+        return Pace(1.0, plain_us / self._verify.verify_us(1), num_rows, of_many)
+
+    def _unlent_now(self, verify: CostCurve) -> CostCurve | None:
+        """Of steps beside a drafter at work, by those of an overlapped answer and its prompt's. verify: of the others, now: sharing cores
+        makes nothing faster."""
+        measured = self._unlent
+        if measured is None:
+            return None
+        num_rows = statistics.median(steps.num_rows for steps in self._beside)
+        of_few = statistics.median(steps.step_us / verify_between(measured, steps.num_rows) for steps in self._beside)
+        num_read = len(self._prompt.token_ids)
+        reading_us = verify.verify_us(num_read) + statistics.median(steps.late_us for steps in self._beside)
+        paced = Pace(num_rows, of_few, num_read, reading_us / measured.verify_us(num_read)).apply(measured)
+        return CostCurve(tuple((rows, max(us, verify.verify_us(rows))) for rows, us in paced.points))
 
 
 def steps_text(curve: CostCurve) -> str:
@@ -168,6 +196,21 @@ def drafted_rounds(first: CollectedAnswer, answer: CollectedAnswer) -> DraftedRo
     round_us, num_guesses = 1e6 * (last_s - first_s) / num_rounds, counted.num_drafted / num_rounds
     step_us = min(further_step_us(first, answer), round_us - num_guesses * draft_us)  # a round holds its step
     return DraftedRounds(round_us, num_guesses, draft_us, step_us)
+
+
+def overlapped_steps(first: CollectedAnswer, plain: CollectedAnswer, answer: CollectedAnswer) -> OverlappedSteps:
+    """Of an answer that was drafted beside the target. first: of the same prompt, its first token alone; plain: all of it."""
+    counted = answer.first.finished.statistics
+    late_us = max(0.0, 1e6 * (answer.first_token_s - plain.first_token_s))
+    num_rounds = max(1, counted.num_rounds - 1)
+    steps_us = counted.verify_us - first.first.finished.statistics.verify_us - late_us
+    return OverlappedSteps(1.0 + counted.num_drafted / num_rounds, max(1.0, steps_us / num_rounds), late_us)
+
+
+def verify_between(verify: CostCurve, num_rows: float) -> float:
+    """Of a step of so many rows in the mean, in microseconds."""
+    lower, share = int(num_rows), num_rows % 1.0
+    return (1.0 - share) * verify.verify_us(lower) + share * verify.verify_us(lower + 1)
 
 
 def _ask(plain: Stack, prompt: Prompt, temperature: float, num_tokens: int = PLAIN_TOKENS) -> CollectedAnswer:

@@ -41,10 +41,10 @@ from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, mark
 from outrider_bench.gpu.shapes import SIZES, TargetShape, draft_us
 from outrider_bench.measurement import Answer, DraftNumbers, Prompt
 from outrider_bench.micro import MicroBenchmarks
-from outrider_bench.predictions import Circumstances, Shape, predicted_tokens_per_s
+from outrider_bench.predictions import Circumstances, predicted_tokens_per_s
 from outrider_bench.results import GENERATE, PLAIN
 from outrider_bench.simulation.event_loop import simulate
-from outrider_bench.simulation.world import World
+from outrider_bench.simulation.world import Shape, World
 
 SMALL = TargetShape(2, 64, 4, 2, 16, 96, 2500)
 ONE = MicroBenchmarks(CostCurve(((1, 2000.0), (8, 2400.0), (64, 4000.0))), 150, 900.0, 300.0, 160.0, 512, 100)

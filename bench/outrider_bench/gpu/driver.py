@@ -34,11 +34,11 @@ from outrider_bench.gpu.shapes import MAX_POSITIONS, SIZES, TargetShape, draft_u
 from outrider_bench.gpu.target_folder import cache_folder, find_or_write
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark
-from outrider_bench.predictions import Shape
 from outrider_bench.progress import make_progress
 from outrider_bench.prompts import TUNING_SEED
 from outrider_bench.results import GENERATE, PLAIN
 from outrider_bench.schedule import turns
+from outrider_bench.simulation.world import Shape
 
 # Plain decoding first; the others with draft lengths of their own finding and no guesses but the drafter's.
 CONTESTANTS = {PLAIN: DraftWishes("off")} | {

@@ -12,10 +12,12 @@ from dataclasses import replace
 from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.gpu.micro import BurstCosts
-from outrider_bench.predictions import NUM_COUNTED, Circumstances, Shape, policy_name, world_of
+from outrider_bench.predictions import Circumstances, policy_name, world_of
 from outrider_bench.replay import REPLAY_SEED
 from outrider_bench.simulation.event_loop import simulate
-from outrider_bench.simulation.world import World
+from outrider_bench.simulation.world import Shape, World
+
+NUM_COUNTED = 2  # bursts, after a first one that teaches the policy
 
 
 def predict(wishes: DraftWishes, costs: BurstCosts, acceptance: float, num_requests: int, shape: Shape) -> float:

@@ -80,6 +80,7 @@ class Text:
 
 def text_of(world: World, client: int, request: int) -> Text:
     """The text of a client's request; positions before the prompt's end are never guessed."""
+    world = world.of_request(request)
     truth, hashes = _truth(world.max_len, world.spare_len)
     phases = world.phases[client % len(world.phases)]
     acceptance, *deeper = _acceptances(phases, world.prompt_len, world.output_len + world.spare_len)

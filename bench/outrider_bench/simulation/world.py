@@ -7,7 +7,7 @@ fitted on the throughput it predicts. Must not know policies. Times in microseco
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.errors import InvalidRequest
 from outrider.session.pacing.contract import CostCurve
@@ -36,6 +36,14 @@ Phases = tuple[Phase, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A request: tokens of its prompt and of its answer."""
+
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """A stretch of time in which so many clients ask, each again as soon as it was answered; until_us after the begin, exclusive. Who is
     not among them any more goes away in the midst of an answer."""
@@ -58,7 +66,8 @@ class World:
     hedge_toll: how much longer a guess of the chain takes while they are asked for; about 1 for a drafter that follows its chains.
     unsure_when_wrong, unsure_when_right: how often the drafter stops for want of confidence before a guess that would be so.
     luck_by_position: which guesses are right depends on seed and position alone, the same in every request, as of outrider.drafting's
-    replayed drafts. prompt_len, output_len: of every request. spare_len: tokens that it allows beyond those; 0 = its answer ends at its
+    replayed drafts. prompt_len, output_len: of every request; or, with shapes, each client's requests have these one after another, again
+    and again. spare_len: tokens that it allows beyond those; 0 = its answer ends at its
     bound, else by itself. max_rows, max_draft_len, max_nodes, prefill_stretch: the service's bounds.
     """
 
@@ -88,6 +97,7 @@ class World:
     prefill_stretch: float = DEFAULT_PREFILL_STRETCH
     loads: tuple[Load, ...] = ()
     unlent: CostCurve | None = None
+    shapes: tuple[Shape, ...] = ()
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -105,7 +115,8 @@ class World:
             raise InvalidRequest("world.hedge_toll", "side branches never make a chain faster: must be at least 1")
         if self.hedge_acceptance and (self.unsure_when_wrong or self.unsure_when_right):
             raise InvalidRequest("world.hedge_acceptance", "a drafter with side branches is never unsure here")
-        if min(self.prompt_len, self.output_len, self.max_rows) < 1:
+        shapes = (Shape(self.prompt_len, self.output_len), *self.shapes)
+        if min(self.max_rows, *(min(shape.prompt_len, shape.output_len) for shape in shapes)) < 1:
             raise InvalidRequest("world.output_len", "prompt, answer and rows must be at least 1")
         if self.spare_len < 0:
             raise InvalidRequest("world.spare_len", f"must be 0 or positive, got {self.spare_len}")
@@ -129,3 +140,10 @@ class World:
     def max_len(self) -> int:
         """Tokens that a request may have, prompt included."""
         return self.prompt_len + self.output_len + self.spare_len
+
+    def of_request(self, request: int) -> World:
+        """As a client's request with this number, from 0 on, meets it."""
+        if not self.shapes:
+            return self
+        shape = self.shapes[request % len(self.shapes)]
+        return replace(self, prompt_len=shape.prompt_len, output_len=shape.output_len, shapes=())
