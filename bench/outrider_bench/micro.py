@@ -30,8 +30,7 @@ class MicroBenchmarks:
     round of plain decoding, between one token's arrival and the next, beside its step. request_us: until an answer's first token arrives,
     beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token.
     round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us: what a round of drafts in turns
-    takes beyond its step, a plain round's overhead, its drafting and a message there and back; guess_beside_us: the same of a round during
-    whose step the drafter is at work, None where nothing is lent.
+    takes beyond its step, a plain round's overhead, its drafting and a message there and back.
     """
 
     verify: CostCurve
@@ -42,7 +41,6 @@ class MicroBenchmarks:
     max_rows: int
     guess_us: int = 0
     unlent: CostCurve | None = None
-    guess_beside_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +64,11 @@ class DraftedRounds:
 @dataclass(frozen=True, slots=True)
 class OverlappedSteps:
     """Of an answer whose drafter is at work all along: a mean step but for the first, which reads the prompt and takes late_us longer than
-    the same of plain decoding. beside_us: of a mean round, beside its step and what it waited for; guessed_share: of rounds, those with
-    guesses."""
+    the same of plain decoding."""
 
     num_rows: float
     step_us: float
     late_us: float
-    beside_us: float
-    guessed_share: float
-
-    def guess_us(self, overhead_us: float) -> float:
-        """Of a round with guesses, beyond a plain one's overhead."""
-        return max(0.0, self.beside_us - overhead_us) / self.guessed_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +144,7 @@ class MicroBenchmark:
         trip_us = statistics.median(self._trips_us)
         draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        unlent = self._unlent_now(verify)
-        beside_us = None if unlent is None else round(statistics.median(steps.guess_us(overhead_us) for steps in self._beside))
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, unlent, beside_us)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, self._unlent_now(verify))
 
     def _pace(self, plain_us: float) -> Pace:
         """plain_us: of a step of one row, now."""
@@ -214,11 +203,8 @@ def overlapped_steps(first: CollectedAnswer, plain: CollectedAnswer, answer: Col
     counted = answer.first.finished.statistics
     late_us = max(0.0, 1e6 * (answer.first_token_s - plain.first_token_s))
     num_rounds = max(1, counted.num_rounds - 1)
-    step_us = max(1.0, (counted.verify_us - first.first.finished.statistics.verify_us - late_us) / num_rounds)
-    (first_s, _), *_, (last_s, _) = answer.first.arrivals
-    beside_us = 1e6 * (last_s - first_s) / num_rounds - step_us - counted.draft_wait_us / num_rounds
-    num_guessed = counted.drafted_by_depth[0] if counted.drafted_by_depth else num_rounds
-    return OverlappedSteps(1.0 + counted.num_drafted / num_rounds, step_us, late_us, beside_us, max(1, num_guessed) / num_rounds)
+    steps_us = counted.verify_us - first.first.finished.statistics.verify_us - late_us
+    return OverlappedSteps(1.0 + counted.num_drafted / num_rounds, max(1.0, steps_us / num_rounds), late_us)
 
 
 def verify_between(verify: CostCurve, num_rows: float) -> float:

@@ -30,7 +30,6 @@ MICRO_HEADINGS = (
     "a drafted token us",
     "a message us",
     "guesses in a round us",
-    "guesses in a round beside a drafter at work us",
     "a step by rows, ms",
     "the same beside a drafter at work, ms",
 )
@@ -105,7 +104,6 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
         message_us=at.message_us,
         step_overhead_us=micro.step_overhead_us,
         guess_us=micro.guess_us,
-        guess_beside_us=micro.guess_beside_us,
         hedge_acceptance=at.hedge_acceptance,
         luck_by_position=True,
         prompt_len=shape.prompt_len,
@@ -167,6 +165,5 @@ def _cells(each: Prediction) -> tuple[str, ...]:
 
 def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
     micro = at.micro
-    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us)
-    guesses = str(micro.guess_us), "the same" if micro.guess_beside_us is None else str(micro.guess_beside_us)
-    return cell.name, *beside, *guesses, steps_text(micro.verify), "the same" if micro.unlent is None else steps_text(micro.unlent)
+    beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us), str(micro.guess_us)
+    return cell.name, *beside, steps_text(micro.verify), "the same" if micro.unlent is None else steps_text(micro.unlent)

@@ -110,10 +110,8 @@ class VerifierProcess:
     def overhead_us(self) -> int:
         """Of the step under way, beside the target."""
         num_further = max(0, len(self._taking_part) - 1)
-        world = self._world
-        guess_us = world.guess_beside_us if self._drafting and world.guess_beside_us is not None else world.guess_us
-        guesses_us = guess_us * sum(request.is_guessed for request in self._taking_part)
-        return world.step_overhead_us + world.session_us * num_further + guesses_us
+        guesses_us = self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        return self._world.step_overhead_us + self._world.session_us * num_further + guesses_us
 
     def finish(self, busy_us: int, now_us: int) -> list[int]:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's. Returns the handles of

@@ -60,8 +60,7 @@ class World:
     verify: a step of so many rows; unlent: of one during which the drafter may be at work, where it lends its cores while it rests (None:
     it lends none). draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target; guess_us: on each session with guesses in
-    it, beside that; guess_beside_us: the same in a step during which the drafter may be at work (None: no other); session_us: on each
-    session but the first. phases: of session i, phases[i % len].
+    it, beside that; session_us: on each session but the first. phases: of session i, phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
     hedge_acceptance: how often the drafter's second choice is right where its first is wrong; 0 = it has no side branches.
     hedge_toll: how much longer a guess of the chain takes while they are asked for; about 1 for a drafter that follows its chains.
@@ -99,14 +98,12 @@ class World:
     loads: tuple[Load, ...] = ()
     unlent: CostCurve | None = None
     shapes: tuple[Shape, ...] = ()
-    guess_beside_us: int | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
         if not 1 <= self.num_sessions <= MAX_SESSIONS:
             raise InvalidRequest("world.num_sessions", f"must be in [1, {MAX_SESSIONS}], got {self.num_sessions}")
-        times_us = self.delay_us, self.message_us, self.step_overhead_us, self.guess_us, self.session_us, self.guess_beside_us or 0
-        if min(times_us) < 0:
+        if min(self.delay_us, self.message_us, self.step_overhead_us, self.guess_us, self.session_us) < 0:
             raise InvalidRequest("world.delay_us", "times must be 0 or positive")
         if min(self.verify_slowdown, self.draft_slowdown) < 1.0:
             raise InvalidRequest("world.verify_slowdown", "sharing cores never makes anything faster: factors must be at least 1")
