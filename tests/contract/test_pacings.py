@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.explanation import Way
 from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS, PrefillBound
 from outrider.session.pacing.registry import PACINGS, make_pacing
@@ -133,6 +133,21 @@ def credit_follows_the_requests_own_bound(name: str, view: StepView) -> None:
 @every_policy
 def test_a_policy_carries_the_name_it_is_registered_under(name: str) -> None:
     assert make_pacing(name).name == name
+
+
+@every_policy
+def test_requests_without_drafts_are_planned_once_for_many_steps(name: str) -> None:
+    """Asked before each step, `serial` made plain decoding a tenth slower than `plain` does."""
+    view = StepView((session_of(1, max_draft_len=0), session_of(2, max_draft_len=0)), COST, 64, NOW_US)
+    assert make_pacing(name).plan(view).repeats == PLAIN_REPEATS
+    mixed = replace(view, sessions=(session_of(1, max_draft_len=0), session_of(2, max_draft_len=8)))
+    assert (make_pacing(name).plan(mixed).repeats == 0) is (name != "plain")
+
+
+def session_of(session: int, max_draft_len: int) -> SessionView:
+    """One that decodes, with a drafter."""
+    deadline_us = NOW_US + 50_000
+    return SessionView(session, 20, 1, 0, 0, False, True, True, NOW_US - 100, deadline_us, max_draft_len, 100, 300.0, 0.8)
 
 
 def every_plan_can_be_explained_and_asking_why_changes_nothing(name: str, view: StepView) -> None:

@@ -160,6 +160,16 @@ def test_a_team_begins_with_its_own_threads() -> None:
         assert team.num_active == num_active
 
 
+def test_a_team_is_spoken_to_only_when_its_size_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of compiled code lets go of the interpreter: before each step, it cost every one of them."""
+    sizes: list[int] = []
+    monkeypatch.setattr(ThinTeam, "hold", lambda _, num_threads: sizes.append(num_threads))
+    threads = TeamThreads(ThinTeam(3), 2)
+    for num_lent in (0, 2, 2, 5, 1, 0, 0):
+        threads.use(num_lent)
+    assert sizes == [1, 3, 2, 1]
+
+
 def test_a_negative_loan_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="lent_threads: must be 0 or positive"):
         EngineConfig("model", lent_threads=-1).check()

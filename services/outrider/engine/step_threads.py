@@ -45,11 +45,15 @@ class TeamThreads:
         self.most_lent = most_lent
         self._team = team
         self._num_own = team.num_threads - most_lent
+        self._num_held = 0  # nothing yet
         self.use(0)
 
     def use(self, num_lent: int) -> None:
         """See StepThreads."""
-        self._team.hold(self._num_own + min(num_lent, self.most_lent))
+        wanted = self._num_own + min(num_lent, self.most_lent)
+        if wanted != self._num_held:  # a call of compiled code lets go of the interpreter, and this is asked before each step
+            self._num_held = wanted
+            self._team.hold(wanted)
 
 
 class TorchThreads:

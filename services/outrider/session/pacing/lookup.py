@@ -13,6 +13,7 @@ from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.explaining import explain_plan, plain_promise
 from outrider.session.pacing.explanation import Choice, PlanExplanation, Promise, Way, Why
 from outrider.session.pacing.row_budget import Wanted, share_rows
+from outrider.session.pacing.waiting import repeats
 
 
 class LookupPacing:
@@ -31,7 +32,7 @@ class LookupPacing:
         guesses = zip(view.sessions, self._guesses(view), strict=True)
         wanted = [Wanted(session, num, from_lookup=num > 0) for session, (num, _) in guesses]
         take = share_rows(wanted, view.max_rows, view.prefill)
-        return PacingPlan(take, None, "lookup" if take else "idle")
+        return PacingPlan(take, None, "lookup" if take else "idle", repeats(view))
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """Guesses were weighed against none; a length that was fixed is none that was weighed, and what it adds is not known."""

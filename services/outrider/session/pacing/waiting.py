@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.row_budget import Wanted, share_rows
 
 
@@ -26,4 +26,9 @@ def plan_or_wait(view: StepView, is_ready: Callable[[SessionView], bool]) -> Pac
     take = share_rows([Wanted(session, session.num_nodes) for session in going], view.max_rows, view.prefill)
     deadlines = [session.draft_deadline_us for session in view.sessions if session.session not in taken]
     reason = "verify" if take else "draft" if deadlines else "idle"
-    return PacingPlan(take, min(deadlines, default=None), reason)
+    return PacingPlan(take, min(deadlines, default=None), reason, repeats(view))
+
+
+def repeats(view: StepView) -> int:
+    """Steps that need not be asked for: where no request wants drafts, the next ones are like this one."""
+    return 0 if any(session.max_draft_len for session in view.sessions) else PLAIN_REPEATS
