@@ -4,7 +4,7 @@ Two layouts: a core each (two machines), and every core for both (iso-hardware),
 way. Plain decoding is asked of a verifier that has a drafter (`draft.off`), and of one that has none: the difference is what a drafter
 costs whom it does not help. All requests of a burst start together and have the same length; drafts are replayed. Repetitions in balanced
 orders, medians. Then the requests come and go: each load follows the one before at once, up to the most and down again (the ramp),
-so that nobody has time to get used to it.
+so that nobody has time to get used to it; as often, and in such orders too.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
-        asked = len(amount.sizes) * amount.repeats + len(ramp_of(amount.sizes))
+        asked = (len(amount.sizes) + len(ramp_of(amount.sizes))) * amount.repeats
         bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(CONTESTANTS) * asked)
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
@@ -141,8 +141,9 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
                 for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats):
                     contestant = contestants[turn.contestant]
                     yield turn.cell, contestant.name, burst(contestant, prompts[:size], amount.max_tokens, pool)
-            for contestant in contestants:
-                for size, stage in ramp_of(amount.sizes):
+            for ramp in turns([ramp_of(amount.sizes)], len(contestants), amount.repeats):
+                contestant = contestants[ramp.contestant]
+                for size, stage in ramp.cell:
                     rounds = -(-RAMP_ANSWERS // size)
                     asked = burst(contestant, prompts[:size], amount.max_tokens, pool, rounds)
                     yield LoadCell(layout, size, acceptance, stage), contestant.name, asked

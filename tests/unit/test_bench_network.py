@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +19,7 @@ from outrider.session.pacing.contract import CostCurve
 from outrider_bench import load, lone_verifier, network
 from outrider_bench.distant_pair import World
 from outrider_bench.load import Burst, LoadCell, count_flips, percentile, rows_of, token_times_ms
-from outrider_bench.measurement import Summary
+from outrider_bench.measurement import Prompt, Summary
 from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.network_report import TwoMachines, judge, markdown, result
 from outrider_bench.predictions import Circumstances, Prediction
@@ -153,6 +154,39 @@ def commands_of(spec: DeploymentSpec) -> list[tuple[str, ...]]:
     deployment = object.__new__(Deployment)  # its start would start processes
     deployment.spec, deployment.folder, deployment.ready = spec, Path("folder"), {}
     return [command.arguments for command in deployment.commands()]
+
+
+class Pair:
+    """Plays whatever it is told."""
+
+    gateway = None
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def know(self, texts: object) -> None: ...
+
+    def play(self, world: World) -> None: ...
+
+
+def test_ramps_are_asked_as_often_as_bursts_and_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One contestant's behind the other's, minutes apart, once: the hour made a verifier with a drafter half as quick as one without."""
+    monkeypatch.setattr(load, "DistantPair", lambda *_: Pair())
+    monkeypatch.setattr(load, "lone_verifier", lambda *_: nullcontext())
+    monkeypatch.setattr(load, "make_prompts", lambda _, task, num, seed: [Prompt(task, (1,))] * num)
+    monkeypatch.setattr(load, "burst", lambda _, prompts, *more: Burst(1.0, 1.0, ((1,),) * len(prompts)))
+    amount = load.Amount((1, 4), 8, 3)
+    args = build_parser().parse_args(["bench", "load"])
+    plan = ThreadPlan(1, 1, (), (), lent=1)
+    asked = [(cell.stage, name) for cell, name, _ in load.measure(args, "shared cores", plan, amount) if cell.acceptance and cell.stage]
+    stages = [stage for _, stage in load.ramp_of((1, 4))]
+    ramps = [asked[at : at + len(stages)] for at in range(0, len(asked), len(stages))]
+    assert all([stage for stage, _ in ramp] == stages and len({name for _, name in ramp}) == 1 for ramp in ramps), "each without a break"
+    order = [ramp[0][1] for ramp in ramps]
+    assert [set(order[at : at + 3]) for at in (0, 3, 6)] == [set(load.CONTESTANTS)] * 3
+    assert len({tuple(order[at : at + 3]) for at in (0, 3, 6)}) == 3
 
 
 def test_a_ramp_goes_up_and_down_again_and_is_told_apart_from_bursts() -> None:
