@@ -52,7 +52,15 @@ def test_a_forbidden_word_is_found(tmp_path: Path, name: str, text: str) -> None
 
 
 def test_the_pages_exist() -> None:
-    pages = ("README.md", "docs/architecture.md", "docs/development.md", "router_service/README.md", "bench/RESULTS.md", "bench/LOG.md")
+    pages = (
+        "README.md",
+        "docs/architecture.md",
+        "docs/development.md",
+        "router_service/README.md",
+        "bench/RESULTS.md",
+        "bench/HISTORY.md",
+        "bench/LOG.md",
+    )
     assert [page for page in pages if not (ROOT / page).is_file()] == []
 
 
