@@ -29,12 +29,13 @@ from outrider.types.step import SequenceRows, SequenceSpec, TokenLogprobs
 from verifier_service.answer import AnswerStream, TokensCommitted
 from verifier_service.judged_portions import JudgedPortions
 from verifier_service.outgoing import Outgoing
+from verifier_service.policy_key import PolicyKey
 from verifier_service.prompt_kinds import PromptKind
 
 
 class HostedSession:
     """error: what the stream is to end with instead of an answer. logprobs: of the round being applied, one row per token. opened_us: when
-    it was admitted. portions: by which its drafters are judged while it runs."""
+    it was admitted. portions: by which its drafters are judged while it runs. policy: who plans it."""
 
     def __init__(self, answer: AnswerStream, handle: int, session: VerifierSession, opened_us: int) -> None:
         self.answer = answer
@@ -44,6 +45,7 @@ class HostedSession:
         self.error: OutriderError | None = None
         self.logprobs: TokenLogprobs | None = None
         self.portions = JudgedPortions()
+        self.policy = PolicyKey.of(answer.request.pacing, answer.request.spec)
         self._num_announced = session.committed_len
         self._left_out = False
         self._awaits_prefix = False

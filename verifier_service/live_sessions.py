@@ -44,6 +44,7 @@ from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
 from verifier_service.outgoing import Outgoing
+from verifier_service.policy_key import PolicyKey
 from verifier_service.prompt_kinds import PromptKinds
 from verifier_service.queue_time import QueueTime
 from verifier_service.resident import RESIDENT
@@ -166,7 +167,7 @@ class LiveSessions:
             held = f"{self._max_sessions} sessions are live, as many as this verifier takes"
             raise Overloaded(held, self._turnover.retry_after_s(len(self._sessions)))
         self.queue.check(self.queue_us())
-        policy = self._planner.policy(answer.request.pacing)
+        policy = self._planner.policy(PolicyKey.of(answer.request.pacing, answer.request.spec))
         self._last_handle = self._last_handle % MAX_HANDLE + 1
         try:
             spec = answer.request.spec

@@ -33,7 +33,8 @@ class PromptKind:
 
 
 class PromptKinds:
-    """`of` a session that begins, `ended` with one that showed something. Apart for each tenant and adapter, and for greedy answers."""
+    """`of` a session that begins, `ended` with one that showed something. Apart for each tenant and adapter, for greedy answers, and by the
+    shape of drafts: with siblings more levels are right, and each takes longer."""
 
     def __init__(self) -> None:
         self.unlike = PromptKind(0, SessionPriors())
@@ -82,5 +83,6 @@ class PromptKinds:
 
 def _keys(spec: VerifierSpec) -> list[int]:
     """Of the prompt's beginnings, shortest first; a prompt is no beginning of itself."""
-    root, prefix = (spec.tenant, spec.adapter, spec.sampling.temperature == 0.0), spec.prefix
+    shape, prefix = (spec.limits.tree_width > 1, spec.with_rows), spec.prefix
+    root = spec.tenant, spec.adapter, spec.sampling.temperature == 0.0, shape
     return [hash((root, prefix[:length].tobytes())) for length in BEGINNING_LENS if length < spec.num_prompt]

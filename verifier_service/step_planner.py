@@ -1,6 +1,6 @@
 """One step out of several pacing policies: each plans its own sessions, and the rows they leave go to the next.
 
-Requests may name a policy of their own; the policies do not know of each other, and what the prompts of one take of the step's bound on
+Requests may name a policy of their own, and drafts may be of several shapes; the policies do not know of each other, and what the prompts of one take of the step's bound on
 reading, those of the next cannot have. Knows the registry and row counts. Must not know sessions
 beyond their views. The order of policies turns from step to step, so that none starves.
 """
@@ -14,61 +14,62 @@ from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, Sess
 from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.prefill_bound import PrefillBound
 from outrider.session.pacing.registry import make_pacing
+from verifier_service.policy_key import PolicyKey
 
 
 class StepPlanner:
-    """Policies by name, made when first asked for (at most as many as are registered). draft_len: None = measured. tell: is given the
-    explanation of every plan of every policy; None, and none is made."""
+    """Policies, made when first asked for: at most one for each name that is registered and shape of drafts. draft_len: None = measured.
+    tell: is given the explanation of every plan of every policy; None, and none is made."""
 
     def __init__(self, draft_len: int | None, tell: Callable[[PlanExplanation], None] | None = None) -> None:
         self._draft_len = draft_len
         self._tell = tell
-        self._policies: dict[str, Pacing] = {}
+        self._policies: dict[PolicyKey, Pacing] = {}
         self._turn = 0
 
-    def policy(self, name: str) -> Pacing:
-        """The policy shared by all sessions that ask for it; raises InvalidRequest for an unknown name."""
-        if name not in self._policies:
-            self._policies[name] = make_pacing(name, self._draft_len)
-        return self._policies[name]
+    def policy(self, key: PolicyKey) -> Pacing:
+        """The policy shared by all sessions of this key; raises InvalidRequest for an unknown name."""
+        if key not in self._policies:
+            self._policies[key] = make_pacing(key.name, self._draft_len)
+        return self._policies[key]
 
     def plan(
         self,
-        views: Sequence[tuple[str, SessionView]],
+        views: Sequence[tuple[PolicyKey, SessionView]],
         cost: CostCurve,
         max_rows: int,
         now_us: int,
         cost_drafting: CostCurve | None = None,
         prefill: PrefillBound | None = None,
     ) -> PacingPlan:
-        """Plan all sessions, each given with its policy's name; wakes at the earliest time any policy asks for. prefill: of the whole
+        """Plan all sessions, each given with its policy's key; wakes at the earliest time any policy asks for. prefill: of the whole
         step."""
         self._turn += 1
-        groups: dict[str, list[SessionView]] = {}
-        for name, view in views:
-            groups.setdefault(name, []).append(view)
+        groups: dict[PolicyKey, list[SessionView]] = {}
+        for key, view in views:
+            groups.setdefault(key, []).append(view)
         if len(groups) == 1:
-            ((name, own),) = groups.items()
-            return self._planned(name, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill))
-        names = sorted(groups)
+            ((key, own),) = groups.items()
+            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill))
+        keys = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []
         reasons: list[str] = []
-        for at in range(len(names)):
-            name = names[(at + self._turn) % len(names)]
+        for at in range(len(keys)):
+            key = keys[(at + self._turn) % len(keys)]
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._planned(name, StepView(tuple(groups[name]), cost, left, now_us, cost_drafting, prefill))
+            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill))
             take += plan.take
-            prefill = _what_is_left(prefill, plan, groups[name])
+            prefill = _what_is_left(prefill, plan, groups[key])
             reasons.append(plan.reason)
             if plan.wake_us is not None:
                 wakes.append(plan.wake_us)
         return PacingPlan(tuple(take), min(wakes, default=None), "+".join(reasons) or "idle")
 
-    def _planned(self, name: str, view: StepView) -> PacingPlan:
-        policy = self._policies[name]
+    def _planned(self, key: PolicyKey, view: StepView) -> PacingPlan:
+        policy = self._policies[key]
         plan = policy.plan(view)
         if self._tell is not None:
             self._tell(policy.explain(view, plan))

@@ -80,7 +80,7 @@ class TargetSteps:
             ready = self._without_waiting(ready, now_us)
         if not ready:
             return PacingPlan((), None, "idle")
-        views = [(hosted.answer.request.pacing, hosted.session.view(now_us)) for hosted in ready]
+        views = [(hosted.policy, hosted.session.view(now_us)) for hosted in ready]
         num_decoding, self._drafting = 0, False
         for _, view in views:
             num_decoding += view.num_uncached == 1

@@ -24,6 +24,7 @@ from outrider.session.pacing.row_budget import Wanted, share_rows
 from outrider.types.step import StepPlan, StepResult
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, World
+from verifier_service.policy_key import PolicyKey
 from verifier_service.prefill_price import PrefillPrice
 from verifier_service.queue_time import QueueTime
 from verifier_service.settings import parse_settings
@@ -123,7 +124,7 @@ class Verifier:
         """Until everything is read; returns how long that took."""
         planner, began_us = StepPlanner(4), self.now_us
         for name in self.policies.values():
-            planner.policy(name)
+            planner.policy(PolicyKey(name))
         for _ in range(MAX_STEPS):
             if not any(left > 1 for left in self.unread.values()):
                 return self.now_us - began_us
@@ -132,7 +133,7 @@ class Verifier:
 
     def _step(self, planner: StepPlanner) -> None:
         decoding = {session for session, left in self.unread.items() if left == 1}
-        views = [(self.policies[session], self._view(session)) for session in self.unread]
+        views = [(PolicyKey(self.policies[session]), self._view(session)) for session in self.unread]
         bound = self.price.bound(len(decoding), self.known)
         plan = planner.plan(views, self.known, MAX_ROWS, int(self.now_us), prefill=bound)
         assert decoding <= {part.session for part in plan.take}, "nobody who decodes is left out"

@@ -8,6 +8,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable
 from outrider.session.pacing.contract import CostCurve, SessionView
+from outrider.session.pacing.round_model import Pace
 from outrider.types.step import StepPlan, StepResult
 from verifier_service.cost_model import (
     COPIED_TRUST,
@@ -19,6 +20,7 @@ from verifier_service.cost_model import (
     StepCosts,
     measure_cost,
 )
+from verifier_service.policy_key import PolicyKey
 from verifier_service.step_planner import StepPlanner
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -150,15 +152,38 @@ def view(session: int, **changes: object) -> SessionView:
 
 def test_policies_share_a_step_and_its_rows() -> None:
     planner = StepPlanner(4)
-    for name in ("plain", "serial", "pearl"):
-        planner.policy(name)
+    plain, serial, pearl = PolicyKey("plain"), PolicyKey("serial"), PolicyKey("pearl")
+    for key in (plain, serial, pearl):
+        planner.policy(key)
     cost = CostCurve(((1, 100.0),))
-    views = [("plain", view(1)), ("serial", view(2)), ("pearl", view(3, following=False)), ("serial", view(4, draft_deadline_us=300))]
+    views = [(plain, view(1)), (serial, view(2)), (pearl, view(3, following=False)), (serial, view(4, draft_deadline_us=300))]
     plan = planner.plan(views, cost, 64, 200)
     assert {entry.session for entry in plan.take} == {1, 3}
     assert plan.wake_us == 300
     for _ in range(4):
-        plan = planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200)
+        plan = planner.plan([(plain, view(1)), (pearl, view(3, following=False))], cost, 1, 200)
         assert len(plan.take) == 1
-    taken = [planner.plan([("plain", view(1)), ("pearl", view(3, following=False))], cost, 1, 200).take[0].session for _ in range(4)]
+    taken = [planner.plan([(plain, view(1)), (pearl, view(3, following=False))], cost, 1, 200).take[0].session for _ in range(4)]
     assert set(taken) == {1, 3}, "no policy starves"
+
+
+def test_what_trees_take_is_not_taken_for_what_chains_do() -> None:
+    """A level of a tree takes nine times as long here: a policy that learned from both would decode chains plainly that pay."""
+    planner, chains, trees = StepPlanner(None), PolicyKey("adaptive"), PolicyKey("adaptive", trees=True)
+    for key in (chains, trees):
+        planner.policy(key)
+    cost = CostCurve(((1, 500.0), (9, 900.0)))
+    for at in range(40):
+        for key, token_us in ((chains, 50.0), (trees, 450.0)):
+            drafted = view(
+                2 * at + (key is trees),
+                committed_len=10 + at,
+                draft_us_per_token=token_us,
+                draft_alone_us=token_us,
+                tells_start=True,
+                num_tested=8,
+                waiting_since_us=at * 1_000_000,
+            )
+            planner.plan([(key, drafted)], cost, 64, at * 1_000_000)
+    known = {key: planner.policy(key)._rates.draft_us(Pace.SERIAL) for key in (chains, trees)}  # type: ignore[attr-defined]
+    assert known == {chains: 50.0, trees: 450.0}

@@ -19,6 +19,7 @@ from outrider.session.pacing.explanation import PlanExplanation
 from outrider.session.pacing.plain import PlainPacing
 from verifier_service import plan_log
 from verifier_service.plan_log import OPTION, PlanLog
+from verifier_service.policy_key import PolicyKey
 from verifier_service.step_planner import StepPlanner
 
 WAIT_S = 30.0  # a bound on what would hang
@@ -143,11 +144,11 @@ def test_a_planner_explains_every_policys_plan_and_none_where_nobody_is_told(mon
     explain = PlainPacing.explain
     monkeypatch.setattr(PlainPacing, "explain", lambda *args: asked.append("plain") or explain(*args))  # type: ignore[func-returns-value]
     told: list[PlanExplanation] = []
-    views = [("plain", session_view(1)), ("serial", session_view(2))]
+    views = [(PolicyKey("plain"), session_view(1)), (PolicyKey("serial"), session_view(2))]
     for planner in (StepPlanner(4), StepPlanner(4, told.append)):
         assert asked == []
-        for name in ("plain", "serial"):
-            planner.policy(name)
+        for key, _ in views:
+            planner.policy(key)
         planner.plan(views, FLAT_COST, 64, 1_000_000)
         planner.plan(views[:1], FLAT_COST, 64, 1_000_000)
     assert asked == ["plain", "plain"]
