@@ -110,7 +110,25 @@ def test_tuning_takes_the_fastest_once_it_is_warm() -> None:
     calls: list[None] = []
     chosen = fastest(candidates, [Prompt("copying", (1,))], (0.0, 0.8), 10, lambda: calls.append(None))
     assert chosen.name == "fast"
-    assert len(calls) == num_tuning_answers(2, 1, 2) == 8
+    assert len(calls) == num_tuning_answers(2, 1, 2) == 16
+
+
+@dataclass
+class Lucky(Timed):
+    """Three times as fast as it is in the first round behind the warming up: a machine that was quick for once."""
+
+    def answer(self, prompt: Prompt, max_tokens: int, temperature: float, seed: int) -> Answer:
+        answer = super().answer(prompt, max_tokens, temperature, seed)
+        return replace(answer, total_ms=answer.total_ms / 3.0) if len(self.asked) == 2 else answer
+
+
+def test_one_quick_answer_does_not_choose_the_settings() -> None:
+    """The fastest of the first round are asked again, and nobody else is."""
+    candidates = [Timed("slowest", 400.0), Lucky("lucky", 200.0), Timed("fastest", 100.0), Timed("middle", 150.0)]
+    calls: list[None] = []
+    assert fastest(candidates, [Prompt("copying", (1,))], (0.0,), 10, lambda: calls.append(None)).name == "fastest"
+    assert len(calls) == num_tuning_answers(4, 1, 1) == 4 + 4 + 9
+    assert [len(each.asked) for each in candidates] == [2, 5, 5, 5]
 
 
 def test_a_single_candidate_is_not_asked() -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fakes_adaptive import Driver
+import pytest
+
+from fakes_adaptive import TARGET_US, Driver
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.first_lessons import FIRST_TESTS
-from outrider.session.pacing.round_model import Pace
+from outrider.session.pacing.round_model import Pace, plain_course
 
 
 def test_what_drafts_in_turns_brought_speaks_for_nobody_who_goes_otherwise() -> None:
@@ -45,3 +48,40 @@ def test_while_a_drafter_is_opened_paces_are_those_of_before() -> None:
     for _ in range(4 * FIRST_TESTS):
         driver.round(has_drafter=False, takes_turns=False)
         assert driver.policy._sessions.of(driver.session).course.pace is not Pace.AHEAD
+
+
+def test_plain_decoding_is_worth_what_it_brought_lately_and_no_more_than_is_expected() -> None:
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+    policy, session = driver.policy, driver.session
+    plain = plain_course(policy._seen_rates[Pace.PLAIN])  # type: ignore[index]
+    kind = policy._sessions.kind(session)
+    for num_rounds, share in ((1_250.0, 0.8), (100_000.0, 0.0), (1.0, 1.0)):
+        kind.plain = AchievedSpeed()
+        kind.plain.count(1_000, num_rounds)
+        expected = share or 1_000 / num_rounds
+        assert policy._plainly(session, plain) == pytest.approx(expected * policy._worth(plain))
+
+
+def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
+    """A virtual machine stops for milliseconds now and then: held against one way only, it would decide."""
+    brought = {}
+    for pace in (Pace.PLAIN, Pace.SERIAL):
+        driver = Driver()
+        for _ in range(2 * FIRST_TESTS):
+            driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+        policy = driver.policy
+        own, kind = policy._sessions.of(driver.session), policy._sessions.kind(driver.session)
+        kind.drafted, kind.plain = AchievedSpeed(), AchievedSpeed()
+        for _ in range(40):
+            own.course = own.course._replace(pace=pace)
+            policy._look_at_us = driver.now_us + 1_000_000_000
+            policy._surprises.looked(driver.now_us)
+            own.looked_at = driver.session.acceptance
+            own.was_plain, own.comparable, own.expected_us = pace is Pace.PLAIN, pace is Pace.SERIAL, TARGET_US
+            driver.now_us += int(99 * TARGET_US)
+            driver.round()
+        brought[pace] = (kind.plain if pace is Pace.PLAIN else kind.drafted).tokens_per_round
+    assert brought[Pace.PLAIN] == pytest.approx(1.0 / 3.0, rel=0.05)
+    assert brought[Pace.SERIAL] == pytest.approx(2.0 / 3.0, rel=0.05), "two tokens a round, each as long as three are expected to take"

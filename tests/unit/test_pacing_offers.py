@@ -13,7 +13,7 @@ import pytest
 from fakes_pacing import session_view
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.course_choice import courses_of
-from outrider.session.pacing.drafted_speed import DraftedSpeed
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.probing import Probe
 from outrider.session.pacing.remembered import RememberedSession
@@ -44,11 +44,11 @@ def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, a
 
     def own(session: int) -> RememberedSession:
         course = plain_course(rates[Pace.PLAIN]) if courses is None else courses[session]
-        return RememberedSession(course, Probe(0), DraftedSpeed(), begin=0, committed_len=0, asked_from=asked_from)
+        return RememberedSession(course, Probe(0), AchievedSpeed(), begin=0, committed_len=0, asked_from=asked_from)
 
     margins = Margins(start=0.05, keep=-0.02, switch=0.04)
     speed_of = attrgetter("tokens_per_us")
-    return Offers(rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought)
+    return Offers(rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought, lambda _, course: speed_of(course))
 
 
 def paces(courses: list[Course]) -> list[Pace]:

@@ -13,7 +13,7 @@ from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, courses_of, drafting_paces, hoped_acceptance, hoped_continue
-from outrider.session.pacing.drafted_speed import DraftedSpeed
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN
 from outrider.session.pacing.round_model import Pace, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics
@@ -182,7 +182,7 @@ def test_a_text_that_suits_its_drafter_is_not_decoded_plainly_for_what_others_ta
     fresh = [replace(READY, session=7 + at, waiting_since_us=now_us, takes_turns=True, **FAR) for at in range(num_sessions)]
     policy.plan(StepView(tuple(fresh), COST, 64, now_us))
     for one in fresh:
-        policy._sessions.of(one).drafted = DraftedSpeed()  # what drafts brought others is no part of it
+        policy._sessions.of(one).drafted = AchievedSpeed()  # what drafts brought others is no part of it
     tested = (replace(one, committed_len=105, num_tested=4, is_flawless=is_flawless) for one in fresh)
     policy.plan(StepView(tuple(tested), COST, 64, now_us + 20 * LOOK_EVERY_US))
     assert {policy._sessions.known(one.session).course.pace for one in fresh} == {Pace.SERIAL if is_flawless else Pace.PLAIN}

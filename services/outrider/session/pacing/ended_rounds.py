@@ -17,6 +17,7 @@ from outrider.session.pacing.probing import ProbeBudget
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Pace
 
+MOST_TIMES = 3.0  # the time expected that a round may count for: a machine that stalled for once is no property of its rounds
 # Plain rounds in one go that say what such a round takes: they are planned together, and one alone between others takes half as long again.
 STEADY = 4
 
@@ -64,7 +65,7 @@ class EndedRounds:
 
     def _count_drafted(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
         if own.course.pace is Pace.SERIAL:
-            self._sessions.count_drafted(session, took_us * self._by_lookup.plain_speed)
+            self._sessions.count_drafted(session, min(took_us, MOST_TIMES * own.expected_us) * self._by_lookup.plain_speed)
         if took_us > (own.expected_us if own.falls_short else 0.0):
             self._memory.count(own.course.pace, took_us, own.expected_us)
         if own.turn_len:
@@ -74,7 +75,11 @@ class EndedRounds:
         num_tokens = session.committed_len - own.committed_len
         self._budget.count_plain(num_tokens)
         self._memory.count_plain(num_tokens / num_sessions)
-        if times.is_lone and own.was_plain and session.num_uncached == 1 and not own.looked_up and num_tokens >= STEADY:
+        if num_sessions > 1 or not own.was_plain or session.num_uncached > 1 or own.looked_up:
+            return
+        num_rounds = min(took_us * self._by_lookup.plain_speed, MOST_TIMES * num_tokens)
+        self._sessions.kind(session).plain.count(num_tokens, num_rounds)
+        if times.is_lone and num_tokens >= STEADY:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 
@@ -85,4 +90,4 @@ def _begin_round(session: SessionView, own: RememberedSession) -> None:
     is_first = session.takes_turns and not session.num_tested
     own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
     own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
-    own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on
+    own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
-from outrider.session.pacing.drafted_speed import DraftedSpeed
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace
@@ -30,7 +30,7 @@ class RememberedSession:
 
     course: Course
     probe: Probe
-    drafted: DraftedSpeed  # of its rounds, and those of its kind before
+    drafted: AchievedSpeed  # of its rounds, and those of its kind before
     begin: int
     committed_len: int
     ready_us: int = 0  # of its newest commit
@@ -67,12 +67,14 @@ class RememberedSession:
 @dataclass(slots=True)
 class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
-    asked; far: the same of one far away. drafted: what rounds with its guesses bring."""
+    asked; far: the same of one far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter
+    rests and nobody shares the step."""
 
     usual: Course
     asking: FirstAsking
     far: AskingRecord
-    drafted: DraftedSpeed
+    drafted: AchievedSpeed
+    plain: AchievedSpeed
 
     def asked_later(self) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
@@ -109,9 +111,10 @@ class RememberedSessions:
         """Begins with what is known of the kind that its sessions were of before; the first of all with the usual course."""
         before = self._kinds.get(session.shorter_kind) if session.kind else None
         if before is None:
-            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), DraftedSpeed())
+            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), AchievedSpeed(), AchievedSpeed())
         asking = before.asking if session.shorter_kind else None  # the count of prompts like none before says nothing of any kind
-        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), DraftedSpeed(before.drafted))
+        drafted, plain = AchievedSpeed(before.drafted), AchievedSpeed(before.plain)
+        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), drafted, plain)
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
@@ -133,7 +136,7 @@ class RememberedSessions:
         own = self._sessions.get(session.session)
         if own is None:
             at, kind = session.committed_len, self.kind(session)
-            own = RememberedSession(kind.usual, Probe(at), DraftedSpeed(kind.drafted), begin=at, committed_len=at)
+            own = RememberedSession(kind.usual, Probe(at), AchievedSpeed(kind.drafted), begin=at, committed_len=at)
             self._sessions[session.session] = own
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)

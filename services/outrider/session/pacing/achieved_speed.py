@@ -1,8 +1,9 @@
-"""What rounds of drafts in turns really brought, in tokens a plain round's time.
+"""What rounds of one way really brought, of drafts in turns or plain ones, in tokens a plain round's expected time.
 
 A course's promise is as old as the newest look, and was made of estimates that one wrong guess or one pause can halve: both come in
 runs, and the model of rounds knows of none. Whether a session that drafts in turns does better without guesses, or by others, is asked
-of what its rounds and those of its kind brought lately as well. Must not know courses, sessions or what competes.
+of what its rounds and those of its kind brought lately as well; and of plain rounds, which are expected to bring a token each, for where
+they bring less guesses must not be held against what is expected of them. Must not know courses, sessions or what competes.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ LEAST_TOKENS = 16.0  # known, for it to count at all
 HANDED_ON = 24.0  # tokens that a session takes what is known of its kind for: a text that suits the drafter less shows soon
 
 
-class DraftedSpeed:
+class AchievedSpeed:
     """Fading sums of tokens and of time, in plain rounds: a machine's speed drifts. known: of others, for HANDED_ON tokens at most."""
 
-    def __init__(self, known: DraftedSpeed | None = None) -> None:
+    def __init__(self, known: AchievedSpeed | None = None) -> None:
         self._num_tokens = self._num_rounds = 0.0
         if known is not None and known._num_tokens:
             self._num_tokens = min(HANDED_ON, known._num_tokens)
             self._num_rounds = known._num_rounds * self._num_tokens / known._num_tokens
 
     def count(self, num_tokens: int, num_rounds: float) -> None:
-        """A round with guesses brought so many tokens in the time of so many plain rounds."""
+        """A round brought so many tokens in the time that is expected of so many plain ones."""
         kept = KEEP**num_tokens
         self._num_tokens = kept * self._num_tokens + num_tokens
         self._num_rounds = kept * self._num_rounds + num_rounds
 
     @property
     def tokens_per_round(self) -> float:
-        """In the time of a plain round; 0 while too little is known."""
+        """In the time that is expected of a plain round; 0 while too little is known."""
         return self._num_tokens / self._num_rounds if self._num_tokens >= LEAST_TOKENS and self._num_rounds else 0.0

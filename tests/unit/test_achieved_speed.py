@@ -1,17 +1,17 @@
 """What guesses really brought, as far as it is known.
 
-Run: pytest tests/unit/test_drafted_speed.py
+Run: pytest tests/unit/test_achieved_speed.py
 """
 
 from __future__ import annotations
 
 import pytest
 
-from outrider.session.pacing.drafted_speed import HANDED_ON, LEAST_TOKENS, DraftedSpeed
+from outrider.session.pacing.achieved_speed import HANDED_ON, LEAST_TOKENS, AchievedSpeed
 
 
-def counted(num_times: int, num_tokens: int, num_rounds: float, known: DraftedSpeed | None = None) -> DraftedSpeed:
-    speed = DraftedSpeed() if known is None else known
+def counted(num_times: int, num_tokens: int, num_rounds: float, known: AchievedSpeed | None = None) -> AchievedSpeed:
+    speed = AchievedSpeed() if known is None else known
     for _ in range(num_times):
         speed.count(num_tokens, num_rounds)
     return speed
@@ -34,7 +34,7 @@ def test_what_is_newer_counts_more() -> None:
 
 def test_a_session_takes_what_its_kind_knows_for_little() -> None:
     kind = counted(1_000, 4, 1.0)
-    own = DraftedSpeed(kind)
+    own = AchievedSpeed(kind)
     assert own.tokens_per_round == pytest.approx(kind.tokens_per_round)
     counted(1, int(HANDED_ON), HANDED_ON * 4.0, own)
     assert own.tokens_per_round < 0.5, "its own text suits the drafter less"
@@ -42,4 +42,4 @@ def test_a_session_takes_what_its_kind_knows_for_little() -> None:
 
 
 def test_nothing_known_is_handed_on_as_nothing() -> None:
-    assert DraftedSpeed(DraftedSpeed()).tokens_per_round == 0.0
+    assert AchievedSpeed(AchievedSpeed()).tokens_per_round == 0.0
