@@ -25,6 +25,7 @@ _PROTOTYPES = {
     "thin_program": ([_POINTER, _POINTER, _SIZE, _SIZE, _POINTER], None),
     "thin_multiplies_pairs": ([], ctypes.c_int),
     "thin_multiplies_quads": ([], ctypes.c_int),
+    "thin_multiplies_tiles": ([], ctypes.c_int),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
     "thin_ahead_new": ([_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE], _POINTER),
@@ -48,6 +49,14 @@ def multiplies_bytes() -> bool:
     """Whether they take bytes four at a time: a compiler, and a processor with AVX512_VNNI."""
     try:
         return bool(native_library(SOURCES).thin_multiplies_quads())
+    except NativeUnavailable:
+        return False
+
+
+def multiplies_tiles() -> bool:
+    """Whether they multiply tiles of bfloat16 numbers: a compiler, a processor with AMX_BF16, and a kernel that lets us."""
+    try:
+        return bool(native_library(SOURCES).thin_multiplies_tiles())
     except NativeUnavailable:
         return False
 

@@ -17,7 +17,7 @@ from outrider_kernels import thin_product
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_gate import ThinGate, reference_gate
 from outrider_kernels.thin_product import PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_tiles
 
 FloatArray = npt.NDArray[np.float32]
 SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (384, 100), (96, 1040), (2, 33)]  # inputs, outputs: panels and lanes that end early
@@ -94,26 +94,56 @@ def test_a_norm_comes_before_the_rounding(team: ThinTeam, packing: str) -> None:
     np.testing.assert_allclose(got, after if packing == "pairs" else exact, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("inputs", [33, 64])
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_it_adds_to_what_is_there(team: ThinTeam, packing: str) -> None:
-    weight, rows = weights(33, 50, half=packing != "floats"), rounded(some_rows(9, 33))
-    sums = some_rows(9, 50, 4)
-    expected = sums + reference_product(rows, weight)
-    ThinProduct(team, packed(weight, packing), rows, sums, adds=True).run(9)
+def test_it_adds_to_what_is_there(team: ThinTeam, packing: str, inputs: int) -> None:
+    """64: whole tiles, where there are tiles."""
+    weight, rows = weights(inputs, 50, half=packing != "floats"), rounded(some_rows(MOST, inputs))
+    sums, bias = some_rows(MOST, 50, 4), some_rows(1, 50, 5)[0]
+    expected = sums + bias + reference_product(rows, weight)
+    ThinProduct(team, packed(weight, packing), rows, sums, adds=True, bias=bias).run(MOST)
     np.testing.assert_allclose(sums, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(("inputs", "most"), [(130, MOST), (128, 2 * MOST)])
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(packing: str) -> None:
-    weight, rows, norm = weights(130, 77, packing != "floats"), some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5)
+def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(packing: str, inputs: int, most: int) -> None:
+    """128 inputs fill whole tiles, and 46 rows three of them."""
+    weight, rows, norm = weights(inputs, 77, packing != "floats"), some_rows(most, inputs), RowNorm(some_rows(1, inputs, 3)[0], 1e-5)
     matrix = packed(weight, packing)
-    alone = [product(ThinTeam(1), matrix, rows[at : at + 1], None, norm)[0] for at in range(MOST)]
+    alone = [product(ThinTeam(1), matrix, rows[at : at + 1], None, norm)[0] for at in range(most)]
     for num_threads in (1, 2, 3):
         team = ThinTeam(num_threads)
-        for num_rows in range(1, MOST + 1):
-            for begin in (0, MOST - num_rows):
+        for num_rows in range(1, most + 1):
+            for begin in (0, most - num_rows):
                 for place, bits in enumerate(product(team, matrix, rows[begin : begin + num_rows].copy(), None, norm)):
                     np.testing.assert_array_equal(bits, alone[begin + place])
+
+
+def by_tiles(rows: FloatArray, weight: FloatArray) -> FloatArray:
+    """What the processor's manual says of tiles: of 32 inputs the even and the odd ones are a chain of multiply-adds each; their
+    sum is added. A product of two bfloat16 numbers is exact in float32, and its sum with one in float64."""
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    sums = np.zeros((len(rows), len(weight)), np.float32)
+    for begin in range(0, rows.shape[1], 32):
+        chains = []
+        for half in (even, odd):
+            chain = np.zeros_like(sums)
+            for values, factors in zip(rows[:, begin : begin + 32][:, half].T, weight[:, begin : begin + 32][:, half].T, strict=True):
+                chain = (chain.astype(np.float64) + np.outer(values, factors)).astype(np.float32)
+            chains.append(chain)
+        sums += chains[0] + chains[1]
+    return sums
+
+
+@pytest.mark.skipif(not multiplies_tiles(), reason="this processor has no tiles, or may not use them")
+@pytest.mark.parametrize("num_rows", [1, 5, 16, 17, 40])
+def test_whole_tiles_are_multiplied_as_the_processors_manual_says(team: ThinTeam, num_rows: int) -> None:
+    """Bit for bit, which the products of other inputs are not."""
+    for inputs, has_tiles in ((96, True), (94, False)):
+        weight, rows = weights(inputs, 70, half=True), rounded(some_rows(num_rows, inputs))
+        filled = [np.pad(each, ((0, 0), (0, 96 - inputs))) for each in (rows, weight)]
+        assert (product(team, ThinMatrix.pack_pairs(weight), rows) == by_tiles(*filled)).all() == has_tiles
 
 
 def test_pairs_are_for_processors_that_multiply_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from operator import attrgetter
 import pytest
 
 from fakes_pacing import session_view
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.course_choice import courses_of
-from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.probing import Probe
 from outrider.session.pacing.remembered import RememberedSession
@@ -48,7 +48,9 @@ def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, a
 
     margins = Margins(start=0.05, keep=-0.02, switch=0.04)
     speed_of = attrgetter("tokens_per_us")
-    return Offers(rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought, lambda _, course: speed_of(course))
+    return Offers(
+        rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought, lambda _, course: speed_of(course)
+    )
 
 
 def paces(courses: list[Course]) -> list[Pace]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, courses_of, drafting_paces, hoped_acceptance, hoped_continue
-from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN
 from outrider.session.pacing.round_model import Pace, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics

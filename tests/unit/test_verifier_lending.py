@@ -17,6 +17,7 @@ from verifier_service.clock import monotonic_us
 from verifier_service.inbox import FramesArrived, PairUp
 from verifier_service.loan_worth import MIN_STAY, PROBE_AFTER
 from verifier_service.outgoing import Outgoing
+from verifier_service.policy_key import PolicyKey
 
 NEAR, FAR = "unix:/d", "10.0.0.7:7000"
 
@@ -123,7 +124,7 @@ async def test_cores_are_given_back_before_their_drafter_hears_of_a_commit() -> 
 async def test_a_loan_stays_out_while_its_drafter_is_told_nothing() -> None:
     engine = TableEngine(TABLE, lent_threads=2)
     loop = DraftedLoop(engine, NEAR)
-    loop.scheduler._planner._policies["plain"] = SeldomPacing(4)
+    loop.scheduler._planner._policies[PolicyKey("plain")] = SeldomPacing(4)
     num_before = len(engine.lent)
     answer = loop.open(100)
     statistics = ended(loop, answer).statistics

@@ -26,6 +26,7 @@ from outrider.types.tree import IntArray, extend_hash
 from verifier_service.answer import MAX_UNDELIVERED_TOKENS, AnswerStream, SessionEnded, SessionRequest, SessionStarted, TokensCommitted
 from verifier_service.hosted import host
 from verifier_service.inbox import CancelAsked, FramesArrived, OpenAsked, PairDown, PairUp
+from verifier_service.policy_key import PolicyKey
 from verifier_service.prompt_kinds import PromptKind
 from verifier_service.scheduler import Scheduler
 from verifier_service.session_priors import SessionPriors
@@ -321,7 +322,7 @@ async def test_plain_steps_pass_unasked_until_a_session_comes() -> None:
     late: list[AnswerStream] = []
     ask = planner.plan
 
-    def counted(views: Sequence[tuple[str, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
+    def counted(views: Sequence[tuple[PolicyKey, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
         asked.append(len(views))
         if sum(num > 0 for num in asked) > REST_AFTER and not late:  # opened by the engine thread: the first cannot end meanwhile
             late.append(loop.open(60))
@@ -347,7 +348,7 @@ async def test_a_plan_is_repeated_over_guesses_from_the_text_that_promise_no_mor
     asked: list[bool] = []
     ask = planner.plan
 
-    def quiet(views: Sequence[tuple[str, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
+    def quiet(views: Sequence[tuple[PolicyKey, SessionView]], *rest: Any, **named: Any) -> PacingPlan:
         plan = ask(views, *rest, **named)
         asked.append(any(view.lookup_rights for _, view in views))
         take = tuple(dataclasses.replace(part, max_nodes=0, from_lookup=False) for part in plan.take)

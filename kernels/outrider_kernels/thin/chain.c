@@ -182,5 +182,6 @@ void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call
         call->is_left = !pick_next(chain, call, position + 1);
     }
     call->spent_ns = now_ns() - began_ns;
+    thin_tiles_rest();
     free(runs);
 }

@@ -74,6 +74,7 @@ static int has_done_errand(team *all, int helper) {
 }
 
 static void sleep_until_called(team *all, int helper, uint32_t seen) {
+    thin_tiles_rest();
     pthread_mutex_lock(&all->lock);
     atomic_fetch_add(&all->sleepers, 1);
     while (is_waiting(all, helper, seen)) pthread_cond_wait(&all->wake, &all->lock);
@@ -82,6 +83,7 @@ static void sleep_until_called(team *all, int helper, uint32_t seen) {
 }
 
 static void sleep_while_off(team *all, int helper) {
+    thin_tiles_rest();
     pthread_mutex_lock(&all->lock);
     while (is_off(all, helper)) pthread_cond_wait(&all->released, &all->lock);
     pthread_mutex_unlock(&all->lock);
@@ -206,6 +208,7 @@ void team_free(team *all) {
 
 /* Null when there is no memory or no room for so many threads. */
 team *team_new(int num_threads) {
+    thin_multiplies_tiles(); /* its threads may */
     const int wanted = num_threads > 1 ? num_threads - 1 : 0;
     team *all = calloc(1, sizeof(team) + (size_t)wanted * sizeof(pthread_t));
     if (!all) return 0;

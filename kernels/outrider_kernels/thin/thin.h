@@ -211,6 +211,15 @@ const float *thin_rows(team *all, const thin_call *call, int64_t rows);
 void thin_quads_round(const thin_call *call, const float *x, int64_t row);
 void thin_product(team *all, const thin_call *call, int64_t rows);
 void thin_quads(team *all, const thin_call *call, int64_t rows);
+
+/* Whether this processor multiplies tiles and this process may have it do so, which is asked for once, before the first product; whether products
+   of a call go that way, of any number of rows. */
+int thin_multiplies_tiles(void);
+int thin_tiles_serve(const thin_call *call);
+void thin_tiles(team *all, const thin_call *call, int64_t rows);
+
+/* This thread has no more of them for now: whoever gets its core need not carry its tiles along. */
+void thin_tiles_rest(void);
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
 void thin_gate(team *all, const thin_gate_call *call, int64_t rows);
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);

@@ -30,7 +30,7 @@ from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_product import MOST_QUAD_INPUTS
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_tiles
 
 _THIN_ROWS = {DType.FLOAT32: ThinRows.FLOAT32, DType.BFLOAT16: ThinRows.BFLOAT16}
 
@@ -75,7 +75,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     eos = eos_token_ids(files.directory, model_config, vocabulary.size)
     return PagedEngine(
         forward,
-        model_identity(files, config, _backend(team, card), vocabulary, max_context, eos),
+        model_identity(files, config, _backend(config, team, card), vocabulary, max_context, eos),
         config,
         weights.embedding.dtype,
         vocabulary.missing_ids,
@@ -90,11 +90,14 @@ def _multiplies_quads(team: ThinTeam | None, sizes: LeanSizes) -> bool:
     return team is not None and multiplies_bytes() and longest <= MOST_QUAD_INPUTS
 
 
-def _backend(team: ThinTeam | None, card: CardWay | None) -> str:
+def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None) -> str:
     """What computes, for the fingerprint."""
     if card is not None:
         return "lean, card kernels"
-    return "lean" if team is None else "lean, thin products"
+    if team is None:
+        return "lean"
+    by_tiles = config.dtype is DType.BFLOAT16 and multiplies_tiles()
+    return "lean, thin products by tiles" if by_tiles else "lean, thin products"
 
 
 def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
-from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.round_model import Course, Pace
