@@ -16,9 +16,15 @@
 #define SPINS_BEFORE_YIELD 64
 #define CLOSED 0xFFFFFFFFull
 #define ERRANDS_OF 0 /* the helper that does them */
+#define MOST_CHUNKS 0xFFFF /* of a job, more than any has */
+
+enum { FIRST, LAST }; /* chunks that a thread begins with */
+
+/* Of this thread where it is a team's caller: who does an errand keeps to the end that is its as a helper. */
+static __thread int caller_end;
 
 struct team {
-    _Atomic uint64_t ticket; /* generation in the upper half, next chunk in the lower; CLOSED while the job below is being changed */
+    _Atomic uint64_t ticket; /* generation in the upper half, chunks taken in the lower; CLOSED while the job below is being changed */
     _Atomic int64_t done;
     _Atomic int sleepers;    /* those that an operation has to wake */
     _Atomic int num_active;  /* threads at work, the caller's among them: helper k is one of them while k + 1 < num_active */
@@ -45,16 +51,16 @@ INLINE void pause_briefly(void) {
 INLINE uint32_t generation_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
 
 /* What is read of the job counts only if the ticket is still the same afterwards. */
-static int take_chunk(team *all, uint32_t generation) {
+static int take_chunk(team *all, uint32_t generation, int end) {
     for (;;) {
         uint64_t ticket = atomic_load(&all->ticket);
-        const uint64_t chunk = ticket & CLOSED;
-        if (generation_of(ticket) != generation || chunk == CLOSED) return 0;
+        if (generation_of(ticket) != generation || (ticket & CLOSED) == CLOSED) return 0;
         const chunk_work work = atomic_load(&all->work);
         const void *job = atomic_load(&all->job);
-        if ((int64_t)chunk >= atomic_load(&all->num_chunks)) return 0;
-        if (!atomic_compare_exchange_strong(&all->ticket, &ticket, ticket + 1)) continue;
-        work(job, (int64_t)chunk);
+        const int64_t first = ticket & MOST_CHUNKS, last = ticket >> 16 & MOST_CHUNKS, num_chunks = atomic_load(&all->num_chunks);
+        if (first + last >= num_chunks) return 0;
+        if (!atomic_compare_exchange_strong(&all->ticket, &ticket, ticket + (end == LAST ? 1 << 16 : 1))) continue;
+        work(job, end == LAST ? num_chunks - 1 - last : first);
         atomic_fetch_add(&all->done, 1);
         return 1;
     }
@@ -92,6 +98,7 @@ static void sleep_while_off(team *all, int helper) {
 static void *help(void *argument) {
     team *all = argument;
     const int helper = atomic_fetch_add(&all->num_started, 1);
+    caller_end = helper % 2 ? FIRST : LAST;
     uint32_t seen = 0;
     for (;;) {
         for (int spins = 1; is_waiting(all, helper, seen) && spins < SPINS_BEFORE_SLEEP; spins++) {
@@ -114,7 +121,7 @@ static void *help(void *argument) {
             continue;
         }
         seen = generation_of(ticket);
-        while (take_chunk(all, seen)) {}
+        while (take_chunk(all, seen, caller_end)) {}
     }
 }
 
@@ -166,7 +173,7 @@ void team_run(team *all, chunk_work work, const void *job, int64_t num_chunks) {
     atomic_store(&all->done, 0);
     atomic_store(&all->ticket, (uint64_t)generation << 32);
     if (atomic_load(&all->sleepers)) wake_all(all);
-    while (take_chunk(all, generation)) {}
+    while (take_chunk(all, generation, caller_end)) {}
     while (atomic_load(&all->done) < num_chunks) pause_briefly();
 }
 
@@ -184,7 +191,7 @@ void team_join(team *all, const _Atomic int *stage, int wanted) {
     for (int spins = 1; atomic_load(stage) < wanted; spins++) {
         const uint64_t ticket = atomic_load(&all->ticket);
         if ((ticket & CLOSED) != CLOSED)
-            while (take_chunk(all, generation_of(ticket))) {}
+            while (take_chunk(all, generation_of(ticket), FIRST)) {}
         pause_briefly();
         if (spins % SPINS_BEFORE_YIELD == 0) sched_yield();
     }

@@ -134,6 +134,10 @@ static void two_by_two(const product *job, int64_t row, int upper, int lower, in
     _tile_zero(3);
     for (int64_t k = 0; k < pairs; k += TILE_PAIRS) {
         const uint32_t *here = weights + k * PANEL;
+        for (int line = TILE_PAIRS; line < 2 * TILE_PAIRS; line++) {
+            __builtin_prefetch(here + line * PANEL);
+            __builtin_prefetch(here + stride + line * PANEL);
+        }
         _tile_loadd(4, upper_rows + k, row_bytes);
         _tile_loadd(6, here, TILE_BYTES);
         _tile_loadd(7, here + stride, TILE_BYTES);
