@@ -1,8 +1,8 @@
 """One step out of several pacing policies: each plans its own sessions, and the rows they leave go to the next.
 
-Requests may name a policy of their own, and drafts may be of several shapes; the policies do not know of each other, and what the prompts of one take of the step's bound on
-reading, those of the next cannot have. Knows the registry and row counts. Must not know sessions
-beyond their views. The order of policies turns from step to step, so that none starves.
+Requests may name a policy of their own, and drafts may be of several shapes; the policies do not know of each other, and what the prompts
+of one take of the step's bound on reading, those of the next cannot have. Knows the registry and row counts. Must not know sessions beyond
+their views. The order of policies turns from step to step, so that none starves.
 """
 
 from __future__ import annotations
