@@ -12,7 +12,7 @@ import pytest
 from fakes_adaptive import TARGET_US, Driver
 from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.first_lessons import FIRST_TESTS
-from outrider.session.pacing.round_model import Pace, plain_course
+from outrider.session.pacing.round_model import Pace
 
 
 def test_what_drafts_in_turns_brought_speaks_for_nobody_who_goes_otherwise() -> None:
@@ -55,13 +55,11 @@ def test_plain_decoding_is_worth_what_it_brought_lately_and_no_more_than_is_expe
     for _ in range(2 * FIRST_TESTS):
         driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
     policy, session = driver.policy, driver.session
-    plain = plain_course(policy._seen_rates[Pace.PLAIN])  # type: ignore[index]
     kind = policy._sessions.kind(session)
-    for num_rounds, share in ((1_250.0, 0.8), (100_000.0, 0.0), (1.0, 1.0)):
+    for num_rounds, share in ((1_250.0, 0.8), (100_000.0, 0.01), (1.0, 1.0)):
         kind.plain = AchievedSpeed()
         kind.plain.count(1_000, num_rounds)
-        expected = share or 1_000 / num_rounds
-        assert policy._plainly(session, plain) == pytest.approx(expected * policy._worth(plain))
+        assert policy._sessions.plain_share(session) == pytest.approx(share)
 
 
 def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:

@@ -48,9 +48,7 @@ def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, a
 
     margins = Margins(start=0.05, keep=-0.02, switch=0.04)
     speed_of = attrgetter("tokens_per_us")
-    return Offers(
-        rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought, lambda _, course: speed_of(course)
-    )
+    return Offers(rates, margins, LONGEST, own, speed_of, lambda _, course: speed_of(course), lambda _: brought, lambda _: 1.0)
 
 
 def paces(courses: list[Course]) -> list[Pace]:
@@ -134,3 +132,14 @@ def test_drafts_in_turns_that_brought_more_lately_than_they_promise_now_are_kept
     looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], Pace.SERIAL: [unpromising]})]
     chosen, _ = offers(rates, [unpromising], brought=brought * plain.tokens_per_us).of(Pace.SERIAL, looks)
     assert paces(chosen) == [kept]
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(1.0, Pace.PLAIN), (0.8, Pace.SERIAL)])
+def test_drafts_are_not_held_against_what_plain_decoding_does_not_bring(share: float, chosen: Pace) -> None:
+    """They promise as much as plain decoding does, which lately brought less: margins for beginning are between the two."""
+    rates = rates_of(1.0, 1_000.0)
+    plain = plain_course(rates[Pace.PLAIN])
+    alike = Course(Pace.SERIAL, 4, 4, 4, plain.tokens_per_us, 1.0, 1.0)
+    looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], Pace.SERIAL: [alike]})]
+    found, _ = replace(offers(rates), plain_share=lambda _: share).of(Pace.SERIAL, looks)
+    assert paces(found) == [chosen]

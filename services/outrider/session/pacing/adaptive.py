@@ -316,7 +316,8 @@ class AdaptivePacing(ExplainsAdaptive):
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
-        offers = Offers(rates, margins, self._longest, self._sessions.known, self._worth, self._worth_to_end, self._brought, self._plainly)
+        known, share = self._sessions.known, self._sessions.plain_share
+        offers = Offers(rates, margins, self._longest, known, self._worth, self._worth_to_end, self._brought, share)
         offered = {pace: offers.of(pace, looks) for pace in paces}
         self._pace = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
@@ -402,10 +403,6 @@ class AdaptivePacing(ExplainsAdaptive):
         """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead
         in vain costs each round a little only, and what it brought earlier would hide that for the rest of the answer.)"""
         return own.drafted.tokens_per_round * self._by_lookup.plain_speed if own.course.pace is Pace.SERIAL else 0.0
-
-    def _plainly(self, session: SessionView, plain: Course) -> float:
-        """What plain decoding is worth to a session that is alone, by what it brought its kind lately: no more than is expected of it."""
-        return self._worth(plain) * min(1.0, self._sessions.kind(session).plain.tokens_per_round or 1.0)
 
     @property
     def _is_lone(self) -> bool:

@@ -36,8 +36,8 @@ class Margins:
 class Offers:
     """Of one look. worth: of a course, corrected by what was achieved; worth_to_end: in what is left of an answer. own: what is
     remembered of a session. longest: guesses of a session at most. brought: what drafts in turns brought a session lately that goes
-    by them, tokens per microsecond: who stops for a low promise alone would stop at every run of wrong ones. plainly: what one that is
-    alone has of plain decoding, as its kind had lately."""
+    by them, tokens per microsecond: who stops for a low promise alone would stop at every run of wrong ones. plain_share: of what plain
+    decoding is worth, what one has that is alone, as its kind had lately."""
 
     rates: Mapping[Pace, RoundRates]
     margins: Margins
@@ -46,7 +46,7 @@ class Offers:
     worth: Callable[[Course], float]
     worth_to_end: Callable[[SessionView, Course], float]
     brought: Callable[[RememberedSession], float]
-    plainly: Callable[[SessionView, Course], float]
+    plain_share: Callable[[SessionView], float]
 
     def of(self, pace: Pace, looks: list[Look]) -> Offer:
         """Of drafts in turns, or of running ahead. The courses in turns of several sessions are added to the looks."""
@@ -58,7 +58,7 @@ class Offers:
         own, plain = self.own(session.session), courses[Pace.PLAIN][0]
         drafted = self._best_drafted(own, courses[Pace.SERIAL], Pace.SERIAL)
         worth = max(self.worth(drafted), self.brought(own))
-        plainly = self.plainly(session, plain)
+        plainly = self.plain_share(session) * self.worth(plain)
         chosen = drafted if worth > self._least(own) * plainly else plain
         return [chosen], max(self.worth(max(courses[Pace.SERIAL], key=speed_of)), plainly)
 

@@ -174,6 +174,10 @@ class RememberedSessions:
         own.drafted.count(num_tokens, num_rounds)
         self.kind(session).drafted.count(num_tokens, num_rounds)
 
+    def plain_share(self, session: SessionView) -> float:
+        """Of what is expected of plain decoding, what it brought this kind of sessions lately, at most all."""
+        return min(1.0, self.kind(session).plain.tokens_per_round or 1.0)
+
     def count_asking(self, session: SessionView, round_us: float, drafted_round_us: float) -> None:
         """A round of a session whose drafter is far away, its reading left out. One that was asked and goes without by now decodes plainly,
         and what it has of its time is no fault of asking. round_us, drafted_round_us: of the target without guesses at present, while
