@@ -261,6 +261,16 @@ def test_guesses_cost_a_simulated_round_what_they_are_said_to() -> None:
     assert slow.elapsed_us - quick.elapsed_us == pytest.approx(700 * num_guessed, rel=0.1)
 
 
+def test_a_round_beside_a_drafter_at_work_costs_as_much_though_it_has_no_guesses() -> None:
+    """Its tails are taken in and it is told of commits: `pearl` was simulated a tenth too quick. Guesses that are always wrong leave
+    every round of it without any."""
+    worlds = [
+        world_of(DraftWishes("pearl", 4), replace(AT, acceptance=0.0, micro=replace(MICRO, guess_us=us)), Shape(4, 200)) for us in (0, 700)
+    ]
+    quick, slow = (simulate(world, make_pacing("pearl", 4), 200) for world in worlds)
+    assert slow.elapsed_us - quick.elapsed_us == pytest.approx(700 * 200, rel=0.1)
+
+
 class Turns:
     """A contestant and a micro-benchmark that write down when it was whose turn."""
 

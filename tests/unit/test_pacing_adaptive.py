@@ -348,6 +348,19 @@ def test_a_new_sessions_drafter_guesses_while_the_target_reads_a_little_or_as_fa
     assert driver.policy.draft_ahead(begun) == course.ahead_len > FIRST_LEN
 
 
+def test_tails_are_as_few_as_a_step_beside_a_drafter_at_work_allows() -> None:
+    """On shared cores such a step takes twice as long as one that has both of them, and a message costs the same."""
+    driver = taught(0.97)
+    policy, flat = driver.policy, FLAT.points
+    lengths = []
+    for slowdown in (1.0, 2.0):
+        slowed = CostCurve(tuple((rows, slowdown * us) for rows, us in flat))
+        policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us, slowed))
+        assert policy._sessions.of(driver.session).course.pace is Pace.AHEAD
+        lengths.append(policy.flush_len(driver.session))
+    assert 1 < lengths[0] < lengths[1] <= 2 * lengths[0] + 1
+
+
 def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once() -> None:
     """Answers may be over before the next look is due."""
     driver = taught(0.97)

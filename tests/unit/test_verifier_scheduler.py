@@ -14,11 +14,12 @@ from fakes_scheduler import PROMPT, TABLE, WAIT_S, Loop, ended
 from fakes_simulation import spec_of
 from outrider.errors import Overloaded, ProtocolViolation, Unavailable
 from outrider.rpc.convert.link import BadFrame
+from outrider.session.alike_sessions import LEAST_TESTS
 from outrider.session.events import FinishReason
 from outrider.session.lookup_odds import FIRST_RIGHTS
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView
 from outrider.session.pacing.plain import PlainPacing
-from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, PRIOR_TESTS, TESTS_TO_REMEMBER, DraftInterval
+from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, MEMORY, TESTS_TO_REMEMBER, DraftInterval
 from outrider.session.verifier import REST_AFTER
 from outrider.types.frames import Close, Open, Opened, Tail, TailEnd
 from outrider.types.step import StepPlan, StepResult
@@ -270,7 +271,7 @@ async def test_a_session_expects_the_acceptance_that_the_one_before_it_had(num_g
     loop.stop()
     known = own = FIRST_PRIORS.acceptance
     for num_tested in range(1, num_guesses + 1):
-        own += max(ACCEPTANCE_RATE, 1.0 / (PRIOR_TESTS + num_tested)) * (1.0 - own)
+        own += max(ACCEPTANCE_RATE, 1.0 / (LEAST_TESTS + num_tested)) * (1.0 - own)
     assert loop.scheduler.sessions.kinds.unlike.priors.drafts.acceptance == pytest.approx(known + share * MEMORY * (own - known))
 
 

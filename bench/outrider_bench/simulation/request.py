@@ -59,6 +59,7 @@ class Request:
         self.last_emit_us: int | None = None
         self.num_emitted = 0
         self.finished = False
+        self.is_drafted = False  # the round in flight holds guesses, or some may be made meanwhile: tails to take in, commits to send
         self.drafters = tuple(drafters)
         self.unsent: list[tuple[str, VerifierFrame]] = []
         self._text = text
@@ -101,17 +102,13 @@ class Request:
         """Take part in a step; returns the rows it adds."""
         self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us, side_nodes=plan.side_nodes, rest_until=plan.rest_until))
         assert self._pending is not None
+        self.is_drafted = self._pending.tree.num_nodes > 0 or self._session.is_drafted_for_by(self.drafters)
         return len(self._pending.committed) + self._pending.tree.num_nodes
 
     @property
     def num_unread(self) -> int:
         """Tokens of the prompt yet to be read."""
         return max(0, self._text.prompt_len - self._session.cached_len)
-
-    @property
-    def is_guessed(self) -> bool:
-        """Whether the round in flight holds guesses."""
-        return self._pending is not None and self._pending.tree.num_nodes > 0
 
     @property
     def is_decoding(self) -> bool:

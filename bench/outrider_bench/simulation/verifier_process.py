@@ -110,7 +110,7 @@ class VerifierProcess:
     def overhead_us(self) -> int:
         """Of the step under way, beside the target."""
         num_further = max(0, len(self._taking_part) - 1)
-        guesses_us = self._world.guess_us * sum(request.is_guessed for request in self._taking_part)
+        guesses_us = self._world.guess_us * sum(request.is_drafted for request in self._taking_part)
         return self._world.step_overhead_us + self._world.session_us * num_further + guesses_us
 
     def finish(self, busy_us: int, now_us: int) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.session.acceptance_shift import AcceptanceShift
+from outrider.session.alike_sessions import FIRST_TESTS, LEAST_TESTS, NO_SESSIONS, AlikeSessions
 from outrider.session.depth_record import NO_DEPTHS, DepthPriors, DepthRecord
 from outrider.session.drafter_loss import DrafterLossCause
 from outrider.session.guess_depths import DepthCounts
@@ -18,8 +19,8 @@ from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
 
 ACCEPTANCE_RATE = 1 / 32
-PRIOR_TESTS = 4  # guesses that the prior counts for: the first outcomes move the estimate faster
-SETTLED_TESTS = 24  # guesses judged before a change is looked for: until then the estimate is quick, and the prior no evidence
+PRIOR_PAUSES = 4  # levels that the prior of pauses counts for: the first outcomes move the estimate faster
+SETTLED_TESTS = 28  # guesses that an estimate rests on before a change is looked for: until then it is quick, and the prior no evidence
 PAUSE_RATE = 1 / 32
 TESTS_TO_REMEMBER = 16  # guesses judged: a session with fewer says that much less about the next
 MEMORY = 1 / 4
@@ -41,14 +42,16 @@ NS_PER_US = 1_000
 @dataclass(frozen=True)
 class DraftPriors:
     """Where a session's estimates begin: acceptance, of a drafted token, in [0, 1]; continue_prob and draft_start_us, as in
-    SessionStatistics. hope: acceptance of the agreeable ones among the sessions before. depths: how it differs with depth. Without
-    draft_start_us, a session whose drafts are of one guess each takes their start for the time of a guess."""
+    SessionStatistics. hope: acceptance of the agreeable ones among the sessions before. depths: how it differs with depth. alike: how
+    much is to be made of a session's first outcomes. Without draft_start_us, a session whose drafts are of one guess each takes their start
+    for the time of a guess."""
 
     acceptance: float = 0.7
     continue_prob: float = 1.0
     draft_start_us: float = 0.0
     hope: float = FIRST_HOPE
     depths: DepthPriors = NO_DEPTHS
+    alike: AlikeSessions = NO_SESSIONS
 
 
 FIRST_PRIORS = DraftPriors()
@@ -79,6 +82,7 @@ class SessionStatistics:
     draft_alone_us: the same of tails that were drafted while no step of this session ran, 0 = there were none.
     holds_reading: all that is known of the former is a first tail of one level, in which the prompt was read. tells_start: a tail of
     several levels has told a draft's start from its levels.
+    prior_tests: guesses that the acceptance it began with counts for.
     num_tested: guesses found right or wrong; is_flawless: none was wrong, and their drafter never paused. continue_prob: chance that a
     drafter that guessed one more token goes on without a pause for confidence. link_us: one way between the two; half of what passes from
     a commit that makes a drafter start over to its first guesses, less their drafting and a token that was under way, and until that was
@@ -113,6 +117,7 @@ class SessionStatistics:
     num_tails_repeated: int = 0
     num_tails_gapped: int = 0
     acceptance: float = DraftPriors.acceptance
+    prior_tests: float = LEAST_TESTS
     draft_us_per_token: float = 0.0
     draft_start_us: float = 0.0
     draft_alone_us: float = 0.0
@@ -128,6 +133,7 @@ class SessionStatistics:
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
     _num_alike: int = 0  # guesses judged since their acceptance last changed
+    _num_first_right: int = 0  # of the first FIRST_TESTS that were judged
     by_depth: DepthRecord = field(default_factory=DepthRecord)
     _shift: AcceptanceShift = field(default_factory=AcceptanceShift)
     _num_answers: int = 0
@@ -228,7 +234,7 @@ class SessionStatistics:
         continue_prob, num_tests = self.continue_prob, self._num_pause_tests
         for goes_on in [1.0] * num_levels + [0.0] * paused:
             num_tests += 1
-            rate = 1.0 / (PRIOR_TESTS + num_tests)
+            rate = 1.0 / (PRIOR_PAUSES + num_tests)
             continue_prob += (rate if rate > PAUSE_RATE else PAUSE_RATE) * (goes_on - continue_prob)
         self.continue_prob, self._num_pause_tests = continue_prob, num_tests
 
@@ -332,7 +338,8 @@ class SessionStatistics:
         acceptance = known.acceptance + _weight(self.num_tested) * (self.acceptance - known.acceptance)
         continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
         hope, depths = self._hope_after(known.hope), self.by_depth.remembered()
-        return DraftPriors(acceptance, continue_prob, self.draft_start_us, hope, depths)
+        alike = known.alike.after(min(FIRST_TESTS, self.num_tested), self._num_first_right)
+        return DraftPriors(acceptance, continue_prob, self.draft_start_us, hope, depths, alike)
 
     def _hope_after(self, hope: float) -> float:
         """One agreeable session is reason to hope for another; that there is none takes several others."""
@@ -342,12 +349,15 @@ class SessionStatistics:
 
     def _count_tests(self, outcomes: list[float]) -> None:
         acceptance, num_alike = self.acceptance, self._num_alike
+        if self.num_tested < FIRST_TESTS:
+            self._num_first_right += int(sum(outcomes[: FIRST_TESTS - self.num_tested]))
         for outcome in outcomes:
             num_alike += 1
-            rate, before = 1.0 / (PRIOR_TESTS + num_alike), acceptance
+            known, before = self.prior_tests + num_alike, acceptance
+            rate = 1.0 / known
             acceptance += (rate if rate > ACCEPTANCE_RATE else ACCEPTANCE_RATE) * (outcome - acceptance)
-            if num_alike > SETTLED_TESTS and (changed := self._shift.rate_after(before, right=outcome > 0.0)) is not None:
-                acceptance, num_alike = changed
+            if known > SETTLED_TESTS and (changed := self._shift.rate_after(before, right=outcome > 0.0)) is not None:
+                (acceptance, num_alike), self.prior_tests = changed, LEAST_TESTS  # what was before is no evidence any more
         self.acceptance, self._num_alike = acceptance, num_alike
         self.num_tested += len(outcomes)
         self.is_flawless = self.is_flawless and min(outcomes, default=1.0) > 0.0

@@ -88,6 +88,7 @@ class VerifierSession:
         known = spec.draft_priors
         self.statistics = SessionStatistics(
             acceptance=known.acceptance,
+            prior_tests=known.alike.prior_tests,
             continue_prob=known.continue_prob,
             draft_start_us=known.draft_start_us,
             by_depth=DepthRecord(known.depths, known.acceptance),

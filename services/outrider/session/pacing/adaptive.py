@@ -211,10 +211,10 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
-        draft_us = self._rates.draft_us(Pace.SERIAL)  # undisturbed
+        draft_us, step_us = self._rates.draft_us(Pace.SERIAL), self._step_us * self._contention  # undisturbed, beside a drafter at work
         if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
             return 0 if session.takes_turns else MAX_FLUSH_LEN  # one of this thread is always in time
-        return flush_len(self._step_us, draft_us, self._rates.link_us, self._rates.start_us, session.acceptance * session.continue_prob)
+        return flush_len(step_us, draft_us, self._rates.link_us, self._rates.start_us, session.acceptance * session.continue_prob)
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 

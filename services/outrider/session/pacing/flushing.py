@@ -15,7 +15,7 @@ _LEAST_RIGHT, _MOST_RIGHT = 0.01, 0.99
 
 
 def flush_len(step_us: float, draft_us: float, link_us: float, start_us: float, right: float) -> int:
-    """Guesses of a tail, 1..MAX_FLUSH_LEN. right: chance that one more comes and is right.
+    """Guesses of a tail, 1..MAX_FLUSH_LEN. step_us: beside a drafter at work. right: chance that one more comes and is right.
 
     A share of a step: sent off one by one, guesses would cost so much that they would stay so. Nor do guesses wait for one that would
     hardly ever be right, or for more than a drafter has time for if it starts over and they are to be here when a step without guesses
