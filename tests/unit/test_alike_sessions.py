@@ -78,6 +78,19 @@ def test_two_wrong_guesses_of_six_are_luck_where_sessions_are_alike() -> None:
     assert session_of(mixed, outcomes).acceptance < mixed.acceptance - 0.1
 
 
+def test_what_is_believed_in_firmly_is_what_all_of_them_showed() -> None:
+    """A running mean over four sessions lags behind what they begin with: the next would have begun at 0.9 where all were right."""
+    known = FIRST_PRIORS
+    for _ in range(5):
+        known = session_of(known, [True] * 60).remembered(known)
+    assert known.alike.prior_tests == MOST_TESTS
+    assert known.acceptance == 1.0
+    few = FIRST_PRIORS
+    for _ in range(2):
+        few = session_of(few, [True] * 60).remembered(few)
+    assert 0.7 < few.acceptance < 0.9, "before that as before"
+
+
 def test_a_session_unlike_all_others_is_found_out() -> None:
     """What was believed in so firmly does not slow its being given up."""
     alike = replace(FIRST_PRIORS, acceptance=0.95, alike=known_of([0.95] * 12, 60))

@@ -57,4 +57,11 @@ class AlikeSessions:
         return min(MOST_TESTS, max(LEAST_TESTS, 1.0 / max(correlation, 1e-3) - 1.0))
 
 
+    def rate_after(self, known: float) -> float:
+        """What the next session's guesses are expected to be right at, where `known` is what the newest few sessions say: the more alike
+        they are, the more all of them."""
+        share = (self.prior_tests - LEAST_TESTS) / (MOST_TESTS - LEAST_TESTS)
+        return known + share * (self.right / self.tests - known) if share else known
+
+
 NO_SESSIONS = AlikeSessions()

@@ -339,7 +339,7 @@ class SessionStatistics:
         continue_prob = known.continue_prob + _weight(self._num_pause_tests) * (self.continue_prob - known.continue_prob)
         hope, depths = self._hope_after(known.hope), self.by_depth.remembered()
         alike = known.alike.after(min(FIRST_TESTS, self.num_tested), self._num_first_right)
-        return DraftPriors(acceptance, continue_prob, self.draft_start_us, hope, depths, alike)
+        return DraftPriors(alike.rate_after(acceptance), continue_prob, self.draft_start_us, hope, depths, alike)
 
     def _hope_after(self, hope: float) -> float:
         """One agreeable session is reason to hope for another; that there is none takes several others."""
