@@ -56,7 +56,6 @@ class AlikeSessions:
         correlation = (DOUBT / (1.0 + LEAST_TESTS) + beyond_luck) / (DOUBT + pairs)
         return min(MOST_TESTS, max(LEAST_TESTS, 1.0 / max(correlation, 1e-3) - 1.0))
 
-
     def rate_after(self, known: float) -> float:
         """What the next session's guesses are expected to be right at, where `known` is what the newest few sessions say: the more alike
         they are, the more all of them."""
