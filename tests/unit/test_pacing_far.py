@@ -89,7 +89,8 @@ def test_close_by_a_drafter_that_is_hardly_ever_right_costs_little() -> None:
 
 
 def test_hope_in_each_session_anew_costs_more() -> None:
-    assert of_plain(AlwaysHopeful(), world(60, 0.2, 36)) < 0.95
+    near = world(60, 0.2, 36)
+    assert of_plain(AlwaysHopeful(), near) < of_plain(AdaptivePacing(), near) - 0.01
 
 
 def test_close_by_a_drafter_that_is_mostly_right_pays() -> None:

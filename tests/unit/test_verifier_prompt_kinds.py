@@ -29,6 +29,7 @@ def answer(kinds: PromptKinds, prompt: list[int], acceptance: float, num_tested:
     kind = kinds.of(asked)
     session = VerifierSession(dataclasses.replace(asked, kind=kind.number, draft_priors=kind.priors.drafts), SerialPacing(4), 0)
     session.statistics.acceptance, session.statistics.num_tested = acceptance, num_tested
+    session.statistics._num_first_right = round(acceptance * num_tested)
     kinds.ended(session)
     return kind.number
 
