@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from outrider.session.alike_sessions import FIRST_TESTS, LEAST_TESTS, MOST_TESTS, NO_SESSIONS, AlikeSessions
+from outrider.session import alike_sessions
+from outrider.session.alike_sessions import DOUBT, FIRST_TESTS, LEAST_TESTS, MOST_TESTS, NO_SESSIONS, AlikeSessions
 from outrider.session.statistics import ACCEPTANCE_RATE, FIRST_PRIORS, DraftPriors, SessionStatistics
 
 
@@ -39,19 +41,54 @@ def test_how_much_sessions_differ_is_told_by_numbers_too() -> None:
     assert 11.0 < sorted(found)[100] < 19.0
 
 
+def test_how_much_is_believed_is_the_correlation_of_two_guesses_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equally long ones that nothing is forgotten of: the unbiased variance of their numbers, beyond that of luck, over all pairs."""
+    monkeypatch.setattr(alike_sessions, "KEEP", 1.0)
+    known, rights, num_tests = NO_SESSIONS, [40, 45, 50, 38, 57], 60
+    for num_right in rights:
+        known = known.after(num_tests, num_right)
+    rate, num_all = statistics.mean(rights) / num_tests, num_tests * len(rights)
+    beyond_luck = len(rights) * statistics.variance(rights) / (rate * (1.0 - rate)) - num_all
+    correlation = (DOUBT / (1.0 + LEAST_TESTS) + beyond_luck) / (DOUBT + num_tests * num_all - num_all)
+    assert LEAST_TESTS < known.prior_tests < MOST_TESTS
+    assert known.prior_tests == pytest.approx(1.0 / correlation - 1.0)
+
+
+def stopped_sessions(seed: int) -> list[tuple[int, int]]:
+    """Guesses and right ones of sessions that are alike, 0.8, and give up guessing once more than half of theirs were wrong."""
+    random, found = Random(seed), []
+    for _ in range(24):
+        num_right = num_tests = 0
+        while num_tests < FIRST_TESTS and (num_tests < 2 or 2 * num_right >= num_tests):
+            num_right += random.random() < 0.8
+            num_tests += 1
+        found.append((num_tests, num_right))
+    return found
+
+
+def by_shares(sessions: list[tuple[int, int]]) -> tuple[float, float]:
+    """The broken twin, which takes each session's share of right guesses for one number as good as any: guesses that a prior counts for,
+    and their rate."""
+    shares = [right / tests for tests, right in sessions]
+    rate = statistics.mean(shares)
+    luck = statistics.mean(rate * (1.0 - rate) / tests for tests, _ in sessions)
+    correlation = (statistics.variance(shares) - luck) / (rate * (1.0 - rate) - luck)
+    return min(MOST_TESTS, max(LEAST_TESTS, 1.0 / max(correlation, 1e-3) - 1.0)), rate
+
+
 def test_who_stops_at_bad_luck_is_no_other_kind_of_session() -> None:
-    """A session gives up guessing once its estimate is low: shares of right guesses then differ far more than luck, sums do not."""
-    found = []
+    ours, twins = [], []
     for seed in range(100):
-        random, known = Random(seed), NO_SESSIONS
-        for _ in range(24):
-            num_right = num_tests = 0
-            while num_tests < FIRST_TESTS and (num_tests < 4 or num_right >= 0.7 * num_tests):
-                num_right += random.random() < 0.8
-                num_tests += 1
+        known, sessions = NO_SESSIONS, stopped_sessions(seed)
+        for num_tests, num_right in sessions:
             known = known.after(num_tests, num_right)
-        found.append(known.prior_tests)
-    assert sum(found) / len(found) > 0.6 * MOST_TESTS
+        ours.append((known.prior_tests, known.right / known.tests))
+        twins.append(by_shares(sessions))
+    (our_tests, our_rate), (twin_tests, twin_rate) = (map(statistics.mean, zip(*found, strict=True)) for found in (ours, twins))
+    assert our_tests > 0.8 * MOST_TESTS
+    assert our_rate == pytest.approx(0.8, abs=0.01)
+    assert twin_tests < 0.6 * MOST_TESTS
+    assert twin_rate < 0.76
 
 
 def test_few_sessions_and_few_guesses_say_little() -> None:

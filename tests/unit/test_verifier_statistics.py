@@ -9,6 +9,7 @@ import pytest
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.session.alike_sessions import NO_SESSIONS
 from outrider.session.asked_times import MAX_ASKED, AskedTimes
 from outrider.session.events import (
     DrafterFrameArrived,
@@ -107,6 +108,19 @@ def test_a_session_expects_what_it_was_told_until_it_has_seen_drafts() -> None:
     spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=DraftPriors(0.25, 0.5, 400.0))
     view = VerifierSession(spec, SerialPacing(4), 0).view(0)
     assert (view.acceptance, view.continue_prob, view.draft_start_us) == (0.25, 0.5, 400.0)
+
+
+def test_a_session_begins_as_sure_of_its_kind_as_that_is_alike() -> None:
+    alike = NO_SESSIONS
+    for _ in range(12):
+        alike = alike.after(60, 48)
+    spec = dataclasses.replace(spec_of(1, [1, 2, 3], 40, TruthTable(8)), draft_priors=DraftPriors(0.8, alike=alike))
+    sure, unsure = (
+        VerifierSession(each, SerialPacing(4), 0).statistics for each in (spec, dataclasses.replace(spec, draft_priors=DraftPriors(0.8)))
+    )
+    for each in (sure, unsure):
+        each.count_overtaken([False, False])
+    assert unsure.acceptance < 0.6 < 0.7 < sure.acceptance
 
 
 def test_drafts_of_one_guess_are_not_taken_for_slow_where_the_start_of_a_draft_is_known() -> None:

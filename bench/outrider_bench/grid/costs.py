@@ -17,12 +17,12 @@ class Costs:
 
     verify: a step by rows. draft: a token that follows another, for so many sessions at once. draft_start_us: of the first token after
     news, beside that. read_us: a prompt's token at the drafter. step_overhead_us: of a round of plain decoding beside its step;
-    session_us: for each further session in the step; guess_us: for each with guesses. message_us: one way between verifier and drafter,
-    both ends included; it takes a core. link_wait_us: what a message of a session waits besides, without a core, until threads and event
-    loops that have other things to do hand it on. request_cpu_us, request_wait_us: of a whole request beside its rounds, what keeps gateway
-    and client busy and what is waited without a core. delta_us: processor time of gateway and client for one message to the client.
-    verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core; verify_crowding: a step while
-    that one computes a step too, for two targets read their weights through one memory.
+    session_us: for each further session in the step; guess_us: for each with guesses or a drafter at work. message_us: one way between
+    verifier and drafter, both ends included; it takes a core. link_wait_us: what a message of a session waits besides, without a core,
+    until threads and event loops that have other things to do hand it on. request_cpu_us, request_wait_us: of a whole request beside its
+    rounds, what keeps gateway and client busy and what is waited without a core. delta_us: processor time of gateway and client for one
+    message to the client. verify_slowdown, draft_slowdown: how much longer either takes while another process has the other core;
+    verify_crowding: a step while that one computes a step too, for two targets read their weights through one memory.
     """
 
     verify: CostCurve
