@@ -103,6 +103,19 @@ def test_a_drafter_heard_of_just_after_a_step_is_worth_a_short_wait(acceptance: 
     assert course.tokens_per_us > 1.03 * speed_of_never_waiting(acceptance, TARGET_US, TARGET_US / 30, 0.5 * TARGET_US)
 
 
+@pytest.mark.parametrize("acceptance", [0.7, 0.9])
+def test_a_slow_drafter_close_by_is_worth_a_short_wait_after_one_round(acceptance: float) -> None:
+    """Two guesses a step: what it makes beside the first step is for that step's own token, and the next guess is there a little later.
+    Never to wait would cost a second step, to wait for the first guess most of one."""
+    rates = measured_rates(FLAT, 1, draft_us=TARGET_US / 2, link_us=0.02 * TARGET_US, overhead_us=0.0)
+    course = best_ahead_course(rates, acceptance, 1.0)
+    assert (course.miss_len, course.hit_len) == (0, 1)
+    round_us = TARGET_US + (1.0 - acceptance) * 0.04 * TARGET_US  # played: a token for a mismatch, then two for each right guess
+    hits = acceptance / (1.0 - acceptance**2)
+    played = (1.0 + hits * (1.0 + acceptance)) / ((1.0 + hits) * round_us)
+    assert course.tokens_per_us == pytest.approx(played, rel=0.02)
+
+
 @pytest.mark.parametrize(("acceptance", "longest"), [(0.5, 9), (0.7, 18), (0.9, 60)])
 def test_a_drafter_has_no_leave_for_guesses_that_the_truth_hardly_ever_reaches(acceptance: float, longest: int) -> None:
     """However far away it is: each tail costs the verifier something, used or not."""

@@ -18,6 +18,18 @@ def test_one_tail_comes_after_another() -> None:
     assert next_tail(unknown, TIMES, NOW_US, HERE) == (NOW_US + 6_000.0, 0)
 
 
+def test_a_drafter_that_started_over_and_was_heard_of_goes_on_like_any_other() -> None:
+    """Else its first tail is expected a second time, at the instant at which it came, and counts as guesses that are there."""
+    session = session_view(1, 1, following=False, heard_us=NOW_US + 700)
+    assert next_tail(session, TIMES, NOW_US + 700, HERE) == (NOW_US + 6_700.0, 0)
+
+
+def test_guesses_of_a_branch_are_no_tail_that_began_anew() -> None:
+    """A mismatch that found one: its drafter is told of it now, and what it sent before says when it ends its token."""
+    session = session_view(1, 1, following=False, heard_us=NOW_US - 700)
+    assert next_tail(session, TIMES, NOW_US, HERE)[0] > NOW_US + TIMES.tail_us
+
+
 @pytest.mark.parametrize(("heard_ago_us", "left_us"), [(500, 2_300.0), (2_700, 100.0), (2_900, 2_900.0), (3_500, 2_300.0)])
 def test_a_drafter_that_starts_over_ends_the_token_that_it_is_at(heard_ago_us: int, left_us: float) -> None:
     """Told after 100 us; what arrived so long ago was 100 us on its way, and since then it guesses a token every 3,000 us."""

@@ -40,8 +40,8 @@ def next_tail(session: SessionView, times: TailTimes, now_us: int, restart: tupl
     first ones of a drafter that starts over are for what was decoded meanwhile; so are those of one that had used up its leave, and rested
     until it heard of more. One that is late may be late as long again.
     """
-    is_renewed = session.renewed_us > 0
-    if session.following and session.depth and not is_renewed:
+    is_renewed, has_begun = session.renewed_us > 0, session.heard_us > session.waiting_since_us
+    if session.depth and (session.following or has_begun) and not is_renewed:
         expected_us, num_behind = (session.heard_us or now_us) + times.tail_us, 0
     else:
         told_us, num_behind = session.waiting_since_us + times.link_us, 0

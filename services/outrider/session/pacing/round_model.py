@@ -175,11 +175,12 @@ def best_ahead_course(
     sides_count: branches are expected to add to the step itself too."""
     num_unheard, plain_us = ahead_start(rates)
     heard_us = _heard_us(rates)
-    num_before = int(heard_us / plain_us)
+    num_before, rest_us = int(heard_us / plain_us), heard_us % plain_us
+    if not num_before and num_unheard > 1:  # near, but slow: after one round it is behind, if not by much
+        num_before, rest_us = 1, heard_us - plain_us + rates.draft_us
     shares = acceptance, continue_prob, hedge_share, hedge_share if sides_count else 0.0
     courses = [_ahead_course(rates, shares, offsets, num_unheard, 0.0)]
     if 0 < num_before < MAX_UNHEARD:  # or the rounds that end before it is heard of, and a wait for the rest
-        rest_us = heard_us - num_before * plain_us
         courses.append(_ahead_course(rates, shares, offsets, num_before, rest_us / num_before))
     return max(courses, key=lambda course: course.tokens_per_us)
 
