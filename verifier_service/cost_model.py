@@ -20,7 +20,7 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import ROOT, IntArray
 
-MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64)
+MEASURED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 NUM_REPEATS = 3
 NUM_PROMPT = 16
 REFINE_RATE = 1 / 16

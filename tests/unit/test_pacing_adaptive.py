@@ -11,12 +11,12 @@ import pytest
 
 from fakes_adaptive import FLAT, TARGET_US, Driver
 from fakes_pacing import READY
-from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
+from outrider.session.pacing.look_times import CALM_LOOKS, LOOK_EVERY_US, PLAIN_LOOKS
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates, plain_course, serial_courses, serial_speed
@@ -392,9 +392,11 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
     assert now.tokens_per_us < 0.5 * course.tokens_per_us
 
 
-@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, adaptive.PLAIN_LOOKS), (0.97, 1)])
-def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_as_seldom: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look takes as long as a step of a quick target, and finds nothing that is not a surprise."""
+@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, (PLAIN_LOOKS,)), (0.97, (1, 2, 3, CALM_LOOKS))])
+def test_looks_that_find_nothing_become_seldom(
+    acceptance: float, times_as_seldom: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes as long as a step of a quick target; who goes without guesses is looked at seldom from the first on."""
     driver, looked_at_us = taught(acceptance), list[int]()
     look = AdaptivePacing._look
 
@@ -403,13 +405,16 @@ def test_who_goes_without_guesses_is_looked_at_seldom(acceptance: float, times_a
         look(self, view)
 
     monkeypatch.setattr(AdaptivePacing, "_look", noted)
-    for _ in range(100):
+    driver.policy._look_times.changed()
+    driver.policy._look_times.at_us = driver.now_us
+    for _ in range(150):
         driver.now_us += 10_000
         ready: dict[str, Any] = {"committed_len": driver.session.committed_len + 1, "waiting_since_us": driver.now_us}
         driver.session = replace(driver.session, **ready, draft_deadline_us=driver.now_us + 50_000)
         driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
-    apart = {after - before for before, after in itertools.pairwise(looked_at_us)}
-    assert apart == {times_as_seldom * adaptive.LOOK_EVERY_US}
+    apart = [(after - before) // LOOK_EVERY_US for before, after in itertools.pairwise(looked_at_us)]
+    assert apart == sorted(apart)
+    assert tuple(sorted(set(apart))) == times_as_seldom
 
 
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:

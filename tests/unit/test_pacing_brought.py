@@ -74,7 +74,7 @@ def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
         kind.drafted, kind.plain = AchievedSpeed(), AchievedSpeed()
         for _ in range(40):
             own.course = own.course._replace(pace=pace)
-            policy._look_at_us = driver.now_us + 1_000_000_000
+            policy._look_times.at_us = driver.now_us + 1_000_000_000
             policy._surprises.looked(driver.now_us)
             own.looked_at = driver.session.acceptance
             own.was_plain, own.comparable, own.expected_us = pace is Pace.PLAIN, pace is Pace.SERIAL, TARGET_US

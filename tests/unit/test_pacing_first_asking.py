@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakes_pacing import NOW_US, READY
-from outrider.session.pacing.adaptive import FIRST_LEN, LOOK_EVERY_US, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, SessionView, StepView
 from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, MAX_AT_ONCE_EVERY, NUM_AGAINST, NUM_ALIKE_AGAINST, FirstAsking
+from outrider.session.pacing.look_times import LOOK_EVERY_US
 from outrider.session.pacing.round_model import Pace
 
 COST = CostCurve(((1, 400.0), (4, 600.0), (32, 2400.0)))

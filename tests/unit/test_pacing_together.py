@@ -59,11 +59,11 @@ def test_where_every_row_costs_a_step_a_guess_is_not_waited_for() -> None:
 
 def test_in_turns_a_step_does_not_begin_before_the_guesses_are_there_or_late() -> None:
     """Even where it would pay: a drafter that goes on meanwhile takes the step's cores."""
-    hopes = {1: replace(outlook(4, 30_000.0, 30_000.0), in_turns_until_us=NOW_US + 70_000.0)}
+    hopes = {1: outlook(4, 30_000.0, 30_000.0)._replace(in_turns_until_us=NOW_US + 70_000.0)}
     held = plan(hopes, waiting(1, guessed=1))
     assert (held.take, held.wake_us) == ((), NOW_US + 70_001)
     assert plan(hopes, waiting(1, guessed=4)).take
-    assert plan({1: replace(hopes[1], in_turns_until_us=float(NOW_US))}, waiting(1, guessed=1)).take
+    assert plan({1: hopes[1]._replace(in_turns_until_us=float(NOW_US))}, waiting(1, guessed=1)).take
     assert plan({**hopes, 2: outlook(0, 0.0, 0.0)}, waiting(1, guessed=1), waiting(2)).take, "not at the price of one that needs none"
 
 
@@ -81,7 +81,7 @@ def test_guesses_of_all_together_that_make_the_step_too_long_are_left_for_the_ne
 def test_a_step_that_is_over_before_the_next_guess_comes_is_not_put_off() -> None:
     """Its token would have been verified with the guesses anyway, and it finds out sooner whether the drafter follows."""
     for next_in_us, waits in ((STEP_US / 4, True), (1.5 * STEP_US, False)):
-        hopes = {1: replace(outlook(8, next_in_us, 100.0), goes_on=True)}
+        hopes = {1: outlook(8, next_in_us, 100.0)._replace(goes_on=True)}
         assert bool(plan(hopes, waiting(1), steps_worth=1.1).take) is not waits
     resting = {1: outlook(8, 1.5 * STEP_US, 100.0)}
     assert not plan(resting, waiting(1), steps_worth=1.1).take, "a drafter that rests meanwhile sends nothing meanwhile"
@@ -91,47 +91,47 @@ def test_guesses_that_come_during_a_step_serve_the_next_one() -> None:
     """So late in a step, a guess at 0.6 is not worth the time until it comes: most of what it brings comes anyway."""
     hopes = {1: outlook(1, 0.6 * STEP_US, 100.0, right=0.6)}
     assert not plan(hopes, waiting(1), steps_worth=0.9).take
-    assert plan({1: replace(hopes[1], goes_on=True)}, waiting(1), steps_worth=0.9).take
+    assert plan({1: hopes[1]._replace(goes_on=True)}, waiting(1), steps_worth=0.9).take
 
 
 def test_what_is_had_cheaply_after_the_step_is_not_worth_beginning_early_for() -> None:
     """Guesses that come while a step runs are worth no more than what it costs to wait for a drafter that starts over: nearby, little."""
     for anew_us, waits in ((0.3 * STEP_US, True), (2.0 * STEP_US, False)):
-        hopes = {1: replace(outlook(8, 0.5 * STEP_US, 100.0, right=0.7), goes_on=True, burst=8, anew_us=anew_us)}
+        hopes = {1: outlook(8, 0.5 * STEP_US, 100.0, right=0.7)._replace(goes_on=True, burst=8, anew_us=anew_us)}
         assert bool(plan(hopes, waiting(1), steps_worth=2.4).take) is not waits, anew_us
 
 
 def test_a_tail_that_comes_just_behind_the_step_is_waited_for_and_one_that_comes_late_is_not() -> None:
     """Its drafter started over one token ago. A step now would be over long after it has come, and could not use it."""
     for next_in_us, waits in ((0.1 * STEP_US, True), (0.25 * STEP_US, True), (0.6 * STEP_US, False), (0.9 * STEP_US, False)):
-        hopes = {1: replace(outlook(8, next_in_us, 100.0, right=0.7), goes_on=True, burst=4, num_behind=1)}
+        hopes = {1: outlook(8, next_in_us, 100.0, right=0.7)._replace(goes_on=True, burst=4, num_behind=1)}
         assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits, next_in_us
 
 
 def test_what_comes_may_be_in_vain_and_is_then_not_worth_waiting_for() -> None:
     for num_behind, waits in ((0, True), (6, False)):
-        hopes = {1: replace(outlook(8, 0.4 * STEP_US, 100.0, right=0.6), goes_on=True, burst=8, num_behind=num_behind)}
+        hopes = {1: outlook(8, 0.4 * STEP_US, 100.0, right=0.6)._replace(goes_on=True, burst=8, num_behind=num_behind)}
         assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits
 
 
 def test_half_of_a_wait_in_vain_is_not_lost() -> None:
     """Two tokens must have been foreseen, which is in vain in three cases of four; meanwhile the drafter hears of it and guesses anew."""
     for next_in_us, waits in ((0.09 * STEP_US, True), (0.2 * STEP_US, False)):
-        hopes = {1: replace(outlook(8, next_in_us, 100.0, right=0.5), goes_on=True, burst=4, num_behind=2)}
+        hopes = {1: outlook(8, next_in_us, 100.0, right=0.5)._replace(goes_on=True, burst=4, num_behind=2)}
         assert bool(plan(hopes, waiting(1), steps_worth=1.5).take) is not waits, next_in_us
 
 
 def test_guesses_of_a_tail_come_together() -> None:
-    hopes = replace(outlook(8, 1_000.0, 100.0), burst=4, num_behind=1)
+    hopes = outlook(8, 1_000.0, 100.0)._replace(burst=4, num_behind=1)
     assert [hopes.num_come(NOW_US + at) for at in (0, 999, 1_000, 1_399, 1_400, 1_800)] == [0, 0, 3, 3, 7, 11]
     assert [hopes.eta_us(num) - NOW_US for num in (1, 3, 4, 7, 8)] == [1_000, 1_000, 1_400, 1_400, 1_800]
-    every = replace(hopes, num_behind=4)
+    every = hopes._replace(num_behind=4)
     assert [every.num_come(NOW_US + at) for at in (999, 1_000, 1_400)] == [0, 4, 8], "a tail of nothing new is none"
 
 
 @pytest.mark.parametrize("change", [{"tail_ended": True}, {"has_drafter": False}, {"num_uncached": 30}, {"draft_deadline_us": NOW_US}])
 def test_nobody_waits_for_what_will_not_come(change: dict[str, object]) -> None:
-    hopes = {1: replace(outlook(4, 1_000.0, 1_000.0), in_turns_until_us=NOW_US + 70_000.0)}
+    hopes = {1: outlook(4, 1_000.0, 1_000.0)._replace(in_turns_until_us=NOW_US + 70_000.0)}
     assert plan(hopes, replace(waiting(1, guessed=1), **change)).take  # type: ignore[arg-type]
 
 
@@ -175,6 +175,6 @@ def test_a_step_beside_a_drafter_that_would_soon_rest_is_priced_as_one_that_it_s
     hopes = outlook(2, 0.35 * STEP_US, 0.0, right=0.4)
     for slowed_us, goes_on, waits in ((STEP_US, False, False), (2 * STEP_US, False, True), (2 * STEP_US, True, False)):
         view = StepView((waiting(1), waiting(2)), FLAT, 64, NOW_US, CostCurve(((1, slowed_us),)))
-        each = {1: replace(hopes, goes_on=goes_on), 2: outlook(0, 0.0, 0.0)}
+        each = {1: hopes._replace(goes_on=goes_on), 2: outlook(0, 0.0, 0.0)}
         planned = plan_together(view, lambda session, each=each: each[session.session], FLAT, 2.0 / STEP_US)  # type: ignore[misc]
         assert bool(planned.take) is not waits, (slowed_us, goes_on)

@@ -11,10 +11,11 @@ import pytest
 
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.achieved_speed import AchievedSpeed
-from outrider.session.pacing.adaptive import LOOK_EVERY_US, AdaptivePacing
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, courses_of, drafting_paces, hoped_acceptance, hoped_continue
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN
+from outrider.session.pacing.look_times import LOOK_EVERY_US
 from outrider.session.pacing.round_model import Pace, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics
 
@@ -95,13 +96,14 @@ def test_the_first_evidence_of_a_session_is_looked_at_at_once() -> None:
     now_us = NOW_US + 10 * LOOK_EVERY_US
     fresh = replace(READY, session=7, takes_turns=True, waiting_since_us=now_us, **QUICK)
     policy.plan(view_of(fresh, now_us))
-    looked_at_us = policy._look_at_us
+    looked_at_us = policy._look_times.at_us or 0
     policy.plan(view_of(replace(fresh, committed_len=101), now_us + 100))
-    assert policy._look_at_us == looked_at_us, "nothing was judged since"
+    assert policy._look_times.at_us == looked_at_us, "nothing was judged since"
     policy.plan(view_of(replace(fresh, committed_len=102, num_tested=2), now_us + 200))
-    assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US
+    looked_again_at_us = policy._look_times.at_us or 0
+    assert looked_again_at_us > looked_at_us
     policy.plan(view_of(replace(fresh, committed_len=104, num_tested=4), now_us + 300))
-    assert policy._look_at_us == now_us + 200 + LOOK_EVERY_US, "once"
+    assert policy._look_times.at_us == looked_again_at_us, "once"
 
 
 @pytest.mark.parametrize("max_draft_len", [8, 24])

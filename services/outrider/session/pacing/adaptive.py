@@ -26,6 +26,7 @@ from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
+from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
@@ -42,8 +43,6 @@ from outrider.session.pacing.surprise import Surprises
 from outrider.session.pacing.together import Outlook, plan_together
 from outrider.session.pacing.whole_draft import whole_draft
 
-LOOK_EVERY_US = 40_000
-PLAIN_LOOKS = 4  # times as seldom while nobody goes with guesses
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
@@ -55,7 +54,6 @@ LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resid
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
-SESSIONS_A_LOOK = 8  # for more of them, looks come less often
 
 
 class AdaptivePacing(ExplainsAdaptive):
@@ -76,7 +74,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._silence = Silence()  # watched until anything is measured
         self._sessions = RememberedSessions(FIRST_COURSE)
         self._surprises = Surprises(self._sessions.of)
-        self._look_at_us: int | None = None
+        self._look_times = LookTimes()
         self._seen_rates: dict[Pace, RoundRates] | None = None  # when last looked at
         self._pace = Pace.SERIAL
         self._taught = False
@@ -105,8 +103,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0
-        is_due = self._look_at_us is None or view.now_us >= self._look_at_us
-        if is_due or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)):
+        if self._look_times.begin(view.now_us) or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
@@ -200,8 +197,6 @@ class AdaptivePacing(ExplainsAdaptive):
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
         own = self._sessions.of(session)
         budget = self._hedge_budget(session) if own.course.pace is Pace.AHEAD and session.max_draft_len else 0
-        if own.hedges_near and not self._hedge_worth.is_comparable:
-            budget = 0
         own.num_hedged = max(own.num_hedged, 0) + 1 if budget else min(own.num_hedged, 0) - 1
         return budget
 
@@ -299,7 +294,6 @@ class AdaptivePacing(ExplainsAdaptive):
         if not self._rates.is_known or not self._taught:
             return
         self._surprises.looked(view.now_us)
-        self._look_at_us = view.now_us + LOOK_EVERY_US * max(1, len(view.sessions) // SESSIONS_A_LOOK)
         paces = self._paces = drafting_paces(view) or self._paces
         rates = self._seen_rates = self._rates_of(view, paces)
         self._saturation.look([hoped_acceptance(session) for session in view.sessions], self._overhead_us)
@@ -310,8 +304,7 @@ class AdaptivePacing(ExplainsAdaptive):
         drafts = any(self._sessions.known(session.session).course.pace is not Pace.PLAIN for session in view.sessions)
         self._pace = self._pace if drafts else Pace.PLAIN
         self._sessions.settle(view.sessions)
-        if not drafts:  # whatever is news to those that go without is a surprise; the rest only fades
-            self._look_at_us += (PLAIN_LOOKS - 1) * LOOK_EVERY_US
+        self._look_times.looked(view.now_us, len(view.sessions), drafts=drafts)
 
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
@@ -365,7 +358,7 @@ class AdaptivePacing(ExplainsAdaptive):
             return
         rates = self._rates_of(view, (Pace.SERIAL, Pace.AHEAD))
         self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
-        self._look_at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
+        self._look_times.at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
         plain = plain_course(rates[Pace.PLAIN])
         self._sessions.settle_all(plain)
         for session in view.sessions:
@@ -378,7 +371,8 @@ class AdaptivePacing(ExplainsAdaptive):
             own.hedges_near = False
             return
         self._hedge_worth.observe(own.num_hedged, session.draft_us_per_token)
-        own.hedges_near = self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
+        if self._look_times.is_due:  # to weigh them takes longer than all the rest of a look
+            own.hedges_near = self._hedge_worth.is_comparable and self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _measure(self, view: StepView) -> None:
         """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
@@ -438,6 +432,8 @@ class AdaptivePacing(ExplainsAdaptive):
             if best.pace is not Pace.PLAIN:
                 self._budget.relax()
         own.comparable = own.comparable and best.pace is own.course.pace
+        if best[:3] != own.course[:3]:  # pace and lengths; how far a drafter may run follows from what is measured
+            self._look_times.changed()
         own.before, own.course = own.course, best
         own.looked_at, own.looked_untested = session.acceptance, not session.num_tested
 

@@ -6,7 +6,7 @@ engines, streams or clocks (the view carries the time). Times in microseconds on
 
 from __future__ import annotations
 
-import itertools
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,9 +43,10 @@ class CostCurve:
         points = self.points
         if num_rows <= points[0][0] or len(points) == 1:
             return points[0][1]
-        for (rows_a, us_a), (rows_b, us_b) in itertools.pairwise(points):
-            if num_rows <= rows_b:
-                return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
+        if num_rows <= points[-1][0]:
+            at = bisect_left(points, (num_rows,))  # a plan asks a dozen times
+            (rows_a, us_a), (rows_b, us_b) = points[at - 1], points[at]
+            return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
         return points[-1][1] + self._slope * (num_rows - points[-1][0])
 
     @property

@@ -8,13 +8,12 @@ or whether that pays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from outrider.session.pacing.contract import SessionView
 
 
-@dataclass(frozen=True, slots=True)
-class TailTimes:
+class TailTimes(NamedTuple):
     """Measured, in microseconds. draft_us: of a token. burst: tokens of a tail. link_us: one way. start_us: of a draft that begins anew."""
 
     draft_us: float

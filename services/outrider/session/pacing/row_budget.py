@@ -8,14 +8,13 @@ such a bound, nodes leave them the least that it grants.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from outrider.session.pacing.contract import PrefillRoom, SessionPlan, SessionView
 from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A session a policy wants in the step, with at most this many nodes. rest_until, from_lookup: as in SessionPlan; guesses from the
     text itself are all at hand, whatever drafters have made."""
 

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.remembered import RememberedSession
+from outrider.session.pacing.round_model import Pace
 
 SURPRISE = 0.08  # by which an estimate of acceptance has moved
+FIRST_SURPRISE = 0.02  # the same when a session's own guesses were judged for the first time, of one whose drafter runs ahead
 # Of the way to its drafter as the newest look knew it: what a first draft took on top stood for whole answers.
 NEARER = 0.5
 MAX_SESSIONS = 4
@@ -42,7 +44,10 @@ class Surprises:
 
     def _is_surprised(self, session: SessionView, *, is_sure: bool) -> bool:
         own = self._own(session)
-        if abs(session.acceptance - own.looked_at) > SURPRISE or (own.looked_untested and session.num_tested > 0):
+        moved = abs(session.acceptance - own.looked_at)
+        if moved > SURPRISE:
+            return True
+        if own.looked_untested and session.num_tested and (moved > FIRST_SURPRISE or own.course.pace is not Pace.AHEAD):
             return True
         if 0.0 < session.link_us < NEARER * own.measured[2]:
             return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.row_budget import Wanted, share_rows
@@ -24,8 +24,7 @@ NOT_LOST = 0.5  # of a wait for guesses that turn out to be in vain: their draft
 _ALMOST_ONE = 0.9999
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):  # made for every session at every plan: a frozen dataclass takes six times as long
     """What a session hopes for. wanted: guesses it waits for; most: that it verifies if they are there.
 
     right: chance that a guess is right. to_come: that one more comes and is right. next_us: when the next tail is expected to bring any;
@@ -67,12 +66,17 @@ class Outlook:
 
 
 class _Prospect:
-    """One session's guesses and expected tokens at a given time."""
+    """One session's guesses and expected tokens, by how many more have come."""
+
+    __slots__ = ("_have", "_lacking", "_reached", "_right", "_sure", "_to_come", "outlook")
 
     def __init__(self, session: SessionView, outlook: Outlook, now_us: int, most: int) -> None:
         self.outlook = outlook
         self._have = min(session.depth, outlook.most, most)
         self._lacking = 0 if must_go(session, now_us) else max(0, outlook.wanted - session.depth)
+        self._right, self._to_come = min(outlook.right, _ALMOST_ONE), min(outlook.to_come, _ALMOST_ONE)
+        self._reached = self._right**self._have
+        self._sure = (1.0 - self._reached * self._right) / (1.0 - self._right)  # tokens of a step with what is there
 
     @property
     def is_waiting(self) -> bool:
@@ -96,34 +100,34 @@ class _Prospect:
         """Guesses that will have come."""
         return min(self._lacking, self.outlook.num_come(at_us)) if self._lacking else 0
 
-    def rows(self, at_us: float) -> int:
-        """Rows of a step that begins then."""
-        return 1 + self._have + self.num_new(at_us)
+    def rows(self, num_new: int) -> int:
+        """Of a step that begins once so many more have come."""
+        return 1 + self._have + num_new
 
-    def tokens(self, at_us: float) -> float:
-        """Expected tokens of a step that begins then."""
-        right, to_come = min(self.outlook.right, _ALMOST_ONE), min(self.outlook.to_come, _ALMOST_ONE)
-        reached = right**self._have
-        sure = (1.0 - reached * right) / (1.0 - right)
-        return sure + self.outlook.stands * reached * to_come * (1.0 - to_come ** self.num_new(at_us)) / (1.0 - to_come)
+    def tokens(self, num_new: int) -> float:
+        """Expected of such a step."""
+        if not num_new:
+            return self._sure
+        come = self._to_come * (1.0 - self._to_come**num_new) / (1.0 - self._to_come)
+        return float(self._sure + self.outlook.stands * self._reached * come)
 
     def not_lost(self, wait_us: float) -> float:
         """Of so long a wait, what a drafter that had started over in vain uses to guess anew: it hears of that while it is waited for."""
         return NOT_LOST * (1.0 - self.outlook.stands) * wait_us
 
-    def tokens_after(self, at_us: float, end_us: float, tokens_per_us: float) -> float:
+    def tokens_after(self, num_new: int, end_us: float, tokens_per_us: float) -> float:
         """What guesses that come while the step runs are expected to add to the next one, if they follow what it finds. Never more than
         it would cost the next one to wait for a drafter that starts over: what is had cheaply then is worth little now."""
-        if not self.outlook.goes_on or end_us < self.outlook.next_us:
+        outlook = self.outlook
+        if not outlook.goes_on or end_us < outlook.next_us:
             return 0.0
-        num_verified = self._have + self.num_new(at_us)
-        come = self.outlook.num_come(end_us)
-        num_left = min(self.outlook.most, self._have + come - num_verified - 1)  # one lies where the step has its own token
+        num_verified = self._have + num_new
+        num_left = min(outlook.most, self._have + outlook.num_come(end_us) - num_verified - 1)  # one lies where the step has its own token
         if num_left <= 0:
             return 0.0
-        right = min(self.outlook.right, _ALMOST_ONE)
-        worth = min(AFTER_WORTH * right * (1.0 - right**num_left) / (1.0 - right), tokens_per_us * self.outlook.anew_us)
-        return float(self.outlook.stands * right ** (num_verified + 1) * worth)
+        right = self._right
+        worth = min(AFTER_WORTH * right * (1.0 - right**num_left) / (1.0 - right), tokens_per_us * outlook.anew_us)
+        return float(outlook.stands * right ** (num_verified + 1) * worth)
 
 
 def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], cost: CostCurve, tokens_per_us: float) -> PacingPlan:
@@ -161,11 +165,11 @@ def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], co
     rights = [min(outlook.right, _ALMOST_ONE) for outlook in outlooks]
 
     def worth(most: int) -> float:
-        taken = [min(have, most) for have in there]
-        tokens = sum((1.0 - right ** (num + 1)) / (1.0 - right) for right, num in zip(rights, taken, strict=True))
+        taken = [have if have < most else most for have in there]
+        tokens = sum([(1.0 - right ** (num + 1)) / (1.0 - right) for right, num in zip(rights, taken, strict=True)])
         return tokens - tokens_per_us * cost.verify_us(len(there) + sum(taken))
 
-    return max((longest >> halvings for halvings in range(longest.bit_length() + 1)), key=worth)
+    return max([longest >> halvings for halvings in range(longest.bit_length() + 1)], key=worth)
 
 
 def _nodes_within(session: SessionView, length: int) -> int:
@@ -181,15 +185,16 @@ def _best_time(prospects: Sequence[_Prospect], costs: tuple[CostCurve, CostCurve
     resting = [one for one in prospects if one.is_waiting and not one.outlook.goes_on] if costs[0] is not costs[1] else []
 
     def worth(at_us: float) -> float:
-        cost = costs[any(one.is_drafted_for(at_us) for one in resting)]
-        end_us = at_us + cost.verify_us(sum(prospect.rows(at_us) for prospect in prospects))
-        tokens = sum(prospect.tokens(at_us) + prospect.tokens_after(at_us, end_us, own_per_us) for prospect in prospects)
-        not_lost_us = sum(prospect.not_lost(at_us - now_us) for prospect in prospects) / len(prospects)
+        cost = costs[any(one.is_drafted_for(at_us) for one in resting)] if resting else costs[0]
+        by_then = [(prospect, prospect.num_new(at_us)) for prospect in prospects]
+        end_us = at_us + cost.verify_us(sum([prospect.rows(num) for prospect, num in by_then]))
+        tokens = sum([prospect.tokens(num) + prospect.tokens_after(num, end_us, own_per_us) for prospect, num in by_then])
+        not_lost_us = sum([prospect.not_lost(at_us - now_us) for prospect in prospects]) / len(prospects)
         return tokens - tokens_per_us * (end_us - now_us - not_lost_us)
 
     own_per_us = tokens_per_us / len(prospects)  # who waits for guesses waits with all the others, mostly for theirs too
     # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.
-    over_us = now_us + costs[0].verify_us(sum(prospect.rows(now_us) for prospect in prospects))
+    over_us = now_us + costs[0].verify_us(sum([prospect.rows(prospect.num_new(now_us)) for prospect in prospects]))
     waiting = [prospect for prospect in prospects if prospect.is_waiting and prospect.comes_by(over_us)]
     etas = sorted({eta_us for prospect in waiting for eta_us in prospect.etas_us if eta_us > now_us})
     if not etas:

@@ -1,0 +1,43 @@
+"""When all sessions are looked at for better courses though nothing surprised: soon where courses change, seldom where they do not.
+
+A look costs what half a round of a small target does. What turns a course over is mostly a session's acceptance, and with few sessions
+that is a surprise (surprise.py), which is looked at whenever it comes; times and ways drift more slowly. Knows times, and whether a look
+changed anything. Must not know courses, or what a look weighs.
+"""
+
+from __future__ import annotations
+
+from outrider.session.pacing.surprise import MAX_SESSIONS
+
+LOOK_EVERY_US = 40_000
+PLAIN_LOOKS = 4  # times as seldom while nobody goes with guesses
+CALM_LOOKS = 4  # and by and by where one look after another finds what the one before did, of so few that a surprise is looked at
+SESSIONS_A_LOOK = 8  # for more of them, looks come less often
+
+
+class LookTimes:
+    """at_us: when the next one is due; None = at once. is_due: the newest plan's look, if it had one, was, and nobody's surprise."""
+
+    def __init__(self) -> None:
+        self.at_us: int | None = None
+        self.is_due = False
+        self._num_calm = 0  # looks that changed no course, since one did
+
+    def begin(self, now_us: int) -> bool:
+        """A plan begins: whether a look is due."""
+        self.is_due = self.at_us is None or now_us >= self.at_us
+        return self.is_due
+
+    def changed(self) -> None:
+        """The look under way changed a course."""
+        self._num_calm = -1
+
+    def looked(self, now_us: int, num_sessions: int, *, drafts: bool) -> None:
+        """The look is over. drafts: somebody goes with guesses; whatever is news to those that go without is a surprise, the rest only
+        fades."""
+        self._num_calm += 1
+        if num_sessions > MAX_SESSIONS:
+            times = max(1, num_sessions // SESSIONS_A_LOOK) + (0 if drafts else PLAIN_LOOKS - 1)
+        else:
+            times = min(CALM_LOOKS, 1 + self._num_calm) if drafts else PLAIN_LOOKS
+        self.at_us = now_us + LOOK_EVERY_US * times
