@@ -162,6 +162,18 @@ class RememberedSessions:
             own.is_met, own.course = True, kind.usual
         return later > 0
 
+    def confirm_plain(self, session: SessionView) -> None:
+        """Guesses of one that goes without were judged, and are right less often than it was looked at for: so it goes on, and nothing is
+        to be looked for. Not in turns, where the first round is also the first to show what drafting takes."""
+        own = self.of(session)
+        is_plain = own.course.pace is Pace.PLAIN and session.num_tested > 0 and not session.takes_turns
+        if not is_plain or session.acceptance >= own.looked_at:
+            return
+        if own.looked_untested:
+            own.looked_untested = False
+            self.kind(session).asking.judged(drafts=False)
+        own.looked_at = session.acceptance
+
     def put_off(self, session: SessionView, plain: Course) -> None:
         """Its drafter is not asked before it has decoded a while plainly."""
         own = self.of(session)
