@@ -89,7 +89,7 @@ def test_a_first_kind_is_not_held_back_by_prompts_like_none_before() -> None:
 
 
 def confirmed(*, pace: Pace = Pace.PLAIN, looked_at: float = 0.6, acceptance: float = 0.5, **changes: object) -> tuple[bool, float]:
-    """Whether the first guesses of a session count against its kind, and the acceptance that it then is taken to have been looked at for."""
+    """Whether the first guesses of a session count against its kind, and the acceptance that it is then taken to be looked at for."""
     known = RememberedSessions(PLAIN)
     shown: dict[str, Any] = {"acceptance": acceptance, "num_tested": 1, **changes}
     session = replace(view(1, 1), **shown)
