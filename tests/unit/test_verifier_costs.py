@@ -81,6 +81,20 @@ def test_a_slow_moment_while_the_curve_is_measured_is_no_point_s_alone() -> None
     assert [us for _, us in curve.points] == [700.0] * len(MEASURED_ROWS)
 
 
+class FreeToThree(TableEngine):
+    """Three rows take what one takes, and each further one a quarter more: a processor with three rows in registers."""
+
+    def step(self, plan: StepPlan) -> StepResult:
+        (part,) = plan.sequences
+        self.step_us = 800 + 200 * max(0, len(part.committed) + len(part.tokens) - 3)
+        return super().step(plan)
+
+
+def test_rows_that_cost_nothing_are_found_between_powers_of_two() -> None:
+    curve = measure_cost(FreeToThree(TABLE)).curve()
+    assert [curve.verify_us(rows) for rows in (1, 2, 3, 4, 6)] == [800.0, 800.0, 800.0, 1_000.0, 1_400.0]
+
+
 def test_a_point_under_a_dearer_one_does_not_drift_away_unseen() -> None:
     model = CostModel({2: 1_000.0, 4: 800.0})
     for _ in range(1_000):
