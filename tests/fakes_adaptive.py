@@ -42,3 +42,16 @@ class Driver:
             if self.policy.plan(StepView((view,), FLAT, 64, self.now_us)).take:
                 return depth
         raise AssertionError("it waits for more than any course asks for")
+
+
+def taught(acceptance: float) -> Driver:
+    """A policy after a long session with a drafter that agrees so often."""
+    driver = Driver()
+    for _ in range(60):
+        driver.round(acceptance=acceptance, draft_us_per_token=3_000.0)
+    return driver
+
+
+def successor(driver: Driver, **changes: Any) -> SessionView:
+    """The next session, as it is first seen."""
+    return replace(driver.session, session=driver.session.session + 1, num_tested=0, committed_len=10, **changes)

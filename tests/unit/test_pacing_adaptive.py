@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from fakes_adaptive import FLAT, TARGET_US, Driver
+from fakes_adaptive import FLAT, TARGET_US, Driver, successor, taught
 from fakes_pacing import READY
 from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
-from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, SessionView, StepView
+from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
-from outrider.session.pacing.hedge_worth import SETTLED_COMMITS, HedgeWorth
-from outrider.session.pacing.look_times import CALM_LOOKS, LOOK_EVERY_US, PLAIN_LOOKS
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import (
     Pace,
-    RoundRates,
     best_ahead_course,
     measured_rates,
     plain_course,
@@ -348,19 +344,6 @@ def test_a_given_draft_length_bounds_every_course() -> None:
 # --- sessions that are new ---------------------------------------------------------------------------------------------------
 
 
-def taught(acceptance: float) -> Driver:
-    """A policy after a long session with a drafter that agrees so often."""
-    driver = Driver()
-    for _ in range(60):
-        driver.round(acceptance=acceptance, draft_us_per_token=3_000.0)
-    return driver
-
-
-def successor(driver: Driver, **changes: Any) -> SessionView:
-    """The next session, as it is first seen."""
-    return replace(driver.session, session=driver.session.session + 1, num_tested=0, committed_len=10, **changes)
-
-
 def test_a_new_sessions_drafter_guesses_while_the_target_reads_a_little_or_as_far_as_its_kind_runs_ahead() -> None:
     assert taught(0.02).policy.draft_ahead(successor(taught(0.02), num_uncached=10)) == FIRST_LEN
     driver = taught(0.97)
@@ -399,92 +382,6 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
         assert abs(driver.policy._sessions.of(driver.session).looked_at - driver.session.acceptance) <= SURPRISE
     now = driver.policy._sessions.of(driver.session).course
     assert now.tokens_per_us < 0.5 * course.tokens_per_us
-
-
-@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, (PLAIN_LOOKS,)), (0.97, (1, 2, 3, CALM_LOOKS))])
-def test_looks_that_find_nothing_become_seldom(
-    acceptance: float, times_as_seldom: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look takes as long as a step of a quick target; who goes without guesses is looked at seldom from the first on."""
-    driver, looked_at_us = taught(acceptance), list[int]()
-    look = AdaptivePacing._look
-
-    def noted(self: AdaptivePacing, view: StepView) -> None:
-        looked_at_us.append(view.now_us)
-        look(self, view)
-
-    monkeypatch.setattr(AdaptivePacing, "_look", noted)
-    driver.policy._look_times.changed()
-    driver.policy._look_times.at_us = driver.now_us
-    for _ in range(150):
-        driver.now_us += 10_000
-        ready: dict[str, Any] = {"committed_len": driver.session.committed_len + 1, "waiting_since_us": driver.now_us}
-        driver.session = replace(driver.session, **ready, draft_deadline_us=driver.now_us + 50_000)
-        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
-    apart = [(after - before) // LOOK_EVERY_US for before, after in itertools.pairwise(looked_at_us)]
-    assert apart == sorted(apart)
-    assert tuple(sorted(set(apart))) == times_as_seldom
-
-
-def looks_apart(driver: Driver) -> int:
-    """How long until the next look that is nobody's surprise, in looks of the usual distance."""
-    at_us, looked_us = driver.policy._look_times.at_us, driver.policy._surprises._looked_us
-    assert at_us is not None
-    assert looked_us is not None
-    return (at_us - looked_us) // LOOK_EVERY_US
-
-
-def test_a_course_that_changes_brings_looks_back() -> None:
-    driver = taught(0.97)
-    assert looks_apart(driver) == CALM_LOOKS
-    driver.policy.plan(StepView((replace(driver.session, acceptance=0.6),), FLAT, 64, driver.now_us))
-    assert looks_apart(driver) == 1
-
-
-def test_who_decodes_plainly_is_looked_at_for_guesses_that_are_right_and_not_for_wrong_ones() -> None:
-    for acceptance, is_looked_at in ((0.0, False), (0.5, True)):
-        driver = taught(0.02)
-        driver.session = successor(driver, hope=0.02)
-        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
-        assert driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN
-        at_us, driver.now_us = driver.policy._look_times.at_us, driver.now_us + 1_000
-        shown: dict[str, Any] = {"committed_len": 11, "num_tested": 2, "acceptance": acceptance, "waiting_since_us": driver.now_us}
-        driver.policy.plan(StepView((replace(driver.session, **shown),), FLAT, 64, driver.now_us))
-        assert (driver.policy._look_times.at_us != at_us) is is_looked_at
-
-
-def test_side_branches_are_weighed_at_looks_that_are_due_once_it_is_known_what_guesses_take_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They take longer to weigh than all the rest of a look."""
-    weighed, looked = list[float](), list[int]()
-    pays, look = HedgeWorth.pays, AdaptivePacing._look
-
-    def noted_pays(self: HedgeWorth, rates: RoundRates, session: SessionView, *, is_on: bool) -> bool:
-        weighed.append(session.acceptance)
-        return pays(self, rates, session, is_on=is_on)
-
-    def noted_look(self: AdaptivePacing, view: StepView) -> None:
-        looked.append(view.now_us)
-        look(self, view)
-
-    monkeypatch.setattr(HedgeWorth, "pays", noted_pays)
-    monkeypatch.setattr(AdaptivePacing, "_look", noted_look)
-    driver = taught(0.9)
-    assert driver.policy._sessions.of(driver.session).course.pace is Pace.AHEAD
-    assert not driver.policy._hedge_worth.is_comparable
-    assert looked
-    assert not weighed
-    for _ in range(SETTLED_COMMITS):  # its policy answers each commit, as a verifier asks it to
-        driver.policy.hedge_nodes(driver.session)
-    driver.policy._look_times.at_us = driver.now_us
-    driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
-    assert driver.policy._hedge_worth.is_comparable
-    assert len(weighed) == 1
-    num_looked = len(looked)
-    driver.policy.plan(StepView((replace(driver.session, acceptance=0.7),), FLAT, 64, driver.now_us + 1_000))
-    assert len(looked) == num_looked + 1, "a surprise"
-    assert len(weighed) == 1
 
 
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:

@@ -1,0 +1,105 @@
+"""When `adaptive` looks for better courses, and what it leaves out of a look.
+
+Run: pytest tests/unit/test_pacing_looks.py
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes_adaptive import FLAT, Driver, successor, taught
+from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.contract import SessionView, StepView
+from outrider.session.pacing.hedge_worth import SETTLED_COMMITS, HedgeWorth
+from outrider.session.pacing.look_times import CALM_LOOKS, LOOK_EVERY_US, PLAIN_LOOKS
+from outrider.session.pacing.round_model import Pace, RoundRates
+
+
+@pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, (PLAIN_LOOKS,)), (0.97, (1, 2, 3, CALM_LOOKS))])
+def test_looks_that_find_nothing_become_seldom(
+    acceptance: float, times_as_seldom: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes as long as a step of a quick target; who goes without guesses is looked at seldom from the first on."""
+    driver, looked_at_us = taught(acceptance), list[int]()
+    look = AdaptivePacing._look
+
+    def noted(self: AdaptivePacing, view: StepView) -> None:
+        looked_at_us.append(view.now_us)
+        look(self, view)
+
+    monkeypatch.setattr(AdaptivePacing, "_look", noted)
+    driver.policy._look_times.changed()
+    driver.policy._look_times.at_us = driver.now_us
+    for _ in range(150):
+        driver.now_us += 10_000
+        ready: dict[str, Any] = {"committed_len": driver.session.committed_len + 1, "waiting_since_us": driver.now_us}
+        driver.session = replace(driver.session, **ready, draft_deadline_us=driver.now_us + 50_000)
+        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+    apart = [(after - before) // LOOK_EVERY_US for before, after in itertools.pairwise(looked_at_us)]
+    assert apart == sorted(apart)
+    assert tuple(sorted(set(apart))) == times_as_seldom
+
+
+def looks_apart(driver: Driver) -> int:
+    """How long until the next look that is nobody's surprise, in looks of the usual distance."""
+    at_us, looked_us = driver.policy._look_times.at_us, driver.policy._surprises._looked_us
+    assert at_us is not None
+    assert looked_us is not None
+    return (at_us - looked_us) // LOOK_EVERY_US
+
+
+def test_a_course_that_changes_brings_looks_back() -> None:
+    driver = taught(0.97)
+    assert looks_apart(driver) == CALM_LOOKS
+    driver.policy.plan(StepView((replace(driver.session, acceptance=0.6),), FLAT, 64, driver.now_us))
+    assert looks_apart(driver) == 1
+
+
+def test_who_decodes_plainly_is_looked_at_for_guesses_that_are_right_and_not_for_wrong_ones() -> None:
+    for acceptance, is_looked_at in ((0.0, False), (0.5, True)):
+        driver = taught(0.02)
+        driver.session = successor(driver, hope=0.02)
+        driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+        assert driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN
+        at_us, driver.now_us = driver.policy._look_times.at_us, driver.now_us + 1_000
+        shown: dict[str, Any] = {"committed_len": 11, "num_tested": 2, "acceptance": acceptance, "waiting_since_us": driver.now_us}
+        driver.policy.plan(StepView((replace(driver.session, **shown),), FLAT, 64, driver.now_us))
+        assert (driver.policy._look_times.at_us != at_us) is is_looked_at
+
+
+def test_side_branches_are_weighed_at_looks_that_are_due_once_it_is_known_what_guesses_take_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They take longer to weigh than all the rest of a look."""
+    weighed, looked = list[float](), list[int]()
+    pays, look = HedgeWorth.pays, AdaptivePacing._look
+
+    def noted_pays(self: HedgeWorth, rates: RoundRates, session: SessionView, *, is_on: bool) -> bool:
+        weighed.append(session.acceptance)
+        return pays(self, rates, session, is_on=is_on)
+
+    def noted_look(self: AdaptivePacing, view: StepView) -> None:
+        looked.append(view.now_us)
+        look(self, view)
+
+    monkeypatch.setattr(HedgeWorth, "pays", noted_pays)
+    monkeypatch.setattr(AdaptivePacing, "_look", noted_look)
+    driver = taught(0.9)
+    assert driver.policy._sessions.of(driver.session).course.pace is Pace.AHEAD
+    assert not driver.policy._hedge_worth.is_comparable
+    assert looked
+    assert not weighed
+    for _ in range(SETTLED_COMMITS):  # its policy answers each commit, as a verifier asks it to
+        driver.policy.hedge_nodes(driver.session)
+    driver.policy._look_times.at_us = driver.now_us
+    driver.policy.plan(StepView((driver.session,), FLAT, 64, driver.now_us))
+    assert driver.policy._hedge_worth.is_comparable
+    assert len(weighed) == 1
+    num_looked = len(looked)
+    driver.policy.plan(StepView((replace(driver.session, acceptance=0.7),), FLAT, 64, driver.now_us + 1_000))
+    assert len(looked) == num_looked + 1, "a surprise"
+    assert len(weighed) == 1
