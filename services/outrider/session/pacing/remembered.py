@@ -165,7 +165,7 @@ class RememberedSessions:
     def confirm_plain(self, session: SessionView) -> None:
         """Guesses of one that goes without were judged, and are right less often than it was looked at for: so it goes on, and nothing is
         to be looked for. Not in turns, where the first round is also the first to show what drafting takes."""
-        own = self.of(session)
+        own = self.known(session.session)
         is_plain = own.course.pace is Pace.PLAIN and session.num_tested > 0 and not session.takes_turns
         if not is_plain or session.acceptance >= own.looked_at:
             return

@@ -165,7 +165,7 @@ def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], co
     rights = [min(outlook.right, _ALMOST_ONE) for outlook in outlooks]
 
     def worth(most: int) -> float:
-        taken = [have if have < most else most for have in there]
+        taken = [min(have, most) for have in there]
         tokens = sum([(1.0 - right ** (num + 1)) / (1.0 - right) for right, num in zip(rights, taken, strict=True)])
         return tokens - tokens_per_us * cost.verify_us(len(there) + sum(taken))
 
@@ -185,7 +185,7 @@ def _best_time(prospects: Sequence[_Prospect], costs: tuple[CostCurve, CostCurve
     resting = [one for one in prospects if one.is_waiting and not one.outlook.goes_on] if costs[0] is not costs[1] else []
 
     def worth(at_us: float) -> float:
-        cost = costs[any(one.is_drafted_for(at_us) for one in resting)] if resting else costs[0]
+        cost = costs[any(one.is_drafted_for(at_us) for one in resting)]
         by_then = [(prospect, prospect.num_new(at_us)) for prospect in prospects]
         end_us = at_us + cost.verify_us(sum([prospect.rows(num) for prospect, num in by_then]))
         tokens = sum([prospect.tokens(num) + prospect.tokens_after(num, end_us, own_per_us) for prospect, num in by_then])
