@@ -71,12 +71,22 @@ class CoreLoan:
         return self._resting, self._drafting
 
     @property
+    def ahead(self) -> CostCurve | None:
+        """What steps cost that are computed ahead, by a thread of our own; None while there was none."""
+        costs = self._own.ahead
+        return None if costs is None else costs.curve()
+
+    @property
     def unlent(self) -> CostCurve:
         """What steps cost while a drafter of this machine may be at work, whether or not one is connected."""
         return self._own.drafting.curve()
 
-    def observe(self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool) -> None:
-        """The step had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile."""
+    def observe(self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool, was_ahead: bool = False) -> None:
+        """The step had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as in StepResult; it says
+        nothing of any other step, nor of a loan."""
+        if was_ahead:
+            self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
+            return
         costs = self._lent if self._lent is not None and lent_threads else self._own
         costs.observe(num_rows, step_us, drafting=drafting)
         if drafting:

@@ -91,7 +91,8 @@ def row_edges(rows: Sequence[int]) -> list[int]:
 
 
 class StepCosts:
-    """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves.
+    """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves. And steps that
+    were computed ahead, on fewer threads than others: a third; None until there was one.
 
     Kept as one, the curve of whichever pace is in use would hide what the other could do.
     """
@@ -99,10 +100,15 @@ class StepCosts:
     def __init__(self, alone: CostModel) -> None:
         self.alone = alone
         self.drafting = alone.twin()
+        self.ahead: CostModel | None = None
 
-    def observe(self, num_rows: int, step_us: int, *, drafting: bool) -> None:
-        """A step without prefill; drafting: some drafter had leave to go on meanwhile."""
-        (self.drafting if drafting else self.alone).observe(num_rows, step_us)
+    def observe(self, num_rows: int, step_us: int, *, drafting: bool, was_ahead: bool = False) -> None:
+        """A step without prefill; drafting: some drafter had leave to go on meanwhile. was_ahead: as in StepResult."""
+        if was_ahead:
+            self.ahead = self.ahead or self.alone.twin()
+            self.ahead.observe(num_rows, step_us)
+        else:
+            (self.drafting if drafting else self.alone).observe(num_rows, step_us)
 
 
 def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:

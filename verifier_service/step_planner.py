@@ -41,6 +41,7 @@ class StepPlanner:
         now_us: int,
         cost_drafting: CostCurve | None = None,
         prefill: PrefillBound | None = None,
+        cost_ahead: CostCurve | None = None,
     ) -> PacingPlan:
         """Plan all sessions, each given with its policy's key; wakes at the earliest time any policy asks for. prefill: of the whole
         step."""
@@ -50,7 +51,7 @@ class StepPlanner:
             groups.setdefault(key, []).append(view)
         if len(groups) == 1:
             ((key, own),) = groups.items()
-            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill))
+            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead))
         keys = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []
@@ -60,7 +61,7 @@ class StepPlanner:
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill))
+            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill, cost_ahead))
             take += plan.take
             prefill = _what_is_left(prefill, plan, groups[key])
             reasons.append(plan.reason)

@@ -88,7 +88,8 @@ class TargetSteps:
         self._left_out = len(views) < len(self._sessions)
         cost, cost_drafting = self.loan.curves()
         prefill = self._sessions.queue.price.bound(num_decoding, cost) if num_decoding < len(views) else None
-        return self._planner.plan(views, cost, self._engine.limits.max_rows, now_us, cost_drafting=cost_drafting, prefill=prefill)
+        most = self._engine.limits.max_rows
+        return self._planner.plan(views, cost, most, now_us, cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead)
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""
@@ -153,7 +154,7 @@ class TargetSteps:
             self._sessions.queue.observe(result.num_rows, result.step_us, self.cost)
             self._sessions.queue.price.observe(num_read, result.num_rows - num_read, result.step_us, self.cost)
         else:
-            self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting)
+            self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting, was_ahead=result.was_ahead)
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 

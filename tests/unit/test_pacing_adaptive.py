@@ -289,7 +289,7 @@ def test_guesses_given_up_while_the_machine_was_slow_are_tried_again() -> None:
     for pace in (Pace.SERIAL, Pace.AHEAD):
         for _ in range(100):
             driver.policy._memory.count(pace, took_us=2_500.0, expected_us=1_000.0)
-            driver.policy._sessions.count_drafted(driver.session, num_rounds=10.0)
+            driver.policy._sessions.count_drafted(driver.session, num_steps=10.0)
     for _ in range(100):
         driver.round()
     assert driver.policy._sessions.of(driver.session).course.pace is Pace.PLAIN

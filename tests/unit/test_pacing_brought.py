@@ -59,7 +59,7 @@ def test_plain_decoding_is_worth_what_it_brought_lately_and_no_more_than_is_expe
     for num_rounds, share in ((1_250.0, 0.8), (100_000.0, 0.01), (1.0, 1.0)):
         kind.plain = AchievedSpeed()
         kind.plain.count(1_000, num_rounds)
-        assert policy._sessions.plain_share(session) == pytest.approx(share)
+        assert policy._sessions.plain_share(session, 1.0) == pytest.approx(share)
 
 
 def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
@@ -80,6 +80,6 @@ def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
             own.was_plain, own.comparable, own.expected_us = pace is Pace.PLAIN, pace is Pace.SERIAL, TARGET_US
             driver.now_us += int(99 * TARGET_US)
             driver.round()
-        brought[pace] = (kind.plain if pace is Pace.PLAIN else kind.drafted).tokens_per_round
+        brought[pace] = (kind.plain if pace is Pace.PLAIN else kind.drafted).speed
     assert brought[Pace.PLAIN] == pytest.approx(1.0 / 3.0, rel=0.05)
     assert brought[Pace.SERIAL] == pytest.approx(2.0 / 3.0, rel=0.05), "two tokens a round, each as long as three are expected to take"

@@ -44,7 +44,7 @@ def offers(rates: dict[Pace, RoundRates], courses: list[Course] | None = None, a
 
     def own(session: int) -> RememberedSession:
         course = plain_course(rates[Pace.PLAIN]) if courses is None else courses[session]
-        return RememberedSession(course, Probe(0), AchievedSpeed(), begin=0, committed_len=0, asked_from=asked_from)
+        return RememberedSession(course, Probe(0), AchievedSpeed(), AchievedSpeed(), begin=0, committed_len=0, asked_from=asked_from)
 
     margins = Margins(start=0.05, keep=-0.02, switch=0.04)
     speed_of = attrgetter("tokens_per_us")

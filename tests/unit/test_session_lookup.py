@@ -13,7 +13,7 @@ from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.lookup import MAX_MATCH_LEN, NGRAM_LENS, TextLookup
 from outrider.session.lookup_guesses import LookupGuesses
-from outrider.session.lookup_odds import CLASS_LENS, FIRST_RIGHTS, MEMORY, MIN_TESTS_TO_REMEMBER, LookupOdds
+from outrider.session.lookup_odds import CLASS_LENS, FIRST_RIGHTS, MEMORY, TESTS_TO_REMEMBER, LookupOdds
 from outrider.types.tree import IntArray
 
 TABLE = TruthTable(vocab_size=1000)
@@ -137,7 +137,7 @@ def test_longer_matches_are_of_later_classes() -> None:
 
 def test_the_next_session_begins_with_what_this_one_had_enough_of() -> None:
     odds = LookupOdds()
-    for _ in range(MIN_TESTS_TO_REMEMBER):
+    for _ in range(TESTS_TO_REMEMBER):
         odds.count(8, right=False)
     odds.count(2, right=True)
     known = (0.5,) * len(CLASS_LENS)

@@ -62,7 +62,7 @@ class LoneStep:
         follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
         result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us, seconds=seconds)
         forward_us = (called_ns - started_ns + found.forward_ns) // 1000
-        return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens))
+        return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens), was_ahead=found.hidden_ns > 0)
 
     def _found(self, rows: SequenceRows, state: SequenceState, tokens: list[int], above: int, room: int) -> Followed:
         """The picks after the newest committed token and each guess, or after the only one, below this node, and what follows it."""

@@ -13,8 +13,8 @@ CLASS_LENS = (1, 2, 3, 5, 8, 16)  # the shortest match of each class
 FIRST_RIGHTS = (0.2, 0.3, 0.4, 0.6, 0.8, 0.9)  # of each class, until something is known: copying apart, texts repeat themselves seldom
 RATE = 1 / 32
 PRIOR_TESTS = 4  # tokens that the prior counts for
-MIN_TESTS_TO_REMEMBER = 16
-MEMORY = 1 / 4
+TESTS_TO_REMEMBER = 16  # tokens of a class, from which on a text counts as much as any
+MEMORY = 1 / 4  # of such a text, in what is expected of the next
 TRUST_RIGHTS = 2.0  # right guesses, expected and found, that a text begins with
 TRUST_KEPT = 1.0 - 1 / 64  # of both, with each token that was looked at: what comes later in a text may be other text
 
@@ -26,6 +26,7 @@ class LookupOdds:
         assert len(priors) == len(CLASS_LENS)
         self._rights = list(priors)
         self._num_tested = [0] * len(CLASS_LENS)
+        self._num_right = [0] * len(CLASS_LENS)
         self._expected = self._found = TRUST_RIGHTS
 
     @property
@@ -52,14 +53,23 @@ class LookupOdds:
         """The truth went on as it did there, or otherwise."""
         at = _CLASS_OF[min(match_len, CLASS_LENS[-1])]
         self._num_tested[at] += 1
+        self._num_right[at] += right
         self._expected = TRUST_KEPT * self._expected + self._rights[at]
         self._found = TRUST_KEPT * self._found + right
         self._rights[at] += max(RATE, 1.0 / (PRIOR_TESTS + self._num_tested[at])) * (float(right) - self._rights[at])
 
     def remembered(self, known: Sequence[float]) -> tuple[float, ...]:
-        """What is to be expected of the next text, after this one and those before it: classes it had too little of stay as known."""
-        learned = zip(known, self._rights, self._num_tested, strict=True)
-        return tuple(before + MEMORY * (mine - before) if num >= MIN_TESTS_TO_REMEMBER else before for before, mine, num in learned)
+        """What is to be expected of the next text, after this one and those before it: the fewer tokens it had of a class, the less. (Were
+        few not to count at all, short answers would never teach anything.)"""
+        learned = zip(known, self._rights, self._num_right, self._num_tested, strict=True)
+        return tuple(_remembered(*of_class) for of_class in learned)
+
+
+def _remembered(before: float, newest: float, num_right: int, num_tested: int) -> float:
+    """Of one class. newest: its running estimate, which few tokens have not told apart from where it began: then their share says more."""
+    if num_tested >= TESTS_TO_REMEMBER:
+        return before + MEMORY * (newest - before)
+    return before + MEMORY * (num_right - num_tested * before) / TESTS_TO_REMEMBER
 
 
 _CLASS_OF = tuple(max(0, sum(shortest <= length for shortest in CLASS_LENS) - 1) for length in range(CLASS_LENS[-1] + 1))

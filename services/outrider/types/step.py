@@ -146,10 +146,12 @@ class SequenceResult:
 class StepResult:
     """results in plan order. forward_us: model forward alone. step_us: the whole step. num_rows: rows fed, without padding.
 
-    Of the plan's rows: what `follow` fed counts in step_us only.
+    Of the plan's rows: what `follow` fed counts in step_us only. was_ahead: it was computed, or begun, before it was asked for, on
+    fewer threads and beside other work.
     """
 
     results: tuple[SequenceResult, ...]
     forward_us: int
     step_us: int
     num_rows: int
+    was_ahead: bool = False

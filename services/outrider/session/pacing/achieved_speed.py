@@ -1,4 +1,4 @@
-"""What rounds of one way really brought, of drafts in turns or plain ones, in tokens a plain round's expected time.
+"""What rounds of one way really brought, of drafts in turns or plain ones, in tokens for each step's time.
 
 A course's promise is as old as the newest look, and was made of estimates that one wrong guess or one pause can halve: both come in
 runs, and the model of rounds knows of none. Whether a session that drafts in turns does better without guesses, or by others, is asked
@@ -14,21 +14,22 @@ HANDED_ON = 24.0  # tokens that a session takes what is known of its kind for: a
 
 
 class AchievedSpeed:
-    """Fading sums of tokens and of time, in plain rounds: a machine's speed drifts. known: of others, for HANDED_ON tokens at most."""
+    """Fading sums of tokens and of time, in what keeps its length while a machine's speed drifts: steps of one row. (What a plain round is
+    expected to take is none such: it is learned itself.) known: of others, for HANDED_ON tokens at most."""
 
     def __init__(self, known: AchievedSpeed | None = None) -> None:
-        self._num_tokens = self._num_rounds = 0.0
+        self._num_tokens = self._time = 0.0
         if known is not None and known._num_tokens:
             self._num_tokens = min(HANDED_ON, known._num_tokens)
-            self._num_rounds = known._num_rounds * self._num_tokens / known._num_tokens
+            self._time = known._time * self._num_tokens / known._num_tokens
 
-    def count(self, num_tokens: int, num_rounds: float) -> None:
-        """A round brought so many tokens in the time that is expected of so many plain ones."""
+    def count(self, num_tokens: float, time: float) -> None:
+        """A round brought so many tokens in so much time."""
         kept = KEEP**num_tokens
         self._num_tokens = kept * self._num_tokens + num_tokens
-        self._num_rounds = kept * self._num_rounds + num_rounds
+        self._time = kept * self._time + time
 
     @property
-    def tokens_per_round(self) -> float:
-        """In the time that is expected of a plain round; 0 while too little is known."""
-        return self._num_tokens / self._num_rounds if self._num_tokens >= LEAST_TOKENS and self._num_rounds else 0.0
+    def speed(self) -> float:
+        """Tokens in a unit of time; 0 while too little is known."""
+        return self._num_tokens / self._time if self._num_tokens >= LEAST_TOKENS and self._time else 0.0

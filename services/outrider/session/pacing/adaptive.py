@@ -137,10 +137,10 @@ class AdaptivePacing(ExplainsAdaptive):
         return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
 
     def _goes_without(self, session: SessionView) -> bool:
-        """Decodes plainly or has no use for drafters, no probe is on, and no guess of theirs is at hand."""
+        """Decodes plainly, or has no drafter or no use for one; no probe is on, and no guess of theirs is at hand."""
         own = self._sessions.known(session.session)
-        plain = not session.max_draft_len or (own.course.pace is Pace.PLAIN and not own.probe.is_on)
-        return plain and not session.depth
+        rests = not own.probe.is_on and (own.course.pace is Pace.PLAIN or not session.has_drafter)
+        return (rests or not session.max_draft_len) and not session.depth
 
     def draft_ahead(self, session: SessionView) -> int:
         """As far as the course goes; nothing for a session that goes without, unless a probe is due."""
@@ -231,9 +231,13 @@ class AdaptivePacing(ExplainsAdaptive):
             return decided
         course = own.course
         plain = promise = self._by_lookup.plain_speed
-        if session.has_drafter and course.pace is not Pace.PLAIN:
+        drafts = session.has_drafter and course.pace is not Pace.PLAIN
+        if drafts:
             promise = max(plain, self._worth(course), self._brought(own)) if course.tokens_per_us else UNPROVEN_GAIN * plain
-        return self._by_lookup.num_guesses(session, promise)
+        num = self._by_lookup.num_guesses(session, promise, plainly=not drafts)
+        if self._is_lone:
+            self._sessions.count_texted(session, *self._by_lookup.offered(session))
+        return num
 
     # --- readiness --------------------------------------------------------------------------------------------------------
 
@@ -309,8 +313,8 @@ class AdaptivePacing(ExplainsAdaptive):
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
-        known, share = self._sessions.known, self._sessions.plain_share
-        offers = Offers(rates, margins, self._longest, known, self._worth, self._worth_to_end, self._brought, share)
+        known = self._sessions.known
+        offers = Offers(rates, margins, self._longest, known, self._worth, self._worth_to_end, self._brought, self._plain_share)
         offered = {pace: offers.of(pace, looks) for pace in paces}
         self._pace = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
@@ -347,9 +351,11 @@ class AdaptivePacing(ExplainsAdaptive):
         """What is measured by now, and the leave that drafters have. Where nobody can run ahead there is nothing beside the target."""
         leave_len = LEAVE_BOUNDS * max(1, min(self._longest, max(session.max_draft_len for session in view.sessions)))
         rates = {pace: self._rates.of_rounds(view, pace, leave_len) for pace in paces}
+        plain = rates[Pace.SERIAL]
         if self._is_lone:
-            rates[Pace.SERIAL] = self._lone_rounds.rates(rates[Pace.SERIAL], self._step_us)
-        return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: rates[Pace.SERIAL]}
+            turns = rates[Pace.SERIAL] = self._lone_rounds.rates(plain, self._step_us)
+            plain = replace(turns, step_us=self._rates.of_rounds(view, Pace.PLAIN).step_us)
+        return {Pace.AHEAD: rates[Pace.SERIAL], **rates, Pace.PLAIN: plain}
 
     def _look_at_silence(self, view: StepView) -> None:
         """Answers that are over before a drafter is heard of: it is at least so far away, and they go without."""
@@ -396,7 +402,11 @@ class AdaptivePacing(ExplainsAdaptive):
     def _brought(self, own: RememberedSession) -> float:
         """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead
         in vain costs each round a little only, and what it brought earlier would hide that for the rest of the answer.)"""
-        return own.drafted.tokens_per_round * self._by_lookup.plain_speed if own.course.pace is Pace.SERIAL else 0.0
+        return own.drafted.speed / self._step_us if own.course.pace is Pace.SERIAL else 0.0
+
+    def _plain_share(self, session: SessionView) -> float:
+        """Of what is expected of plain decoding, what one that is alone has: less, as its kind had lately, or more by its text."""
+        return self._sessions.plain_share(session, 1.0 + self._overhead_us / self._step_us)
 
     @property
     def _is_lone(self) -> bool:
@@ -421,9 +431,20 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _choose(self, session: SessionView, best: Course) -> None:
         own = self._sessions.known(session.session)
-        if session.num_tested and (own.looked_untested or best.pace is not Pace.PLAIN):
-            self._sessions.kind(session).asking.judged(drafts=best.pace is not Pace.PLAIN)
+        repays = best.pace is not Pace.PLAIN and self._repays_asking(session, best)
+        if session.num_tested and (own.looked_untested or repays):
+            self._sessions.kind(session).asking.judged(drafts=repays)
         self._take_up(session, best)
+
+    def _repays_asking(self, session: SessionView, course: Course) -> bool:
+        """Whether drafts bring an answer of its kind more than it takes to open a drafter of the target's own thread and to read the prompt
+        there, once more. (Others do so beside the target.)"""
+        opening_us = self._lone_rounds.opening_us(self._step_us) if self._is_lone else 0.0
+        if not opening_us:
+            return True
+        plainly = self._plain_share(session) * self._by_lookup.plain_speed
+        drafted = self._sessions.kind(session).drafted.speed / self._step_us or self._worth(course)
+        return num_left(session) * (1.0 / plainly - 1.0 / drafted) > opening_us
 
     def _take_up(self, session: SessionView, best: Course) -> None:
         own = self._sessions.known(session.session)

@@ -101,7 +101,8 @@ class ExplainsAdaptive(ABC):
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """By what was weighed at the newest look; looks at nothing anew."""
-        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        drafted = any(part.max_nodes and not part.from_lookup for part in plan.take)
+        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.turn_cost if drafted else view.cost
         weighing = Weighing(self._looks, self._sessions, self._rates, self._by_lookup, self._worth_to_end)
         return weighing.explain(self.name, view, plan, cost)
 

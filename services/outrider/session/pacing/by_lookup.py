@@ -17,7 +17,7 @@ from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView,
 # Over the promise, to begin with guesses from the text and to go on with them. Rows cost more in company than measured alone, and a text
 # that offers little keeps a drafter from showing what it can do: where lookup is worth it, it is worth much more.
 BEGIN_GAIN = 0.2
-KEEP_GAIN = 0.05
+KEEP_GAIN = 0.05  # and to begin with them for one that is alone and decodes plainly
 MAX_REMEMBERED = 4096
 
 
@@ -43,6 +43,14 @@ def paying_len(rights: Iterable[float], rest: StepRest) -> tuple[int, float]:
         if speed > best_speed:
             best, best_speed = (num, added), speed
     return best
+
+
+def least_paying(rest: StepRest, gain: float = 0.0) -> float:
+    """Tokens that guesses in this step, in which all go without, must be expected to add for any number of them to pay. gain: over one
+    session's share of the step, by which they must be better."""
+    plain_us = rest.cost.verify_us(rest.num_rows) + rest.overhead_us
+    guessing_us = rest.cost.verify_us(rest.num_rows + 1) + rest.overhead_us + rest.guessing_us
+    return (rest.tokens + gain) * guessing_us / plain_us - rest.tokens
 
 
 def usable_rights(session: SessionView, longest: int) -> tuple[float, ...]:
@@ -73,11 +81,13 @@ def marked(plan: PacingPlan, going: Container[int]) -> PacingPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """For the round after this commit: 0 guesses = not by lookup. tokens: that they are expected to add."""
+    """For the round after this commit: 0 guesses = not by lookup. tokens: that they are expected to add. offered: tokens of the best round
+    that there was, one without guesses or not, and the time it takes in plain rounds."""
 
     committed_len: int
     num_guesses: int
     tokens: float
+    offered: tuple[float, float] = (1.0, 1.0)
 
 
 class ByLookup:
@@ -91,11 +101,13 @@ class ByLookup:
         self._live: frozenset[int] = frozenset()
         self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
         self._overhead_us = self._guessing_us = 0.0
+        self._begin_gain = BEGIN_GAIN
         self.plain_speed = 0.0
 
     def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0) -> None:
         """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest."""
         self._cost, self._overhead_us, self._guessing_us = view.cost, overhead_us, guessing_us
+        self._begin_gain = BEGIN_GAIN if len(view.sessions) > 1 else KEEP_GAIN
         self.plain_speed = self._steps_per_us(len(view.sessions) or 1)
         self._live = frozenset(session.session for session in view.sessions)
         decided = ((one, self._decisions.get(one)) for one in self._live)
@@ -108,10 +120,11 @@ class ByLookup:
         if self._cost is None:
             return 0.0
         num = max(1, len(self._live))
-        return (num + BEGIN_GAIN) * self._steps_per_us(num) / self._steps_per_us(num + 1, self._guessing_us) - num
+        return least_paying(StepRest(self._cost, num, float(num), self._overhead_us, self._guessing_us), self._begin_gain)
 
-    def num_guesses(self, session: SessionView, promise: float) -> int:
-        """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course."""
+    def num_guesses(self, session: SessionView, promise: float, *, plainly: bool = False) -> int:
+        """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course. plainly:
+        that is one without guesses, so that nothing but this round is at stake."""
         if (decided := self.decided(session)) is not None:
             return decided
         known = self._decisions.get(session.session)
@@ -119,11 +132,21 @@ class ByLookup:
         if not rights or (rest := self._rest(session)) is None:  # who shares the step is asked of each session: only where it matters
             return 0
         num, added = paying_len(rights, rest)
-        gain = KEEP_GAIN if known is not None and known.num_guesses else BEGIN_GAIN
-        otherwise = (rest.tokens - 1.0) * self._steps_per_us(rest.num_rows) + (1.0 + gain) * promise
-        pays = num > 0 and (rest.tokens + added) * self._steps_per_us(rest.num_rows + num, self._guessing_us) > otherwise
-        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0))
+        begin_gain = self._begin_gain if plainly else BEGIN_GAIN
+        gain = KEEP_GAIN if known is not None and known.num_guesses else begin_gain
+        plain = self._steps_per_us(rest.num_rows)
+        otherwise = (rest.tokens - 1.0) * plain + (1.0 + gain) * promise
+        guessing = self._steps_per_us(rest.num_rows + num, self._guessing_us)
+        pays = num > 0 and (rest.tokens + added) * guessing > otherwise
+        offered = (1.0 + added, plain / guessing) if num else (1.0, 1.0)
+        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0, offered))
         return num if pays else 0
+
+    def offered(self, session: SessionView) -> tuple[float, float]:
+        """Of the newest commit, once decided: tokens of the best round that there is for one without drafts, and its time in plain
+        rounds."""
+        known = self._decisions.get(session.session)
+        return known.offered if known is not None and known.committed_len == session.committed_len else (1.0, 1.0)
 
     def _rest(self, session: SessionView) -> StepRest | None:
         """Of the step that this session would go by lookup in; None before the first plan."""

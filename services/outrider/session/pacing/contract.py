@@ -144,6 +144,7 @@ class StepView:
     """All live sessions, the measured cost curve, rows a step may hold, and the present time.
 
     cost: of steps while drafters rest. cost_drafting: of steps while they may be at work, longer on shared cores; None = as cost.
+    cost_ahead: of steps over a draft in turns that are computed ahead (engine/round_ahead.py); None = there was none.
     prefill: bounds what prompts take of the step; None = nothing but its rows does, for nobody decodes beside them.
     """
 
@@ -153,6 +154,14 @@ class StepView:
     now_us: int
     cost_drafting: CostCurve | None = None
     prefill: PrefillRoom | None = None
+    cost_ahead: CostCurve | None = None
+
+    @property
+    def turn_cost(self) -> CostCurve:
+        """What to expect of a step over drafts in turns: of a session alone with a drafter of the target's thread, one computed ahead."""
+        if self.cost_ahead is None or len(self.sessions) != 1 or not self.sessions[0].takes_turns:
+            return self.cost
+        return self.cost_ahead
 
     @property
     def overlapped_cost(self) -> CostCurve:

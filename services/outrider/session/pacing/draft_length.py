@@ -109,7 +109,7 @@ class DraftLength:
             self._draft_us = _followed(self._draft_us, sum(telling) / len(telling))
         # A token takes no longer than a draft of one: believed to take as long as a first draft, which read the prompt, it would stay so.
         self._draft_us = min((self._draft_us, *(session.draft_us_per_token for session in known if not self._tells_token(session))))
-        cost = view.overlapped_cost if self._overlaps else view.cost
+        cost = view.overlapped_cost if self._overlaps else view.turn_cost
         start_us = sum(self._start_us(session) for session in known) / len(known)
         rates = self._seen = Rates(cost, self._draft_us, acceptance, self._overhead_us, len(view.sessions), start_us)
         best = max(range(self._least, MAX_DRAFT_LEN + 1), key=lambda length: self._throughput(rates, length))

@@ -59,14 +59,16 @@ class EndedRounds:
                 self._count_drafted(session, own, took_us, times)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 self._count_plain(session, own, took_us, len(view.sessions), times)
-            if times.is_lone and own.looked_up and session.num_uncached == 1:
+            if times.is_lone and own.looked_up and own.was_plain and session.num_uncached == 1:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
+            if times.is_lone and own.is_opening and own.turn_len:
+                self._lone.count_opening(took_us - own.expected_us, times.step_us)
             self._sessions.confirm_plain(session)
             _begin_round(session, own)
 
     def _count_drafted(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
         if own.course.pace is Pace.SERIAL:
-            self._sessions.count_drafted(session, min(took_us, MOST_TIMES * own.expected_us) * self._by_lookup.plain_speed)
+            self._sessions.count_drafted(session, min(took_us, MOST_TIMES * own.expected_us) / times.step_us)
         if took_us > (own.expected_us if own.falls_short else 0.0):
             self._memory.count(own.course.pace, took_us, own.expected_us)
         if own.turn_len:
@@ -76,11 +78,15 @@ class EndedRounds:
         num_tokens = session.committed_len - own.committed_len
         self._budget.count_plain(num_tokens)
         self._memory.count_plain(num_tokens / num_sessions)
-        if num_sessions > 1 or not own.was_plain or session.num_uncached > 1 or own.looked_up:
+        if num_sessions > 1 or not own.was_plain or session.num_uncached > 1:
             return
-        num_rounds = min(took_us * self._by_lookup.plain_speed, MOST_TIMES * num_tokens)
-        self._sessions.kind(session).plain.count(num_tokens, num_rounds)
-        if times.is_lone and num_tokens >= STEADY:
+        most_us = MOST_TIMES * num_tokens * (times.step_us + times.beside_us)
+        self._sessions.kind(session).plain.count(num_tokens, min(took_us, most_us) / times.step_us)
+        if own.looked_up or not times.is_lone:
+            return
+        if num_tokens > 1:  # none of the rounds that were not planned one by one had guesses worth a thought
+            self._sessions.count_texted(session, num_tokens - 1, num_tokens - 1)
+        if num_tokens >= STEADY:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 
@@ -89,6 +95,7 @@ def _begin_round(session: SessionView, own: RememberedSession) -> None:
     and reads the prompt, is no verdict on anything."""
     own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
     is_first = session.takes_turns and not session.num_tested
+    own.is_opening = is_first
     own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
     own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
     own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth

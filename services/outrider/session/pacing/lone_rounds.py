@@ -29,6 +29,7 @@ class LoneRounds:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
         self._num_looked_up = self._looked_up_steps = 0.0
+        self._num_opened = self._opening_steps = 0.0
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
         """So many without guesses took so long. step_us: of one row, at present."""
@@ -45,6 +46,15 @@ class LoneRounds:
         sums = self._num, self._guesses, self._squares, self._steps, self._products
         seen = 1.0, num_guesses, num_guesses**2, steps, num_guesses * steps
         self._num, self._guesses, self._squares, self._steps, self._products = (KEEP * a + b for a, b in zip(sums, seen, strict=True))
+
+    def count_opening(self, beyond_us: float, step_us: float) -> None:
+        """A session's first round with guesses, in which its drafter was opened and read the prompt, took so much longer than others."""
+        self._num_opened = KEEP * self._num_opened + 1.0
+        self._opening_steps = KEEP * self._opening_steps + max(0.0, beyond_us) / step_us
+
+    def opening_us(self, step_us: float) -> float:
+        """What it takes to begin with drafts; 0 while none began."""
+        return step_us * self._opening_steps / self._num_opened if self._num_opened else 0.0
 
     def count_looked_up(self, beside_us: float, step_us: float) -> None:
         """A round with guesses from the text took so long beside its step."""

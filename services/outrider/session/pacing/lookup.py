@@ -7,13 +7,12 @@ decoding by nothing but rows that were wrong, and to a drafter wherever the text
 
 from __future__ import annotations
 
-from outrider.session.pacing.by_lookup import StepRest, paying_len, usable_rights
-from outrider.session.pacing.contract import PacingPlan, SessionView, StepView
+from outrider.session.pacing.by_lookup import StepRest, least_paying, paying_len, usable_rights
+from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.explaining import explain_plan, plain_promise
 from outrider.session.pacing.explanation import Choice, PlanExplanation, Promise, Way, Why
 from outrider.session.pacing.row_budget import Wanted, share_rows
-from outrider.session.pacing.waiting import repeats
 
 
 class LookupPacing:
@@ -32,7 +31,9 @@ class LookupPacing:
         guesses = zip(view.sessions, self._guesses(view), strict=True)
         wanted = [Wanted(session, num, from_lookup=num > 0) for session, (num, _) in guesses]
         take = share_rows(wanted, view.max_rows, view.prefill)
-        return PacingPlan(take, None, "lookup" if take else "idle", repeats(view))
+        if not take or any(part.from_lookup for part in take):
+            return PacingPlan(take, None, "lookup" if take else "idle")
+        return PacingPlan(take, None, "lookup", PLAIN_REPEATS, self._least_promise(view))
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """Guesses were weighed against none; a length that was fixed is none that was weighed, and what it adds is not known."""
@@ -47,6 +48,13 @@ class LookupPacing:
             return Choice(Promise(Way.LOOKUP, num, num, speed), (plain,), Why.ONLY if speed is None else Why.MOST)
 
         return explain_plan(self.name, view, plan, view.cost, choice_of)
+
+    def _least_promise(self, view: StepView) -> float:
+        """As in PacingPlan: texts that promise no more need not be asked."""
+        if self._draft_len is not None:
+            return 0.0
+        num, overheads = len(view.sessions), [session.step_overhead_us for session in view.sessions]
+        return least_paying(StepRest(view.cost, num, float(num), min(overheads)))
 
     def _guesses(self, view: StepView) -> list[tuple[int, float]]:
         """Of each session: how many, and the tokens that they are expected to add."""

@@ -96,7 +96,7 @@ class PaceRates:
 
     def of_rounds(self, view: StepView, pace: Pace, leave_len: int = MAX_LEAVE_LEN) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
-        cost = view.overlapped_cost if pace is Pace.AHEAD else view.cost
+        cost = {Pace.PLAIN: view.cost, Pace.SERIAL: view.turn_cost, Pace.AHEAD: view.overlapped_cost}[pace]
         measured = self.draft_us(pace), self.link_us, self.overhead_us, self.start_us
         rates = measured_rates(cost, len(view.sessions), *measured, leave_len=leave_len)
         if pace is not Pace.AHEAD:

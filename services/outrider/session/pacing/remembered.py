@@ -31,9 +31,11 @@ class RememberedSession:
     course: Course
     probe: Probe
     drafted: AchievedSpeed  # of its rounds, and those of its kind before
+    texted: AchievedSpeed  # of what rounds without its drafter offered, its text's guesses included, in plain rounds
     begin: int
     committed_len: int
     ready_us: int = 0  # of its newest commit
+    is_opening: bool = False  # no guess of its resident drafter was judged before the round under way
     comparable: bool = False  # the round under way is an ordinary one; a resident drafter reads the prompt in the first with guesses
     expected_us: float = 0.0  # what its course promises of the round under way, by whether its drafter follows; 0 = nothing
     chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
@@ -68,13 +70,14 @@ class RememberedSession:
 class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
     asked; far: the same of one far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter
-    rests and nobody shares the step."""
+    rests and nobody shares the step; texted: what these could, with guesses from the text."""
 
     usual: Course
     asking: FirstAsking
     far: AskingRecord
     drafted: AchievedSpeed
     plain: AchievedSpeed
+    texted: AchievedSpeed
 
     def asked_later(self) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
@@ -111,10 +114,11 @@ class RememberedSessions:
         """Begins with what is known of the kind that its sessions were of before; the first of all with the usual course."""
         before = self._kinds.get(session.shorter_kind) if session.kind else None
         if before is None:
-            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), AchievedSpeed(), AchievedSpeed())
+            speeds = AchievedSpeed(), AchievedSpeed(), AchievedSpeed()
+            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), *speeds)
         asking = before.asking if session.shorter_kind else None  # the count of prompts like none before says nothing of any kind
-        drafted, plain = AchievedSpeed(before.drafted), AchievedSpeed(before.plain)
-        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), drafted, plain)
+        speeds = AchievedSpeed(before.drafted), AchievedSpeed(before.plain), AchievedSpeed(before.texted)
+        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), *speeds)
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
@@ -136,7 +140,8 @@ class RememberedSessions:
         own = self._sessions.get(session.session)
         if own is None:
             at, kind = session.committed_len, self.kind(session)
-            own = RememberedSession(kind.usual, Probe(at), AchievedSpeed(kind.drafted), begin=at, committed_len=at)
+            drafted, texted = AchievedSpeed(kind.drafted), AchievedSpeed(kind.texted)
+            own = RememberedSession(kind.usual, Probe(at), drafted, texted, begin=at, committed_len=at)
             self._sessions[session.session] = own
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
@@ -179,16 +184,23 @@ class RememberedSessions:
         own = self.of(session)
         own.asked_from, own.course = session.committed_len + LATER, plain
 
-    def count_drafted(self, session: SessionView, num_rounds: float) -> None:
-        """An ordinary round of a drafting course that took so many plain ones' time."""
+    def count_drafted(self, session: SessionView, num_steps: float) -> None:
+        """An ordinary round of a drafting course that took the time of so many steps of one row."""
         own = self.known(session.session)
         num_tokens = session.committed_len - own.committed_len
-        own.drafted.count(num_tokens, num_rounds)
-        self.kind(session).drafted.count(num_tokens, num_rounds)
+        own.drafted.count(num_tokens, num_steps)
+        self.kind(session).drafted.count(num_tokens, num_steps)
 
-    def plain_share(self, session: SessionView) -> float:
-        """Of what is expected of plain decoding, what it brought this kind of sessions lately, at most all."""
-        return min(1.0, self.kind(session).plain.tokens_per_round or 1.0)
+    def plain_share(self, session: SessionView, round_steps: float) -> float:
+        """Of what is expected of plain decoding, what sessions of this kind had lately that went without a drafter: at most all, or as much
+        as this one's text offers. round_steps: what a plain round is expected to take, in steps of one row."""
+        offered, speed = max(1.0, self.known(session.session).texted.speed), self.kind(session).plain.speed
+        return min(offered, speed * round_steps) if speed else offered
+
+    def count_texted(self, session: SessionView, num_tokens: float, num_rounds: float) -> None:
+        """A round without its drafter would bring so many tokens in the time of so many plain ones."""
+        self.known(session.session).texted.count(num_tokens, num_rounds)
+        self.kind(session).texted.count(num_tokens, num_rounds)
 
     def count_asking(self, session: SessionView, round_us: float, drafted_round_us: float) -> None:
         """A round of a session whose drafter is far away, its reading left out. One that was asked and goes without by now decodes plainly,

@@ -37,7 +37,7 @@ class SerialPacing:
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """Its lengths were weighed against each other."""
-        return explain_plan(self.name, view, plan, view.cost, lambda session: self._length.choice(session, Way.IN_TURNS))
+        return explain_plan(self.name, view, plan, view.turn_cost, lambda session: self._length.choice(session, Way.IN_TURNS))
 
     def draft_ahead(self, session: SessionView) -> int:
         """One draft and no more: the drafter rests while its guesses are verified."""
