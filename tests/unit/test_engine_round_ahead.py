@@ -22,6 +22,8 @@ from outrider.drafting.model_source import ModelSource
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.round_ahead import compute_ahead
 from outrider.session.drafter_admission import DrafterBounds
+from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
+from outrider.session.pacing.serial import SerialPacing
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress
 from outrider.types.step import SequenceRows, StepPlan, StepResult
@@ -82,17 +84,31 @@ def loop_of(draft: PagedEngine, target: PagedEngine) -> Loop:
     return Loop(target, lambda: next_door.DrafterNextDoor(LoadedDrafter(draft, source, bounds)), draft_len=6)
 
 
-def wait_for_what_is_ahead(monkeypatch: pytest.MonkeyPatch, engine: PagedEngine, pairs: list[ThinAhead]) -> None:
-    """Before each step. A helper that finds no core for itself has not begun when its round is asked for, which is then computed there and
-    then: beside other tests nearly every time."""
-    at_once = engine.step
+def wait_for_what_is_ahead(monkeypatch: pytest.MonkeyPatch, engine: PagedEngine, pairs: list[ThinAhead]) -> list[StepResult]:
+    """Before each step; all results, as they come. A helper that finds no core for itself has not begun when its round is asked for, which
+    is then computed there and then: beside other tests nearly every time."""
+    at_once, results = engine.step, list[StepResult]()
 
     def patient(plan: StepPlan) -> StepResult:
         while not all(pair.is_at_rest for pair in pairs):
             os.sched_yield()
-        return at_once(plan)
+        results.append(at_once(plan))
+        return results[-1]
 
     monkeypatch.setattr(engine, "step", patient)
+    return results
+
+
+def noted_costs_ahead(monkeypatch: pytest.MonkeyPatch) -> list[CostCurve | None]:
+    """What `serial` is told, plan by plan."""
+    seen, plan_of = list[CostCurve | None](), SerialPacing.plan
+
+    def noted(policy: SerialPacing, view: StepView) -> PacingPlan:
+        seen.append(view.cost_ahead)
+        return plan_of(policy, view)
+
+    monkeypatch.setattr(SerialPacing, "plan", noted)
+    return seen
 
 
 def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
@@ -126,9 +142,10 @@ def test_answers_are_those_of_plain_decoding(
         assert ended(plain, answer).error is None
         expected.append(plain.tokens(answer))
     plain.stop()
+    steps: list[StepResult] = []
+    seen = noted_costs_ahead(monkeypatch)
     if pacing == "serial":  # the other takes its chances
-        for engine in engines:
-            wait_for_what_is_ahead(monkeypatch, engine, pairs)
+        _, steps = (wait_for_what_is_ahead(monkeypatch, engine, pairs) for engine in engines)
     loop = loop_of(*engines)
     for seed in range(6):
         answer = asked(loop, seed, sampling, pacing)
@@ -149,8 +166,13 @@ def test_answers_are_those_of_plain_decoding(
     (ahead,) = pairs
     if sampling == "top k":  # its rows are left to the general pick, so nothing can be known ahead
         assert ahead.counts == (0, 0, 0)
+        assert loop.scheduler.steps.loan.ahead is None
     elif pacing == "serial":  # what the other drafts depends on what it measures
         assert all(count > 5 for count in ahead.counts), ahead.counts
+        assert 0 < sum(result.was_ahead for result in steps) <= ahead.counts[2], "a step may be asked for just as it begins"
+        assert loop.scheduler.steps.loan.ahead is not None
+        assert seen[0] is None
+        assert seen[-1] is not None, "and policies are told"
 
 
 class Recorder:

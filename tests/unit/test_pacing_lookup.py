@@ -11,8 +11,8 @@ from fakes import TableEngine, TruthTable
 from fakes_pacing import FLAT_COST, NOW_US, session_view, step_view
 from fakes_simulation import Request, ScriptedDrafter, Simulation, spec_of
 from outrider.session.pacing.adaptive import AdaptivePacing
-from outrider.session.pacing.by_lookup import BEGIN_GAIN, ByLookup, StepRest, paying_len
-from outrider.session.pacing.contract import CostCurve, Pacing, SessionPlan, SessionView, StepView
+from outrider.session.pacing.by_lookup import BEGIN_GAIN, KEEP_GAIN, ByLookup, StepRest, least_paying, paying_len
+from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, Pacing, SessionPlan, SessionView, StepView
 from outrider.session.pacing.lookup import LookupPacing
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.round_model import Pace
@@ -72,6 +72,22 @@ def test_guesses_stay_within_the_requests_own_bounds() -> None:
         assert part.max_nodes == 3
 
 
+def test_steps_without_guesses_pass_unasked_until_a_text_promises_what_would_pay() -> None:
+    """With one guess at hand, as much as the plan says must be expected of it."""
+    (cost, sessions), policy = (GENTLE, (session_view(1), session_view(2))), LookupPacing()
+    plan = policy.plan(step_view(*sessions, cost=cost))
+    assert plan.repeats == PLAIN_REPEATS
+    least = plan.least_promise
+    assert 0.0 < least < 0.1
+    for right, is_taken in ((0.99 * least, False), (1.01 * least, True)):
+        asked = policy.plan(step_view(replace(sessions[0], lookup_rights=(right,)), sessions[1], cost=cost))
+        assert any(part.from_lookup for part in asked.take) is is_taken
+        assert asked.repeats == (0 if is_taken else PLAIN_REPEATS)
+    fixed = LookupPacing(4).plan(step_view(*sessions, cost=STEEP))
+    assert (fixed.repeats, fixed.least_promise) == (PLAIN_REPEATS, 0.0), "whatever is there is taken"
+    assert least_paying(StepRest(GENTLE, 1, 1.0, 0.0, 500.0)) > least_paying(StepRest(GENTLE, 1, 1.0, 0.0))
+
+
 # --- deciding once per commit -------------------------------------------------------------------------------------------------
 
 
@@ -91,6 +107,29 @@ def test_what_the_course_promises_must_be_beaten_by_a_margin_to_begin_and_not_to
     assert decided(SURE, just_less, before=12) == num
     assert decided(SURE, speed / (1.0 + 2.0 * BEGIN_GAIN)) == num
     assert decided(SURE, 1.01 * speed, before=12) == 0
+
+
+def test_who_is_alone_and_decodes_plainly_has_little_to_lose_by_guesses() -> None:
+    """Beside a drafter's course, and in company, they must promise a fifth more."""
+    for num, plainly, goes in ((1, True, True), (1, False, False), (2, True, False)):
+        decisions = ByLookup(32)
+        decisions.observe(step_view(*(session_view(at) for at in range(num)), cost=FLAT_COST), 0.0)
+        least, promise = decisions.least_promise, decisions.plain_speed
+        assert least == pytest.approx(KEEP_GAIN if num == 1 else BEGIN_GAIN)
+        session = session_view(0, lookup_rights=(0.5 * (KEEP_GAIN + BEGIN_GAIN),))
+        assert (decisions.num_guesses(session, promise, plainly=plainly) > 0) is goes
+
+
+def test_what_the_text_offers_is_known_whether_or_not_it_is_taken() -> None:
+    decisions = ByLookup(32)
+    decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0)
+    session = session_view(1, lookup_rights=(0.5,))
+    assert decisions.offered(session) == (1.0, 1.0), "nothing was decided"
+    assert decisions.num_guesses(session, 1.0) == 0
+    tokens, rounds = decisions.offered(session)
+    assert tokens == pytest.approx(1.5)
+    assert rounds == pytest.approx(GENTLE.verify_us(2) / GENTLE.verify_us(1))
+    assert decisions.offered(replace(session, committed_len=101)) == (1.0, 1.0), "of the newest commit"
 
 
 def test_what_rounds_with_guesses_take_beside_plain_ones_is_a_price_of_all_of_them() -> None:

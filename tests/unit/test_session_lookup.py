@@ -143,7 +143,20 @@ def test_the_next_session_begins_with_what_this_one_had_enough_of() -> None:
     known = (0.5,) * len(CLASS_LENS)
     remembered = odds.remembered(known)
     assert remembered[4] == pytest.approx(0.5 + MEMORY * (odds.right(8) - 0.5))
-    assert (*remembered[:4], remembered[5]) == (0.5,) * 5
+    assert remembered[1] == pytest.approx(0.5 + MEMORY * 0.5 / TESTS_TO_REMEMBER), "one token, and it was right"
+    assert (remembered[0], *remembered[2:4], remembered[5]) == (0.5,) * 4
+
+
+def test_short_answers_teach_those_after_them() -> None:
+    """Six tokens of a class each, of which two in three are right: none has enough for a verdict of its own."""
+    known: tuple[float, ...] = FIRST_RIGHTS
+    for _ in range(40):
+        odds = LookupOdds(known)
+        for at in range(6):
+            odds.count(1, right=at % 3 > 0)
+        known = odds.remembered(known)
+    assert known[0] == pytest.approx(2.0 / 3.0, abs=0.05)
+    assert known[1:] == FIRST_RIGHTS[1:]
 
 
 # --- the chain of a session --------------------------------------------------------------------------------------------------

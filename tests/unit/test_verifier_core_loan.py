@@ -110,6 +110,18 @@ def test_cores_are_lent_while_every_drafter_of_the_machine_rests() -> None:
     assert given.threads(8, [working]) == 2, "its stream is down"
 
 
+def test_steps_computed_ahead_are_a_curve_of_their_own_and_no_verdict_on_a_loan() -> None:
+    given = loan(NEAR)
+    assert given.ahead is None
+    before = given.curves()
+    for _ in range(200):
+        given.threads(8, [])
+        given.observe(8, 9_000, 2, drafting=False, was_ahead=True)
+    assert given.curves() == before
+    assert given.ahead is not None
+    assert given.ahead.verify_us(8) == pytest.approx(9_000, rel=0.02)
+
+
 def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> None:
     alone = CoreLoan(CostModel(OWN))
     alone.observe_drafters([NEAR])

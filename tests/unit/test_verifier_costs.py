@@ -126,6 +126,16 @@ def test_steps_beside_a_drafter_at_work_do_not_make_the_others_look_dear() -> No
     assert costs.drafting.curve().verify_us(8) == pytest.approx(2_400, rel=0.02)
 
 
+def test_steps_that_were_computed_ahead_do_not_make_the_others_look_dear() -> None:
+    costs = StepCosts(CostModel({1: 1_000.0, 8: 1_200.0}))
+    assert costs.ahead is None
+    for drafting in (False, True) * 100:
+        costs.observe(8, 2_400, drafting=drafting, was_ahead=True)
+    assert [each.curve().verify_us(8) for each in (costs.alone, costs.drafting)] == [1_200.0, 1_200.0]
+    assert costs.ahead is not None
+    assert costs.ahead.curve().verify_us(8) == pytest.approx(2_400, rel=0.02)
+
+
 def test_what_steps_take_beside_a_drafter_is_learned_in_a_few_of_them() -> None:
     """A curve that was measured while drafters rested says nothing of shared cores; one stalled step still does not decide."""
     costs = StepCosts(CostModel({1: 1_000.0}))

@@ -20,6 +20,7 @@ from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionV
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
+from outrider.session.pacing.drafting_times import take_up
 from outrider.session.pacing.ended_rounds import EndedRounds, PresentTimes
 from outrider.session.pacing.first_lessons import FirstLessons
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
@@ -229,9 +230,8 @@ class AdaptivePacing(ExplainsAdaptive):
             return 0
         if (decided := self._by_lookup.decided(session)) is not None:
             return decided
-        course = own.course
-        plain = promise = self._by_lookup.plain_speed
-        drafts = session.has_drafter and course.pace is not Pace.PLAIN
+        course, plain = own.course, self._by_lookup.plain_speed
+        promise, drafts = plain, session.has_drafter and course.pace is not Pace.PLAIN
         if drafts:
             promise = max(plain, self._worth(course), self._brought(own)) if course.tokens_per_us else UNPROVEN_GAIN * plain
         num = self._by_lookup.num_guesses(session, promise, plainly=not drafts)
@@ -291,7 +291,7 @@ class AdaptivePacing(ExplainsAdaptive):
     # --- looking for a better course --------------------------------------------------------------------------------------
 
     def _look(self, view: StepView) -> None:
-        self._measure(view)
+        take_up(view.sessions, self._sessions, self._rates)
         self._taught = self._taught or self._lessons.are_over(view.sessions, lambda session: self._sessions.of(session).begin)
         if not self._rates.is_known:
             self._look_at_silence(view)
@@ -380,22 +380,6 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._look_times.is_due:  # to weigh them takes longer than all the rest of a look
             own.hedges_near = self._hedge_worth.is_comparable and self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
-    def _measure(self, view: StepView) -> None:
-        """From sessions that drafted since the last look; what was learned from earlier sessions serves new ones."""
-        fresh: dict[Pace, list[SessionView]] = {}
-        alone: list[float] = []
-        for session in view.sessions:
-            own = self._sessions.of(session)
-            if self._rates.is_known and session.holds_reading:
-                continue
-            measured = session.draft_us_per_token, session.draft_alone_us, session.link_us
-            if session.draft_us_per_token and measured != own.measured:
-                if session.draft_alone_us != own.measured[1] and not self._rates.knows_better_than(session):
-                    alone.append(session.draft_alone_us)
-                own.measured = measured
-                fresh.setdefault(Pace.AHEAD if own.course.pace is Pace.AHEAD else Pace.SERIAL, []).append(session)
-        self._rates.observe(fresh, alone)
-
     def _worth(self, course: Course) -> float:
         return course.tokens_per_us * self._memory.factor(course.pace)
 
@@ -437,8 +421,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._take_up(session, best)
 
     def _repays_asking(self, session: SessionView, course: Course) -> bool:
-        """Whether drafts bring an answer of its kind more than it takes to open a drafter of the target's own thread and to read the prompt
-        there, once more. (Others do so beside the target.)"""
+        """Whether drafts bring its kind's answers more than it takes a drafter of this thread to read prompts; others do so beside."""
         opening_us = self._lone_rounds.opening_us(self._step_us) if self._is_lone else 0.0
         if not opening_us:
             return True

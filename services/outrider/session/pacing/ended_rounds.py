@@ -61,7 +61,7 @@ class EndedRounds:
                 self._count_plain(session, own, took_us, len(view.sessions), times)
             if times.is_lone and own.looked_up and own.was_plain and session.num_uncached == 1:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
-            if times.is_lone and own.is_opening and own.turn_len:
+            if times.is_lone and own.is_opening and own.turn_len and own.expected_us:
                 self._lone.count_opening(took_us - own.expected_us, times.step_us)
             self._sessions.confirm_plain(session)
             _begin_round(session, own)
