@@ -120,6 +120,24 @@ def test_who_is_alone_and_decodes_plainly_has_little_to_lose_by_guesses() -> Non
         assert (decisions.num_guesses(session, promise, plainly=plainly) > 0) is goes
 
 
+def test_who_drafts_weighs_guesses_from_the_text_with_the_way_back() -> None:
+    """It is a price of any number of them, and what the text offers others is not concerned."""
+    found = []
+    for return_us in (0.0, 9_000.0):
+        decisions = ByLookup(32)
+        decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0, 0.0, return_us)
+        few, many = (session_view(1, committed_len=100 + num, lookup_rights=(0.5,) * num) for num in (1, 12))
+        offers = [(decisions.num_guesses(one, decisions.plain_speed) > 0, decisions.offered(one)) for one in (few, many)]
+        found.append(offers)
+        assert decisions.num_guesses(replace(few, committed_len=200), decisions.plain_speed, plainly=True) > 0
+    (free, dear) = found
+    assert [taken for taken, _ in free] == [True, True]
+    assert [taken for taken, _ in dear] == [False, False]
+    assert [offered for _, offered in free] == [offered for _, offered in dear]
+    decisions.num_guesses(session_view(1, committed_len=300, lookup_rights=SURE), decisions.plain_speed)
+    assert decisions.goes(session_view(1, committed_len=300)) == 12, "sure ones are worth it"
+
+
 def test_what_the_text_offers_is_known_whether_or_not_it_is_taken() -> None:
     decisions = ByLookup(32)
     decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0)

@@ -14,7 +14,7 @@ from outrider.session.pacing.achieved_speed import LEAST_TOKENS, AchievedSpeed
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import DraftLength, serial_tokens_per_us
-from outrider.session.pacing.lone_rounds import LoneRounds
+from outrider.session.pacing.lone_rounds import Extra
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.round_model import Pace
 
@@ -142,6 +142,16 @@ def test_rounds_by_the_text_are_timed_between_plain_ones_only() -> None:
         assert (policy._lone_rounds.guessing_us(STEP_US, 0.0) > 0.0) is was_plain
 
 
+def test_the_first_draft_behind_a_round_by_the_text_says_what_going_back_to_drafts_takes() -> None:
+    for is_return, is_opening, expected in ((True, False, (0.0, 300.0)), (False, True, (300.0, 0.0)), (False, False, (0.0, 0.0))):
+        policy, _ = after_a_round(3, 900.0, turn_len=4, expected_us=600.0, is_return=is_return, is_opening=is_opening)
+        lone = policy._lone_rounds
+        assert (lone.openings.us(STEP_US), lone.returns.us(STEP_US)) == pytest.approx(expected)
+    for looked_up in (0, 2):
+        policy, session = after_a_round(3, 900.0, looked_up=looked_up)
+        assert policy._sessions.known(session.session).is_return is (looked_up > 0)
+
+
 def test_many_tokens_of_one_round_are_not_many_plain_rounds() -> None:
     for looked_up in (0, 7):
         policy, session = after_a_round(8, 8.0 * STEP_US, looked_up=looked_up)
@@ -201,19 +211,19 @@ def test_plain_decoding_is_worth_what_it_brought_up_to_what_the_text_offers() ->
     assert policy._sessions.plain_share(session, 1.28) == pytest.approx(0.8), "of rounds that are expected to take longer than a step"
 
 
-def test_opening_a_drafter_takes_what_first_rounds_took_beyond_others() -> None:
-    rounds = LoneRounds()
-    assert rounds.opening_us(STEP_US) == 0.0
+def test_what_some_rounds_took_beyond_others_is_a_mean_in_steps() -> None:
+    extra = Extra()
+    assert extra.us(STEP_US) == 0.0
     for beyond_us in (900.0, 1_100.0, -50.0):
-        rounds.count_opening(beyond_us, STEP_US)
-    assert rounds.opening_us(STEP_US) == pytest.approx(2_000.0 / 3.0, rel=0.01)
-    assert rounds.opening_us(2 * STEP_US) == pytest.approx(4_000.0 / 3.0, rel=0.01)
+        extra.count(beyond_us, STEP_US)
+    assert extra.us(STEP_US) == pytest.approx(2_000.0 / 3.0, rel=0.01)
+    assert extra.us(2 * STEP_US) == pytest.approx(4_000.0 / 3.0, rel=0.01)
 
 
 def test_only_first_rounds_with_guesses_say_what_opening_takes() -> None:
     texts = Texts(0.9, (), 0.1 * STEP_US, opening_us=3 * STEP_US)
     texts.lately(20)
-    assert texts.policy._lone_rounds.opening_us(STEP_US) == pytest.approx(3 * STEP_US, rel=0.2)
+    assert texts.policy._lone_rounds.openings.us(STEP_US) == pytest.approx(3 * STEP_US, rel=0.2)
 
 
 def test_without_a_drafter_plain_steps_pass_unasked() -> None:

@@ -216,11 +216,11 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _going_by_lookup(self, view: StepView) -> dict[int, int]:
         """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
-        beside_us = self._overhead_us
-        self._by_lookup.observe(view, beside_us, self._lone_rounds.guessing_us(self._step_us, beside_us) if self._is_lone else 0.0)
+        beside_us, step_us, lone = self._overhead_us, self._step_us, self._lone_rounds
+        extra_us = (lone.guessing_us(step_us, beside_us), lone.returns.us(step_us)) if self._is_lone else (0.0, 0.0)
+        self._by_lookup.observe(view, beside_us, *extra_us)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
-        self._sessions.look_up(going)
-        return going
+        return self._sessions.look_up(going)
 
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
@@ -422,7 +422,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _repays_asking(self, session: SessionView, course: Course) -> bool:
         """Whether drafts bring its kind's answers more than it takes a drafter of this thread to read prompts; others do so beside."""
-        opening_us = self._lone_rounds.opening_us(self._step_us) if self._is_lone else 0.0
+        opening_us = self._lone_rounds.openings.us(self._step_us) if self._is_lone else 0.0
         if not opening_us:
             return True
         plainly = self._plain_share(session) * self._by_lookup.plain_speed

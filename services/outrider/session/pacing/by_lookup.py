@@ -100,13 +100,14 @@ class ByLookup:
         self._cost: CostCurve | None = None
         self._live: frozenset[int] = frozenset()
         self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
-        self._overhead_us = self._guessing_us = 0.0
+        self._overhead_us = self._guessing_us = self._return_us = 0.0
         self._begin_gain = BEGIN_GAIN
         self.plain_speed = 0.0
 
-    def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0) -> None:
-        """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest."""
-        self._cost, self._overhead_us, self._guessing_us = view.cost, overhead_us, guessing_us
+    def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0, return_us: float = 0.0) -> None:
+        """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest. return_us: what it takes one
+        who drafts to go back to that."""
+        self._cost, self._overhead_us, self._guessing_us, self._return_us = view.cost, overhead_us, guessing_us, return_us
         self._begin_gain = BEGIN_GAIN if len(view.sessions) > 1 else KEEP_GAIN
         self.plain_speed = self._steps_per_us(len(view.sessions) or 1)
         self._live = frozenset(session.session for session in view.sessions)
@@ -132,13 +133,16 @@ class ByLookup:
         if not rights or (rest := self._rest(session)) is None:  # who shares the step is asked of each session: only where it matters
             return 0
         num, added = paying_len(rights, rest)
+        plain, guessing = self._steps_per_us(rest.num_rows), self._steps_per_us(rest.num_rows + num, rest.guessing_us)
+        offered = (1.0 + added, plain / guessing) if num else (1.0, 1.0)
         begin_gain = self._begin_gain if plainly else BEGIN_GAIN
         gain = KEEP_GAIN if known is not None and known.num_guesses else begin_gain
-        plain = self._steps_per_us(rest.num_rows)
+        if not plainly and self._return_us:
+            rest = replace(rest, guessing_us=rest.guessing_us + self._return_us)
+            num, added = paying_len(rights, rest)
+            guessing = self._steps_per_us(rest.num_rows + num, rest.guessing_us)
         otherwise = (rest.tokens - 1.0) * plain + (1.0 + gain) * promise
-        guessing = self._steps_per_us(rest.num_rows + num, self._guessing_us)
         pays = num > 0 and (rest.tokens + added) * guessing > otherwise
-        offered = (1.0 + added, plain / guessing) if num else (1.0, 1.0)
         self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0, offered))
         return num if pays else 0
 

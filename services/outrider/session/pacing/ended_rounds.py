@@ -61,8 +61,8 @@ class EndedRounds:
                 self._count_plain(session, own, took_us, len(view.sessions), times)
             if times.is_lone and own.looked_up and own.was_plain and session.num_uncached == 1:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
-            if times.is_lone and own.is_opening and own.turn_len and own.expected_us:
-                self._lone.count_opening(took_us - own.expected_us, times.step_us)
+            if times.is_lone and own.turn_len and own.expected_us and (own.is_opening or own.is_return):
+                (self._lone.openings if own.is_opening else self._lone.returns).count(took_us - own.expected_us, times.step_us)
             self._sessions.confirm_plain(session)
             _begin_round(session, own)
 
@@ -95,7 +95,7 @@ def _begin_round(session: SessionView, own: RememberedSession) -> None:
     and reads the prompt, is no verdict on anything."""
     own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
     is_first = session.takes_turns and not session.num_tested
-    own.is_opening = is_first
+    own.is_opening, own.is_return = is_first, own.looked_up > 0
     own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
     own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
     own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth

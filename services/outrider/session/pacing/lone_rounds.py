@@ -9,7 +9,7 @@ machine's speed drifts. Must not know courses, nor who is alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from outrider.session.pacing.round_model import RoundRates, turn_us
 
@@ -22,14 +22,32 @@ SURE_LOOKED_UP = 8.0  # rounds with guesses from the text, by when half of what 
 LEAST_PLAIN = 16.0  # rounds, for their mean to count
 
 
+@dataclass(slots=True)
+class Extra:
+    """What some rounds with a whole draft took beyond others of as many guesses: a fading mean, in steps of one row."""
+
+    _num: float = 0.0
+    _steps: float = 0.0
+
+    def count(self, beyond_us: float, step_us: float) -> None:
+        """One took so much longer."""
+        self._num = KEEP * self._num + 1.0
+        self._steps = KEEP * self._steps + max(0.0, beyond_us) / step_us
+
+    def us(self, step_us: float) -> float:
+        """What to expect of the next; 0 while there was none."""
+        return step_us * self._steps / self._num if self._num else 0.0
+
+
 class LoneRounds:
-    """Fading sums over rounds, of guesses and of times in steps of one row."""
+    """Fading sums over rounds, of guesses and of times in steps of one row. openings: a session's first rounds with guesses, in which its
+    drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead."""
 
     def __init__(self) -> None:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
         self._num_looked_up = self._looked_up_steps = 0.0
-        self._num_opened = self._opening_steps = 0.0
+        self.openings, self.returns = Extra(), Extra()
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
         """So many without guesses took so long. step_us: of one row, at present."""
@@ -46,15 +64,6 @@ class LoneRounds:
         sums = self._num, self._guesses, self._squares, self._steps, self._products
         seen = 1.0, num_guesses, num_guesses**2, steps, num_guesses * steps
         self._num, self._guesses, self._squares, self._steps, self._products = (KEEP * a + b for a, b in zip(sums, seen, strict=True))
-
-    def count_opening(self, beyond_us: float, step_us: float) -> None:
-        """A session's first round with guesses, in which its drafter was opened and read the prompt, took so much longer than others."""
-        self._num_opened = KEEP * self._num_opened + 1.0
-        self._opening_steps = KEEP * self._opening_steps + max(0.0, beyond_us) / step_us
-
-    def opening_us(self, step_us: float) -> float:
-        """What it takes to begin with drafts; 0 while none began."""
-        return step_us * self._opening_steps / self._num_opened if self._num_opened else 0.0
 
     def count_looked_up(self, beside_us: float, step_us: float) -> None:
         """A round with guesses from the text took so long beside its step."""

@@ -7,7 +7,7 @@ Must not know how a course is chosen.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.session.pacing.achieved_speed import AchievedSpeed
@@ -36,6 +36,7 @@ class RememberedSession:
     committed_len: int
     ready_us: int = 0  # of its newest commit
     is_opening: bool = False  # no guess of its resident drafter was judged before the round under way
+    is_return: bool = False  # the round before it went by the text
     comparable: bool = False  # the round under way is an ordinary one; a resident drafter reads the prompt in the first with guesses
     expected_us: float = 0.0  # what its course promises of the round under way, by whether its drafter follows; 0 = nothing
     chosen_wait_us: float = 0.0  # since its newest commit, as chosen first; 0 = it has not waited
@@ -149,11 +150,12 @@ class RememberedSessions:
         self._newest = session.session
         return own
 
-    def look_up(self, guesses: Mapping[int, int]) -> None:
-        """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses."""
+    def look_up(self, guesses: dict[int, int]) -> dict[int, int]:
+        """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses. Returns them."""
         for session, num in guesses.items():
             own = self.known(session)
             own.comparable, own.looked_up = False, num
+        return guesses
 
     def is_put_off(self, session: SessionView, plain: Course, slowdown: float | None) -> bool:
         """Whether its drafter is asked later, if at all: it decodes plainly until then. Asked as a session begins, and of one far away once
