@@ -141,7 +141,9 @@ def test_requests_without_drafts_are_planned_once_for_many_steps(name: str) -> N
     view = StepView((session_of(1, max_draft_len=0), session_of(2, max_draft_len=0)), COST, 64, NOW_US)
     assert make_pacing(name).plan(view).repeats == PLAIN_REPEATS
     mixed = replace(view, sessions=(session_of(1, max_draft_len=0), session_of(2, max_draft_len=8)))
-    assert (make_pacing(name).plan(mixed).repeats == 0) is (name != "plain")
+    assert (make_pacing(name).plan(mixed).repeats == 0) is make_pacing(name).drafts
+    offered = replace(view, sessions=(replace(session_of(1, max_draft_len=8), has_drafter=False, lookup_rights=(0.9,) * 6),))
+    assert (make_pacing(name).plan(offered).repeats == 0) is (make_pacing(name).drafts or make_pacing(name).looks_up)
 
 
 def session_of(session: int, max_draft_len: int) -> SessionView:

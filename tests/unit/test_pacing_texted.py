@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
+from outrider.session.pacing import adaptive
 from outrider.session.pacing.achieved_speed import LEAST_TOKENS, AchievedSpeed
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.draft_length import DraftLength, serial_tokens_per_us
 from outrider.session.pacing.lone_rounds import Extra
+from outrider.session.pacing.offers import Margins, Offers
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.round_model import Pace
 
@@ -224,6 +226,39 @@ def test_only_first_rounds_with_guesses_say_what_opening_takes() -> None:
     texts = Texts(0.9, (), 0.1 * STEP_US, opening_us=3 * STEP_US)
     texts.lately(20)
     assert texts.policy._lone_rounds.openings.us(STEP_US) == pytest.approx(3 * STEP_US, rel=0.2)
+
+
+def test_the_first_round_is_not_taken_from_a_drafter_that_is_being_opened() -> None:
+    """At a session's first commit its drafter has not answered yet; one that never does is not waited for."""
+    for rights, at_once in (((0.4,), False), ((0.95,) * 12, True)):
+        texts = Texts(0.97, (), 0.1 * STEP_US)
+        texts.lately(20)
+        texts.session, policy = texts.session + 1, texts.policy
+        policy.draft_ahead(texts.view(100, 0, 100, 0, num_uncached=20).sessions[0])
+        policy.plan(texts.view(100, 0, 100, 0, num_uncached=20))
+        assert policy._sessions.known(texts.session).is_asked
+        first, later = (replace(texts.view(at, 0, 100, 0).sessions[0], has_drafter=False, lookup_rights=rights) for at in (101, 102))
+        assert (policy._num_looked_up(first) > 0) is at_once
+        assert policy._num_looked_up(later) > 0
+
+
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_drafts_at_par_are_gone_on_with_but_beside_a_resident_drafter(monkeypatch: pytest.MonkeyPatch, takes_turns: bool) -> None:
+    """There whole rounds are known, guesses go on being judged with each new session, and drafts at par cost their opening."""
+    found: list[Margins] = []
+
+    def noted(rates: Any, margins: Margins, *others: Any) -> Offers:
+        found.append(margins)
+        return Offers(rates, margins, *others)
+
+    monkeypatch.setattr(adaptive, "Offers", noted)
+    policy, now_us = AdaptivePacing(), float(NOW_US)
+    for at in range(40):
+        now_us += 100 * STEP_US
+        changes = {**RESIDENT, "takes_turns": takes_turns, "committed_len": 50 + at, "num_tested": 9 + at, "waiting_since_us": int(now_us)}
+        policy.plan(StepView((replace(READY, **changes),), COST, 64, int(now_us)))
+    assert {margins.keep for margins in found} == {adaptive.LONE_KEEP_GAIN if takes_turns else adaptive.KEEP_GAIN}
+    assert adaptive.KEEP_GAIN < 0.0 < adaptive.LONE_KEEP_GAIN
 
 
 def test_without_a_drafter_plain_steps_pass_unasked() -> None:

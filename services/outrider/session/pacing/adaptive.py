@@ -46,6 +46,7 @@ from outrider.session.pacing.whole_draft import whole_draft
 
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
+LONE_KEEP_GAIN = 0.03  # where whole rounds are measured, and its drafter is asked with each session: at par, drafts cost their opening
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
@@ -219,8 +220,7 @@ class AdaptivePacing(ExplainsAdaptive):
         beside_us, step_us, lone = self._overhead_us, self._step_us, self._lone_rounds
         extra_us = (lone.guessing_us(step_us, beside_us), lone.returns.us(step_us)) if self._is_lone else (0.0, 0.0)
         self._by_lookup.observe(view, beside_us, *extra_us)
-        going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
-        return self._sessions.look_up(going)
+        return self._sessions.look_up({one.session: num for one in view.sessions if (num := self._num_looked_up(one))})
 
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
@@ -231,7 +231,8 @@ class AdaptivePacing(ExplainsAdaptive):
         if (decided := self._by_lookup.decided(session)) is not None:
             return decided
         course, plain = own.course, self._by_lookup.plain_speed
-        promise, drafts = plain, session.has_drafter and course.pace is not Pace.PLAIN
+        is_opening = own.is_asked and session.committed_len <= own.begin + 1  # decided before its drafter has answered
+        promise, drafts = plain, (session.has_drafter or is_opening) and course.pace is not Pace.PLAIN
         if drafts:
             promise = max(plain, self._worth(course), self._brought(own)) if course.tokens_per_us else UNPROVEN_GAIN * plain
         num = self._by_lookup.num_guesses(session, promise, plainly=not drafts)
@@ -312,7 +313,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
-        margins = Margins(START_GAIN, KEEP_GAIN, SWITCH_GAIN)
+        margins = Margins(START_GAIN, LONE_KEEP_GAIN if self._is_lone else KEEP_GAIN, SWITCH_GAIN)
         known = self._sessions.known
         offers = Offers(rates, margins, self._longest, known, self._worth, self._worth_to_end, self._brought, self._plain_share)
         offered = {pace: offers.of(pace, looks) for pace in paces}
@@ -422,8 +423,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _repays_asking(self, session: SessionView, course: Course) -> bool:
         """Whether drafts bring its kind's answers more than it takes a drafter of this thread to read prompts; others do so beside."""
-        opening_us = self._lone_rounds.openings.us(self._step_us) if self._is_lone else 0.0
-        if not opening_us:
+        if not self._is_lone or not (opening_us := self._lone_rounds.openings.us(self._step_us)):
             return True
         plainly = self._plain_share(session) * self._by_lookup.plain_speed
         drafted = self._sessions.kind(session).drafted.speed / self._step_us or self._worth(course)
