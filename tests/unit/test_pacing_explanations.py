@@ -210,6 +210,17 @@ def test_it_begins_in_turns_for_want_of_anything_measured() -> None:
     assert (told.rejected, told.why) == ((), Why.UNMEASURED)
 
 
+def test_without_a_drafter_it_goes_plainly_whatever_its_course() -> None:
+    policy, session = AdaptivePacing(), session_view(1, has_drafter=False, tail_ended=True, lookup_rights=(0.9,) * 6)
+    for rights, way, why in (((), Way.PLAIN, Why.ONLY), ((0.9,) * 6, Way.LOOKUP, Why.MOST)):
+        view = step_view(replace(session, lookup_rights=rights, committed_len=session.committed_len + len(rights)))
+        choice = policy.explain(view, policy.plan(view)).sessions[0].choice
+        assert (choice.chosen.way, choice.why) == (way, why)
+        assert [one.way for one in choice.rejected] == ([] if way is Way.PLAIN else [Way.PLAIN])
+    left = step_view(session_view(2, guessed=2, has_drafter=False, tail_ended=True))
+    assert policy.explain(left, policy.plan(left)).sessions[0].choice.chosen.way is Way.IN_TURNS, "what it had sent is verified"
+
+
 def test_every_pace_is_told_with_its_promise_the_best_first_and_the_estimates_behind_it() -> None:
     talk = Talk()
     told = talk.told(acceptance=0.9, draft_us_per_token=2_000.0, link_us=400.0)

@@ -22,10 +22,11 @@ class Way(StrEnum):
 class Why(StrEnum):
     """Why a session goes this way.
 
-    ONLY: its policy or its request has no other. UNMEASURED: nothing that a choice could rest on was measured yet. UNHEARD: answers were
-    over before a drafter was heard of. INHERITED: as the sessions before it, until it is looked at itself. MOST: it promised most when it
-    was chosen. KEPT: another promises more by now, by less than the margin or since the last look. SHARED: another way to draft promises
-    this session more, but all share a drafter and draft one way. PROBE: it goes without, and tries a few guesses now.
+    ONLY: its policy, its request or the want of a drafter leaves no other. UNMEASURED: nothing that a choice could rest on was measured
+    yet. UNHEARD: answers were over before a drafter was heard of. INHERITED: as the sessions before it, until it is looked at itself. MOST:
+    it promised most when it was chosen. KEPT: another promises more by now, by less than the margin or since the last look. SHARED:
+    another way to draft promises this session more, but all share a drafter and draft one way. PROBE: it goes without, and tries a few
+    guesses now.
     """
 
     ONLY = "only"
