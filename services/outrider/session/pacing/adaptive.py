@@ -46,7 +46,7 @@ from outrider.session.pacing.whole_draft import whole_draft
 
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
-LONE_KEEP_GAIN = 0.03  # where whole rounds are measured, and its drafter is asked with each session: at par, drafts cost their opening
+LONE_KEEP_GAIN = 0.0  # where whole rounds are measured, and its drafter is asked with each session anyway: less than par teaches nothing
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
