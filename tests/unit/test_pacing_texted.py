@@ -154,6 +154,15 @@ def test_the_first_draft_behind_a_round_by_the_text_says_what_going_back_to_draf
         assert policy._sessions.known(session.session).is_return is (looked_up > 0)
 
 
+def test_a_lone_session_is_told_what_its_rounds_by_the_text_and_the_way_back_take() -> None:
+    policy, session = after_a_round(1, STEP_US)
+    policy._lone_rounds.returns.count(300.0, STEP_US)
+    for num_sessions, expected in ((1, 300.0), (2, 0.0)):
+        sessions = tuple(replace(session, session=each) for each in range(num_sessions))
+        policy.plan(StepView(sessions, COST, 64, session.waiting_since_us))
+        assert policy._by_lookup._return_us == expected
+
+
 def test_many_tokens_of_one_round_are_not_many_plain_rounds() -> None:
     for looked_up in (0, 7):
         policy, session = after_a_round(8, 8.0 * STEP_US, looked_up=looked_up)
