@@ -44,7 +44,7 @@ class StepPlanner:
         cost_ahead: CostCurve | None = None,
     ) -> PacingPlan:
         """Plan all sessions, each given with its policy's key; wakes at the earliest time any policy asks for. prefill: of the whole
-        step."""
+        step. cost_ahead: of one session's steps, so for one policy only."""
         self._turn += 1
         groups: dict[PolicyKey, list[SessionView]] = {}
         for key, view in views:
@@ -61,7 +61,7 @@ class StepPlanner:
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill, cost_ahead))
+            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill))
             take += plan.take
             prefill = _what_is_left(prefill, plan, groups[key])
             reasons.append(plan.reason)

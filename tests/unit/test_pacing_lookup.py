@@ -83,6 +83,14 @@ def test_steps_without_guesses_pass_unasked_until_a_text_promises_what_would_pay
         asked = policy.plan(step_view(replace(sessions[0], lookup_rights=(right,)), sessions[1], cost=cost))
         assert any(part.from_lookup for part in asked.take) is is_taken
         assert asked.repeats == (0 if is_taken else PLAIN_REPEATS)
+    dear = replace(sessions[0], step_overhead_us=5_000.0)
+    least = policy.plan(step_view(dear, sessions[1], cost=cost)).least_promise
+    assert any(
+        part.from_lookup for part in policy.plan(step_view(replace(dear, lookup_rights=(1.01 * least,)), sessions[1], cost=cost)).take
+    )
+    assert not any(
+        part.from_lookup for part in policy.plan(step_view(replace(dear, lookup_rights=(0.99 * least,)), sessions[1], cost=cost)).take
+    )
     fixed = LookupPacing(4).plan(step_view(*sessions, cost=STEEP))
     assert (fixed.repeats, fixed.least_promise) == (PLAIN_REPEATS, 0.0), "whatever is there is taken"
     assert least_paying(StepRest(GENTLE, 1, 1.0, 0.0, 500.0)) > least_paying(StepRest(GENTLE, 1, 1.0, 0.0))
@@ -127,7 +135,7 @@ def test_who_drafts_weighs_guesses_from_the_text_with_the_way_back() -> None:
         decisions = ByLookup(32)
         decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0, 0.0, return_us)
         few, many = (session_view(1, committed_len=100 + num, lookup_rights=(0.5,) * num) for num in (1, 12))
-        offers = [(decisions.num_guesses(one, decisions.plain_speed) > 0, decisions.offered(one)) for one in (few, many)]
+        offers = [(decisions.num_guesses(one, decisions.plain_speed) > 0, decisions.offered(1, one.committed_len)) for one in (few, many)]
         found.append(offers)
         assert decisions.num_guesses(replace(few, committed_len=200), decisions.plain_speed, plainly=True) > 0
     (free, dear) = found
@@ -142,12 +150,12 @@ def test_what_the_text_offers_is_known_whether_or_not_it_is_taken() -> None:
     decisions = ByLookup(32)
     decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0)
     session = session_view(1, lookup_rights=(0.5,))
-    assert decisions.offered(session) == (1.0, 1.0), "nothing was decided"
+    assert decisions.offered(1, session.committed_len) == (1.0, 1.0), "nothing was decided"
     assert decisions.num_guesses(session, 1.0) == 0
-    tokens, rounds = decisions.offered(session)
+    tokens, rounds = decisions.offered(1, session.committed_len)
     assert tokens == pytest.approx(1.5)
     assert rounds == pytest.approx(GENTLE.verify_us(2) / GENTLE.verify_us(1))
-    assert decisions.offered(replace(session, committed_len=101)) == (1.0, 1.0), "of the newest commit"
+    assert decisions.offered(1, 101) == (1.0, 1.0), "of the newest commit"
 
 
 def test_what_rounds_with_guesses_take_beside_plain_ones_is_a_price_of_all_of_them() -> None:

@@ -220,7 +220,9 @@ class AdaptivePacing(ExplainsAdaptive):
         beside_us, step_us, lone = self._overhead_us, self._step_us, self._lone_rounds
         extra_us = (lone.guessing_us(step_us, beside_us), lone.returns.us(step_us)) if self._is_lone else (0.0, 0.0)
         self._by_lookup.observe(view, beside_us, *extra_us)
-        return self._sessions.look_up({one.session: num for one in view.sessions if (num := self._num_looked_up(one))})
+        going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
+        self._sessions.look_up(going)
+        return going
 
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
@@ -235,10 +237,7 @@ class AdaptivePacing(ExplainsAdaptive):
         promise, drafts = plain, (session.has_drafter or is_opening) and course.pace is not Pace.PLAIN
         if drafts:
             promise = max(plain, self._worth(course), self._brought(own)) if course.tokens_per_us else UNPROVEN_GAIN * plain
-        num = self._by_lookup.num_guesses(session, promise, plainly=not drafts)
-        if self._is_lone:
-            self._sessions.count_texted(session, *self._by_lookup.offered(session))
-        return num
+        return self._by_lookup.num_guesses(session, promise, plainly=not drafts)
 
     # --- readiness --------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Weighing:
         own = self.sessions.known(session.session)
         chosen, weighed = self._promise(session, own.course), self._others(session, own.course)
         others, looked_up = [self._promise(session, one) for one in weighed], self._looked_up(session)
-        if not session.has_drafter and not session.depth and not own.probe.is_on:  # whatever its course: there is nobody to draft
+        if _wants_drafter(session, own):  # whatever its course
             chosen, weighed, others = Promise(Way.PLAIN, 0, 0, self.by_lookup.plain_speed or None), [], []
         if self.by_lookup.goes(session) and looked_up is not None:
             return Choice(looked_up, tuple(sorted((chosen, *others), key=_speed, reverse=True)), Why.MOST)
@@ -61,7 +61,7 @@ class Weighing:
         return Estimates(hoped_acceptance(session), hoped_continue(session), 2.0 * self.rates.link_us or None, draft_us)
 
     def _why(self, session: SessionView, own: RememberedSession, better: Sequence[Course], *, kept: bool) -> Why:
-        if not session.max_draft_len or (not session.has_drafter and not session.depth and not own.probe.is_on):
+        if not session.max_draft_len or _wants_drafter(session, own):
             return Why.ONLY
         if own.probe.is_on:
             return Why.PROBE
@@ -111,6 +111,11 @@ class ExplainsAdaptive(ABC):
     @abstractmethod
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
         """As Weighing.worth."""
+
+
+def _wants_drafter(session: SessionView, own: RememberedSession) -> bool:
+    """There is nobody to draft, and nothing left of anybody who did."""
+    return not session.has_drafter and not session.depth and not own.probe.is_on
 
 
 def _drafts_otherwise(one: Course, course: Course) -> bool:

@@ -146,11 +146,11 @@ class ByLookup:
         self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0, offered))
         return num if pays else 0
 
-    def offered(self, session: SessionView) -> tuple[float, float]:
-        """Of the newest commit, once decided: tokens of the best round that there is for one without drafts, and its time in plain
-        rounds."""
-        known = self._decisions.get(session.session)
-        return known.offered if known is not None and known.committed_len == session.committed_len else (1.0, 1.0)
+    def offered(self, session: int, committed_len: int) -> tuple[float, float]:
+        """Tokens of the best round that there was at this commit for one without drafts, and its time in plain rounds; a plain one, if
+        nothing was to be decided."""
+        known = self._decisions.get(session)
+        return known.offered if known is not None and known.committed_len == committed_len else (1.0, 1.0)
 
     def _rest(self, session: SessionView) -> StepRest | None:
         """Of the step that this session would go by lookup in; None before the first plan."""

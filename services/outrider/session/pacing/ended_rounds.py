@@ -63,6 +63,8 @@ class EndedRounds:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
             if times.is_lone and own.turn_len and own.expected_us and (own.is_opening or own.is_return):
                 (self._lone.openings if own.is_opening else self._lone.returns).count(took_us - own.expected_us, times.step_us)
+            if times.is_lone and session.num_uncached == 1:
+                self._sessions.count_texted(session, *self._by_lookup.offered(session.session, own.committed_len))
             self._sessions.confirm_plain(session)
             _begin_round(session, own)
 

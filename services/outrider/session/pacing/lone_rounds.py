@@ -30,9 +30,10 @@ class Extra:
     _steps: float = 0.0
 
     def count(self, beyond_us: float, step_us: float) -> None:
-        """One took so much longer."""
+        """One took so much longer; at most MOST_TIMES what others did, and a step."""
+        most_us = MOST_TIMES * max(self.us(step_us), step_us) if self._num else beyond_us
         self._num = KEEP * self._num + 1.0
-        self._steps = KEEP * self._steps + max(0.0, beyond_us) / step_us
+        self._steps = KEEP * self._steps + max(0.0, min(beyond_us, most_us)) / step_us
 
     def us(self, step_us: float) -> float:
         """What to expect of the next; 0 while there was none."""

@@ -54,7 +54,7 @@ class LookupPacing:
         if self._draft_len is not None:
             return 0.0
         num, overheads = len(view.sessions), [session.step_overhead_us for session in view.sessions]
-        return least_paying(StepRest(view.cost, num, float(num), min(overheads)))
+        return least_paying(StepRest(view.cost, num, float(num), max(overheads)))  # whoever pays most beside its rows needs the least
 
     def _guesses(self, view: StepView) -> list[tuple[int, float]]:
         """Of each session: how many, and the tokens that they are expected to add."""

@@ -7,7 +7,7 @@ Must not know how a course is chosen.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.session.pacing.achieved_speed import AchievedSpeed
@@ -150,12 +150,11 @@ class RememberedSessions:
         self._newest = session.session
         return own
 
-    def look_up(self, guesses: dict[int, int]) -> dict[int, int]:
-        """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses. Returns them."""
+    def look_up(self, guesses: Mapping[int, int]) -> None:
+        """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses."""
         for session, num in guesses.items():
             own = self.known(session)
             own.comparable, own.looked_up = False, num
-        return guesses
 
     def is_put_off(self, session: SessionView, plain: Course, slowdown: float | None) -> bool:
         """Whether its drafter is asked later, if at all: it decodes plainly until then. Asked as a session begins, and of one far away once
