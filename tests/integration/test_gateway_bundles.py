@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from fakes_verifier import FakeVerifier, Hold, gateway_over
+from outrider.gateway.client_stream import ClientStream
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.v1 import generation_pb2 as pb
 
@@ -69,13 +70,22 @@ async def test_a_beginning_is_told_though_nothing_follows_for_long() -> None:
     assert sum(len(each.delta.token_ids) for each in flat(rest)) == len(TOKENS)
 
 
-async def test_a_beginning_that_waits_comes_before_a_status() -> None:
+async def test_a_beginning_that_waits_comes_before_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aborted once the gateway has it: that the verifier has sent it says nothing of that."""
     fake = FakeVerifier(TOKENS, hold=Hold.AFTER_STARTED)
     came: list[pb.GenerateResponse] = []
+    begun, write = asyncio.Event(), ClientStream.write
+
+    async def noted(stream: ClientStream, *responses: pb.GenerateResponse) -> None:
+        await write(stream, *responses)
+        begun.set()
+
+    monkeypatch.setattr(ClientStream, "write", noted)
     async with gateway_over(fake) as under_test:
         call = under_test.stub.Generate(REQUEST, timeout=TIMEOUT_S, metadata=TAKES_BUNDLES)
         reading = asyncio.ensure_future(_read_into(came, call))
-        await fake.reached.wait()
+        async with asyncio.timeout(TIMEOUT_S):
+            await begun.wait()
         await under_test.stub.Abort(pb.AbortRequest(request_id="it"), timeout=TIMEOUT_S)
         with pytest.raises(grpc.aio.AioRpcError, match="was aborted"):
             await reading
