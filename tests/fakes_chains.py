@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from outrider_kernels.thin_attention import HeadSizes, ThinAttention
 from outrider_kernels.thin_chain import ChainIds, ChainRows, ThinChain
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 

@@ -19,8 +19,9 @@ from outrider_kernels.card_ceilings import CardCeilings, Timed
 from outrider_kernels.host_ceilings import host_best_s, measure_host_ceilings
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_chain import ChainIds, ChainRows, ChainSlots, ChainStart, ThinChain
+from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
-from outrider_kernels.thin_product import ThinMatrix, ThinProduct
+from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 

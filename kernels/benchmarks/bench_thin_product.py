@@ -1,8 +1,9 @@
-"""Thin products against numpy's for all matrices of a model, by number of rows: what products cost, and what bfloat16 and int8 save.
+"""Thin products against numpy's for all matrices of a model, by number of rows: what products cost, and what narrower numbers save.
 
 Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1]
 Prints a table and one JSON line: milliseconds, the quickest of interleaved repetitions, and multiply-adds per second. `half` keeps weights
-as bfloat16, `float` as float32: the same bits come out. `int8` has other weights: rounded ones. numpy has the layout that suits it best.
+as bfloat16, `float` as float32: the same bits come out. `pairs` and `float16` round the rows too, to bfloat16 and to float16, where the
+processor multiplies such. `int8` has other weights: rounded ones. numpy has the layout that suits it best.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_product import ThinMatrix, ThinProduct
-from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import ThinProduct
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -41,11 +43,12 @@ def main() -> None:
     given = parser.parse_args()
     with threadpool_limits(given.threads, user_api="blas"):
         result = measure(SHAPES[given.shape], ThinTeam(given.threads))
-    print("| rows | int8, ms | half, ms | float, ms | numpy, ms | half, G multiply-adds/s |\n|---|---|---|---|---|---|")
+    ways = list(result[1])
+    print("| rows | " + " | ".join(f"{way}, ms" for way in ways) + " | best, G multiply-adds/s |\n" + "|---" * (len(ways) + 2) + "|")
     size = sum(inputs * outputs for inputs, outputs in SHAPES[given.shape])
     for num_rows, row in result.items():
-        times = " | ".join(f"{row[way]:.2f}" for way in ("int8", "half", "float", "numpy"))
-        print(f"| {num_rows} | {times} | {num_rows * size / row['half'] / 1e6:.1f} |")
+        times = " | ".join(f"{row[way]:.2f}" for way in ways)
+        print(f"| {num_rows} | {times} | {num_rows * size / min(row.values()) / 1e6:.1f} |")
     print(json.dumps({"shape": given.shape, "threads": given.threads, "ms": result}))
 
 
@@ -53,13 +56,17 @@ def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str
     """Milliseconds of all products by number of rows and way."""
     generator = np.random.default_rng(0)
     most = max(ROWS)
-    ways: dict[str, list[Callable[[int], object]]] = {"int8": [], "half": [], "float": [], "numpy": []}
+    narrow = {"pairs": ThinMatrix.pack_pairs} if multiplies_bfloat16() else {}
+    narrow |= {"float16": ThinMatrix.pack_float16} if multiplies_float16() else {}
+    ways: dict[str, list[Callable[[int], object]]] = {way: [] for way in ("int8", *narrow, "half", "float", "numpy")}
     for inputs, outputs in shapes:
         weight = generator.standard_normal((outputs, inputs)).astype(np.float32)
         halves = (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         rows, out = generator.standard_normal((most, inputs)).astype(np.float32), np.empty((most, outputs), np.float32)
         int8 = Int8Weight.of(torch.from_numpy(weight))
         ways["int8"].append(ThinProduct(team, ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()), rows, out).run)
+        for way, pack in narrow.items():
+            ways[way].append(ThinProduct(team, pack(halves), rows, out).run)
         ways["half"].append(ThinProduct(team, ThinMatrix.pack(halves), rows, out).run)
         ways["float"].append(ThinProduct(team, ThinMatrix.pack(weight), rows, out).run)
         ways["numpy"].append(_numpy_product(rows, np.ascontiguousarray(weight.T)))

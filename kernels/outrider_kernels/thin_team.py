@@ -26,6 +26,7 @@ _PROTOTYPES = {
     "thin_multiplies_pairs": ([], ctypes.c_int),
     "thin_multiplies_quads": ([], ctypes.c_int),
     "thin_multiplies_tiles": ([], ctypes.c_int),
+    "thin_multiplies_float16": ([], ctypes.c_int),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
     "thin_ahead_new": ([_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE], _POINTER),
@@ -39,24 +40,27 @@ _PROTOTYPES = {
 
 def multiplies_bfloat16() -> bool:
     """Whether thin products of this machine take bfloat16 numbers two at a time: a compiler, and a processor with AVX512_BF16."""
-    try:
-        return bool(native_library(SOURCES).thin_multiplies_pairs())
-    except NativeUnavailable:
-        return False
+    return _says("thin_multiplies_pairs")
 
 
 def multiplies_bytes() -> bool:
     """Whether they take bytes four at a time: a compiler, and a processor with AVX512_VNNI."""
-    try:
-        return bool(native_library(SOURCES).thin_multiplies_quads())
-    except NativeUnavailable:
-        return False
+    return _says("thin_multiplies_quads")
 
 
 def multiplies_tiles() -> bool:
     """Whether they multiply tiles of bfloat16 numbers: a compiler, a processor with AMX_BF16, and a kernel that lets us."""
+    return _says("thin_multiplies_tiles")
+
+
+def multiplies_float16() -> bool:
+    """Whether they multiply float16 numbers, 32 at a time: a compiler, and a processor with AVX512_FP16."""
+    return _says("thin_multiplies_float16")
+
+
+def _says(name: str) -> bool:
     try:
-        return bool(native_library(SOURCES).thin_multiplies_tiles())
+        return bool(getattr(native_library(SOURCES), name)())
     except NativeUnavailable:
         return False
 

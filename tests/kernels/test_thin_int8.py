@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from outrider_kernels.int8_weight import LARGEST, Int8Weight
-from outrider_kernels.thin_product import PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
 from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]

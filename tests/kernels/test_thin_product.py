@@ -16,7 +16,8 @@ import torch
 from outrider_kernels import thin_product
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_gate import ThinGate, reference_gate
-from outrider_kernels.thin_product import PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_tiles
 
 FloatArray = npt.NDArray[np.float32]

@@ -14,7 +14,8 @@ import torch
 
 from outrider_kernels import thin_product
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_product import MOST_QUAD_INPUTS, PanelFormat, RowNorm, ThinMatrix, ThinProduct, reference_product
+from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS, PanelFormat, ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
 from outrider_kernels.thin_team import ThinTeam, multiplies_bytes
 
 FloatArray = npt.NDArray[np.float32]

@@ -16,7 +16,8 @@ import torch
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinProgram
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes
 

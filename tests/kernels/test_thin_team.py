@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from outrider_kernels.thin_product import ThinMatrix, ThinProduct
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]

@@ -33,7 +33,7 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_product import ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
 
 NONE: IntArray = np.empty(0, np.int32)
 PROMPT = np.random.default_rng(3).integers(0, fakes_models.VOCAB, 29).astype(np.int32)

@@ -28,7 +28,7 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import Follow, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.native_library import find_compiler
-from outrider_kernels.thin_product import ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_team import multiplies_bfloat16, multiplies_bytes
 
 NONE: IntArray = np.empty(0, np.int32)

@@ -5,7 +5,7 @@
    the two factors is without a sign there; the sums begin with what takes that back. At the end come one float for the row and one for the
    column. Sums of whole numbers have no order: a row's bits depend on nothing but the row and the matrix. */
 
-#include "thin.h"
+#include "avx512.h"
 
 int thin_multiplies_quads(void) {
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
@@ -16,8 +16,6 @@ int thin_multiplies_quads(void) {
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#include <immintrin.h>
-
 #define LARGEST 32639.0f /* 127 * 256 + 127: the greatest of two digits. thin_product.py bounds the inputs, so that no sum leaves 32 bits */
 #define OFFSET 128
 #define TAIL 4 /* behind the digits of a row: its scale, what the sums of either digit begin with, and one to spare */
@@ -46,16 +44,8 @@ INLINE digits digits_of(const product *job, int64_t row) {
     return (digits){high, high + job->quads, ((const float *)tail)[0], ((const int32_t *)tail)[1], ((const int32_t *)tail)[2]};
 }
 
-INLINE __mmask16 some_of(int64_t left) { return left < WIDTH ? (__mmask16)((1u << left) - 1) : (__mmask16)0xFFFF; }
-
-/* The largest magnitude of a row; what is no number is larger than any. */
 INLINE float largest_of(const float *x, int64_t inputs) {
-    __m512i most = _mm512_setzero_si512();
-    for (int64_t at = 0; at < inputs; at += WIDTH) {
-        const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(_mm512_maskz_loadu_ps(some_of(inputs - at), x + at)), _mm512_set1_epi32(0x7FFFFFFF));
-        most = _mm512_max_epi32(most, magnitude);
-    }
-    return _mm512_cvtss_f32(_mm512_castsi512_ps(_mm512_set1_epi32(_mm512_reduce_max_epi32(most))));
+    return _mm512_cvtss_f32(_mm512_castsi512_ps(_mm512_set1_epi32(largest_bits_of(x, inputs))));
 }
 
 static void round_row(const float *x, int64_t inputs, int64_t quads, uint32_t *to) {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_product import ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
 
 
 class Int8Projection:

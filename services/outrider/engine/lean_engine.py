@@ -29,10 +29,8 @@ from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant
 from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
-from outrider_kernels.thin_product import MOST_QUAD_INPUTS
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_tiles
-
-_THIN_ROWS = {DType.FLOAT32: ThinRows.FLOAT32, DType.BFLOAT16: ThinRows.BFLOAT16}
+from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16, multiplies_tiles
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     if team is None and config.weights is WeightFormat.INT8:
         _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
-        thin = None if team is None else _THIN_ROWS[config.dtype]
+        thin = None if team is None else _thin_rows(config.dtype)
         dtype = TORCH_DTYPES[config.dtype]
         asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
@@ -96,8 +94,18 @@ def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None) 
         return "lean, card kernels"
     if team is None:
         return "lean"
-    by_tiles = config.dtype is DType.BFLOAT16 and multiplies_tiles()
-    return "lean, thin products by tiles" if by_tiles else "lean, thin products"
+    if config.dtype is not DType.BFLOAT16:
+        return "lean, thin products"
+    if _thin_rows(config.dtype) is ThinRows.FLOAT16:
+        return "lean, thin products of float16"
+    return "lean, thin products by tiles" if multiplies_tiles() else "lean, thin products"
+
+
+def _thin_rows(dtype: DType) -> ThinRows:
+    """Of bfloat16: tiles are quickest, then float16. A processor that has the latter multiplies bfloat16 no faster than float32."""
+    if dtype is not DType.BFLOAT16:
+        return ThinRows.FLOAT32
+    return ThinRows.FLOAT16 if multiplies_float16() and not multiplies_tiles() else ThinRows.BFLOAT16
 
 
 def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:

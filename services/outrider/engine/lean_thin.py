@@ -23,8 +23,9 @@ from outrider_kernels.cache_lines import zeros_on_lines
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ThinChain
 from outrider_kernels.thin_gate import ThinGate
+from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_pick import ThinPick
-from outrider_kernels.thin_product import RowNorm, ThinMatrix, ThinProduct
+from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 

@@ -22,7 +22,8 @@ from outrider.engine.panel_projection import PanelProjection
 from outrider.engine.served_families import LEAN_FAMILIES
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
-from outrider_kernels.thin_product import RowNorm, ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import RowNorm
 
 LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 

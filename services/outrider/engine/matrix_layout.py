@@ -16,16 +16,25 @@ from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
 from outrider.engine.panel_projection import PanelProjection
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_product import ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
 
 AnyProjection = Projection | Int8Projection | PanelProjection
 
 
 class ThinRows(Enum):
-    """What thin products make of their rows. FLOAT32: nothing. BFLOAT16: they round them, as they do the weights."""
+    """What thin products make of their rows. FLOAT32: nothing. BFLOAT16: they round them, as they do the weights. FLOAT16: they round
+    them to float16, which is nearer, and bfloat16 weights stay the numbers they are."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+_PACKS = {
+    ThinRows.FLOAT32: ThinMatrix.pack,
+    ThinRows.BFLOAT16: ThinMatrix.pack_pairs,
+    ThinRows.FLOAT16: ThinMatrix.pack_float16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +86,7 @@ class MatrixLayout:
         if self.weights is WeightFormat.QUICK:
             int8 = Int8Weight.of(weight)
             return ThinMatrix.pack_quads(int8.values.numpy(), int8.scale.numpy())
-        pack = ThinMatrix.pack if self.thin is ThinRows.FLOAT32 else ThinMatrix.pack_pairs
-        return pack(weight.float().numpy())
+        return _PACKS[self.thin](weight.float().numpy())
 
     def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
         """Nothing is folded: what a norm does to a channel would be in its scale."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outrider_kernels.thin_product import ThinMatrix
+from outrider_kernels.thin_matrix import ThinMatrix
 
 
 class PanelProjection:
