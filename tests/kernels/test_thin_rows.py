@@ -19,11 +19,13 @@ from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinProgram
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
 
-PACKINGS = ["floats", "halves", "bytes", *(["pairs"] if multiplies_bfloat16() else []), *(["quads"] if multiplies_bytes() else [])]
+_ROUNDING = {"pairs": multiplies_bfloat16(), "quads": multiplies_bytes(), "float16": multiplies_float16()}  # and whether it can be here
+ROUNDING = [packing for packing, can_be in _ROUNDING.items() if can_be]
+PACKINGS = ["floats", "halves", "bytes", *ROUNDING]
 ROW_COUNTS = [1, 2, 3, 4, 5, 7, 16, 17, 25, 30, 53, 67]
 MOST = 67
 LANES = 8
@@ -48,6 +50,8 @@ def packed(weight: FloatArray, packing: str) -> ThinMatrix:
     match packing:
         case "pairs":
             return ThinMatrix.pack_pairs(weight)
+        case "float16":
+            return ThinMatrix.pack_float16(weight)
         case "bytes" | "quads":
             int8 = Int8Weight.of(torch.from_numpy(weight))
             pack = ThinMatrix.pack_int8 if packing == "bytes" else ThinMatrix.pack_quads
@@ -110,7 +114,7 @@ def test_a_rows_bits_are_those_it_has_alone(team: ThinTeam, inputs: int, packing
         np.testing.assert_array_equal(out[:num_rows], alone[:num_rows])
 
 
-@pytest.mark.parametrize("packing", [packing for packing in ("pairs", "quads") if packing in PACKINGS])
+@pytest.mark.parametrize("packing", ROUNDING)
 def test_what_other_rows_left_behind_is_written_over(team: ThinTeam, packing: str) -> None:
     """The same product for other rows, several times: rows that nobody prepares anew would show."""
     matrix, rows, out = packed(drawn(20, 401, seed=3), packing), drawn(MOST, 401), np.empty((MOST, 20), np.float32)
