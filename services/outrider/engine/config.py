@@ -36,7 +36,7 @@ class DType(Enum):
 
     BFLOAT16 on a processor that multiplies such numbers itself (AVX512_BF16; lean engine, full weights): weights, and what they are
     multiplied with, are rounded to it; sums, norms, attention and the cache are fp32. Where it multiplies float16 numbers and no tiles
-    (AVX512_FP16, no AMX_BF16), rows are rounded to those instead, which are nearer, and weights stay bfloat16 numbers.
+    (AVX512_FP16, no AMX_BF16), rows and weights are rounded to those instead, which is nearer; bfloat16 weights stay what they are.
     """
 
     FLOAT32 = "float32"
