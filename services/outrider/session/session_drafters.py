@@ -323,7 +323,8 @@ class SessionDrafters:
             return []
         interval = DraftInterval(tail.begin_ns // 1000, tail.end_ns // 1000, tail.draft_us + tail.hedge_us)
         num_levels = link.newest_levels if fate is TailFate.JOINED else 0
-        stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us, first_us=tail.first_us)
+        is_anew = tail.first_node == 0
+        stats.count_drafting(interval, num_levels, verifying=verifying, hedge_us=tail.hedge_us, first_us=tail.first_us, is_anew=is_anew)
         stats.heard_us = now_us if tail.end is TailEnd.MORE else 0
         if fate is TailFate.JOINED and interval.draft_us:
             stats.count_arrival(now_us - interval.end_us, num_levels, paused=tail.end is TailEnd.CONFIDENCE and num_levels > 0)

@@ -184,11 +184,14 @@ class SessionStatistics:
         """overlapped_draft_us / draft_us in [0, 1]; 0 when nothing was drafted."""
         return min(1.0, self._overlapped_us / self.draft_us) if self.draft_us else 0.0
 
-    def count_drafting(self, interval: DraftInterval, num_levels: int, *, verifying: bool, hedge_us: int = 0, first_us: int = 0) -> None:
+    def count_drafting(
+        self, interval: DraftInterval, num_levels: int, *, verifying: bool, hedge_us: int = 0, first_us: int = 0, is_anew: bool = True
+    ) -> None:
         """Add a tail's work. num_levels: of the tree that it added to (a chain's tokens); siblings come in one pass.
 
         verifying: a round is in flight, so that the tail may still overlap with it when it ends. hedge_us: of the interval's work, what
-        went into side branches: it costs, but says nothing of how fast guesses come. first_us: to the first level; 0: not known.
+        went into side branches: it costs, but says nothing of how fast guesses come. first_us: to the first level; 0: not known. is_anew:
+        a draft begins with it, and does not go on from guesses that were sent before.
         """
         self.draft_us += interval.draft_us
         beside_us = 0.0
@@ -201,15 +204,18 @@ class SessionStatistics:
             self._pending_tails.append(interval)
         if num_levels and (interval.draft_us > hedge_us or not hedge_us):
             share = -1.0 if verifying else beside_us / max(1, interval.draft_us)
-            self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us, share)
+            self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us if is_anew else None, share)
 
-    def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int, beside_share: float) -> None:
-        """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only.
-        beside_share: of the work, beside a step of this session; negative: not known yet."""
+    def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int | None, beside_share: float) -> None:
+        """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only. None: it
+        has none, for the draft goes on. (Taken for a start all the same, a level alone counted as a quarter of what it took, which was
+        believed at once.) beside_share: of the work, beside a step of this session; negative: not known yet."""
         is_alone = 0.0 <= beside_share <= ALONE_SHARE
         is_even = is_alone or beside_share >= 1.0 - ALONE_SHARE
-        tells, told = num_levels > 1 and first_us > 0, self.tells_start
-        if tells:
+        tells, told = first_us is None or (num_levels > 1 and first_us > 0), self.tells_start
+        if first_us is None:
+            measured = draft_us / num_levels
+        elif tells:
             measured = (draft_us - first_us) / (num_levels - 1)
             if self._num_draft_times and is_even:
                 self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
