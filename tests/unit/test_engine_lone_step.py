@@ -297,5 +297,5 @@ def test_rows_that_are_not_stored_would_be_noticed(engines: FollowingEngines, mo
     expected = one_by_one(made(engines, "llama"), MAX_LEN)
     engine = made(engines, "llama")
     assert isinstance(engine._arrays, LeanThin)
-    monkeypatch.setattr(engine._arrays, "_storing", ThinProgram(engine._arrays._team, []))
+    monkeypatch.setattr(engine._arrays, "_to_last_keys", ThinProgram(engine._arrays._team, []))
     assert in_chunks(engine, MAX_LEN) != expected

@@ -55,6 +55,17 @@ def test_a_first_tail_that_holds_the_reading_of_the_prompt_is_no_undisturbed_dra
     assert (stats.holds_reading, stats.draft_alone_us) == (True, 0.0)
 
 
+@pytest.mark.parametrize(("is_anew", "alone_us"), [(False, 150.0), (True, 50.0)], ids=["goes on", "broken twin: a start taken off"])
+def test_a_level_by_itself_that_goes_on_with_a_draft_has_no_start(is_anew: bool, alone_us: float) -> None:
+    """Drafters send the levels of a draft one by one where one machine has room for both models."""
+    stats = SessionStatistics()
+    for at in (0, 1_000):
+        stats.count_drafting(DraftInterval(at, at + 700, 700), 4, verifying=False, first_us=250)  # levels of 150, behind a start of 100
+    for at in range(2_000, 22_000, 1_000):
+        stats.count_drafting(DraftInterval(at, at + 150, 150), 1, verifying=False, first_us=150, is_anew=is_anew)
+    assert stats.draft_alone_us == pytest.approx(alone_us, abs=10.0)
+
+
 def test_a_tail_that_a_step_slowed_at_its_beginning_only_says_nothing_of_the_start_of_drafts() -> None:
     """Its first level took twice as long as the others, and passed for a start of a level's time."""
     stats = SessionStatistics()

@@ -29,6 +29,8 @@ from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
+LEAST_SPARED = 8  # rows without results for which the last layer is cut short: to say which ones takes as long as fewer of them would
+
 
 class LeanThin:
     """Rows through LeanWeights with thin copies, their keys and values stored in `cache`; `most_rows` at a time."""
@@ -42,13 +44,15 @@ class LeanThin:
         self._buffers = _Buffers(weights, most_rows)
         rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
         pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
-        self._windows = tuple(dict.fromkeys(sizes.windows))
+        self._windows, self._last_window = tuple(dict.fromkeys(sizes.windows)), sizes.windows[-1]
         operations: list[ThinOperation] = []
         for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
             attention = ThinAttention(team, head_sizes(weights, layer), self._buffers.heads, self._buffers.attended, pool, rotations)
             operations += layer_operations(team, layer, self._buffers, (attention, self._windows.index(window)))
         self._program = ThinProgram(team, operations)
-        self._storing = ThinProgram(team, _to_last_keys(operations, self._program.last_attention, len(self._windows)))
+        last = self._program.last_attention
+        self._to_last_keys = ThinProgram(team, _to_last_keys(operations, last, len(self._windows)))
+        self._behind_last_keys = ThinProgram(team, operations[last + 1 :])
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
         self._gathered = np.empty((0, self._buffers.logits.shape[1]), np.float32)  # kept, for memory that is new costs more than filling it
@@ -59,17 +63,16 @@ class LeanThin:
         """float32 [wanted rows, num_logits] of a step, until the next one. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
         if num_rows <= most and len(wanted):
-            self._run_layers(batch, 0, num_rows, is_wanted=True)
-            return self._logits_of(wanted, num_rows)
+            return self._logits_of(self._run_layers(batch, 0, num_rows, wanted))
         if len(wanted) > len(self._gathered):
             self._gathered = np.empty((len(wanted), self._buffers.logits.shape[1]), np.float32)
         found = self._gathered[: len(wanted)]
         for begin in range(0, num_rows, most):
             end = min(begin + most, num_rows)
             first, last = np.searchsorted(wanted, (begin, end))
-            self._run_layers(batch, begin, end, is_wanted=bool(first < last))
+            rows = self._run_layers(batch, begin, end, wanted[first:last] - begin)
             if first < last:
-                found[first:last] = self._logits_of(wanted[first:last] - begin, end - begin)
+                found[first:last] = self._logits_of(rows)
         return found
 
     def row_chain(self, ids: ChainIds) -> RowChain | None:
@@ -80,36 +83,48 @@ class LeanThin:
         rows = buffers.states, buffers.attended, buffers.last, buffers.logits
         return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
 
-    def _run_layers(self, batch: StepBatch, begin: int, end: int, *, is_wanted: bool) -> None:
-        """Rows [begin, end) of the step, into `states` where any of them is wanted; else their keys and values are stored, and no more."""
-        num_rows = end - begin
+    def _run_layers(self, batch: StepBatch, begin: int, end: int, wanted: LongArray) -> LongArray:
+        """Rows [begin, end) of the step, of which these are wanted, counted from `begin`; returns where in `states` they are then. Of the
+        others keys and values are stored, and what comes behind the last of those, which nobody would read, is left out."""
+        num_rows, num_wanted, buffers = end - begin, len(wanted), self._buffers
         # clipping nothing, for ids are checked: in its other modes `take` fills an array of its own first
-        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=self._buffers.states[:num_rows], mode="clip")
+        np.take(self._embedding, batch.tokens[begin:end], axis=0, out=buffers.states[:num_rows], mode="clip")
         steps = [thin_step(batch, begin, end, window) for window in self._windows]
-        if is_wanted:
+        if num_wanted and num_rows - num_wanted < LEAST_SPARED:
             self._program.run(num_rows, steps)
-        else:
-            self._storing.run(num_rows, [*steps, ThinStep(batch.positions[begin:end], batch.slots[begin:end], [])])
+            return wanted
+        readers = _readers(_row_keys(batch, begin, end, self._last_window), wanted) if num_wanted else []
+        self._to_last_keys.run(num_rows, [*steps, ThinStep(batch.positions[begin:end], batch.slots[begin:end], readers)])
+        if num_wanted:
+            buffers.states[:num_wanted], buffers.attended[:num_wanted] = buffers.states[wanted], buffers.attended[wanted]
+            self._behind_last_keys.run(num_wanted, [])
+        return np.arange(num_wanted)
 
-    def _logits_of(self, rows: LongArray, num_rows: int) -> FloatArray:
-        """Of these of the num_rows rows in `states`; a view that the next step overwrites."""
+    def _logits_of(self, rows: LongArray) -> FloatArray:
+        """Of these rows in `states`; a view that the next step overwrites."""
         buffers, num_wanted = self._buffers, len(rows)
-        buffers.last[:num_wanted] = buffers.states[:num_wanted] if num_wanted == num_rows else buffers.states[rows]
+        is_all = rows[-1] == num_wanted - 1  # for they ascend
+        buffers.last[:num_wanted] = buffers.states[:num_wanted] if is_all else buffers.states[rows]
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
 
 
-def _to_last_keys(operations: list[ThinOperation], last: int, no_keys: int) -> list[ThinOperation]:
-    """The operations up to the last attention, at this place, which stores keys and values and reads none: those of the step no_keys."""
+def _to_last_keys(operations: list[ThinOperation], last: int, own_step: int) -> list[ThinOperation]:
+    """The operations up to the last attention, at this place, with a step of its own: all rows store keys and values, and few read any."""
     match operations[last]:
         case (attention, _):
-            return [*operations[:last], (attention, no_keys)]
+            return [*operations[:last], (attention, own_step)]
         case other:
             raise AssertionError(f"{other} is no attention")
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
-    """The keys that rows [begin, end) of the batch read in layers of one window. Rows behind them are not stored yet, nor seen."""
+    """Rows [begin, end) of the batch in layers of one window. Rows behind them are not stored yet, nor seen."""
+    return ThinStep(batch.positions[begin:end], batch.slots[begin:end], _row_keys(batch, begin, end, window))
+
+
+def _row_keys(batch: StepBatch, begin: int, end: int, window: int | None) -> list[RowKeys]:
+    """The keys that they read, sequence by sequence."""
     sequences = []
     for segment in batch.segments:
         if segment.end <= begin or segment.begin >= end:
@@ -119,7 +134,20 @@ def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> Thi
         keys = key_range(part, batch.positions[part.begin : part.end], window)
         mask = None if keys.tail_mask is None else keys.tail_mask[first - part.begin : last - part.begin]
         sequences.append(RowKeys(first - begin, last - begin, keys.runs, mask))
-    return ThinStep(batch.positions[begin:end], batch.slots[begin:end], sequences)
+    return sequences
+
+
+def _readers(sequences: list[RowKeys], wanted: LongArray) -> list[RowKeys]:
+    """Of every sequence the rows from the first wanted one on, which are those with results."""
+    readers = []
+    for keys in sequences:
+        at = int(np.searchsorted(wanted, keys.begin))
+        if at == len(wanted) or wanted[at] >= keys.end:
+            continue
+        first = int(wanted[at])
+        mask = None if keys.tail_mask is None else keys.tail_mask[first - keys.begin :]
+        readers.append(RowKeys(first, keys.end, keys.runs, mask))
+    return readers
 
 
 def _part_of(segment: Segment, first: int, last: int) -> Segment:

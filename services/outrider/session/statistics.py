@@ -207,9 +207,9 @@ class SessionStatistics:
             self._count_draft_time(interval.draft_us - hedge_us, num_levels, first_us if is_anew else None, share)
 
     def _count_draft_time(self, draft_us: int, num_levels: int, first_us: int | None, beside_share: float) -> None:
-        """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only. None: it
-        has none, for the draft goes on. (Taken for a start all the same, a level alone counted as a quarter of what it took, which was
-        believed at once.) beside_share: of the work, beside a step of this session; negative: not known yet."""
+        """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only. None:
+        the draft goes on and has none. (Taken for one all the same, a level alone counted as a quarter of what it took, which was believed
+        at once.) beside_share: of the work, beside a step of this session; negative: not known yet."""
         is_alone = 0.0 <= beside_share <= ALONE_SHARE
         is_even = is_alone or beside_share >= 1.0 - ALONE_SHARE
         tells, told = first_us is None or (num_levels > 1 and first_us > 0), self.tells_start
