@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import ThinProduct
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_float16
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_fixed16, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -58,6 +58,7 @@ def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str
     most = max(ROWS)
     narrow = {"pairs": ThinMatrix.pack_pairs} if multiplies_bfloat16() else {}
     narrow |= {"float16": ThinMatrix.pack_float16} if multiplies_float16() else {}
+    narrow |= {"fixed16": ThinMatrix.pack_fixed16} if multiplies_fixed16() else {}
     ways: dict[str, list[Callable[[int], object]]] = {way: [] for way in ("int8", *narrow, "half", "float", "numpy")}
     for inputs, outputs in shapes:
         weight = generator.standard_normal((outputs, inputs)).astype(np.float32)

@@ -4,7 +4,8 @@ A general product rearranges the matrix on every call, which for few rows costs 
 that are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is the very float it stands for, at half the bytes, and bytes
 are what a product of few rows waits for. So do weights that were made int8 (int8_weight.py), at a quarter. Where the processor multiplies
 bfloat16 numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits;
-where it multiplies float16 numbers, rows may be rounded to those (`pack_float16`). Where it multiplies bytes, int8 weights may meet rows
+where it multiplies float16 numbers, rows may be rounded to those (`pack_float16`), and where floats come eight at a time at most, to whole
+numbers of 16 bits (`pack_fixed16`). Where it multiplies bytes, int8 weights may meet rows
 that are rounded to whole numbers of 16 bits (`pack_quads`): half the bytes of pairs and, for one row, half the time, where a guess is
 enough. Must not know products, models or batches. Source: the packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
@@ -25,10 +26,13 @@ _LANES = 8
 _QUAD = 4
 _QUAD_OFFSET = 128  # by which values lie higher, as in thin/quads.c
 _DIGITS_TAIL = 4  # numbers behind the digits of a row, as there
+_LINE = 16  # numbers of a cache line
 _FLOAT16_TAIL = 16  # and behind the pairs of a row, which fill whole lines, as in thin/float16.c
 MOST_QUAD_INPUTS = 131072  # so many products of a digit and a value, at most 128 * 127 each, stay within 32 bits; on the way sums may wrap
-_FLOAT16_EXPONENT = 8  # of a column's largest weight: in thin/float16.c 32 of them, times rows below 2, are to stay below 65,504
-_LEAST_EXPONENT = -118  # of a column: below it its power of two were no normal float
+_FLOAT16_BITS = 9  # a column's largest weight is below 2 to it: in thin/float16.c 32 of them, times rows below 2, are to stay below 65,504
+_FIXED16_BITS = 14  # and here, in thin/fixed16.c, 32 of them times 4,095 within 32 bits
+_BLOCK = 32  # inputs of a row that share a scale, as there
+_LEAST_EXPONENT = -126  # of a column's power of two: below it that were no normal float
 
 _FloatArray = npt.NDArray[np.float32]
 
@@ -36,7 +40,8 @@ _FloatArray = npt.NDArray[np.float32]
 class PanelFormat(IntEnum):
     """How weights lie in panels, as in thin/thin.h: float32, bfloat16 bits, int8 with a scale for each column, bfloat16 bits of two
     inputs in a number, for rows that are rounded to bfloat16 too, int8 of four inputs in a number, for rows rounded to 16 bits, or float16
-    of two inputs side by side with a power of two for each column, for rows rounded to float16."""
+    of two inputs side by side with a power of two for each column, for rows rounded to float16, or int16 in the same order, for rows that
+    are whole numbers by blocks."""
 
     FLOATS = 0
     HALVES = 1
@@ -44,6 +49,7 @@ class PanelFormat(IntEnum):
     PAIRS = 3
     QUADS = 4
     FLOAT16 = 5
+    FIXED16 = 6
 
 
 _FORMATS = {
@@ -53,6 +59,7 @@ _FORMATS = {
     np.dtype(np.uint32): PanelFormat.PAIRS,
     np.dtype(np.uint8): PanelFormat.QUADS,
     np.dtype(np.float16): PanelFormat.FLOAT16,
+    np.dtype(np.int16): PanelFormat.FIXED16,
 }
 
 
@@ -60,7 +67,7 @@ _FORMATS = {
 class ThinMatrix:
     """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number, or int8; or uint32
     [panels, pairs of inputs, PANEL], bfloat16 numbers for rows that are rounded too; or uint8 [panels, quads of inputs, PANEL, 4], int8
-    values 128 higher; or float16 [panels, pairs of inputs, PANEL, 2].
+    values 128 higher; or float16 or int16 [panels, pairs of inputs, PANEL, 2].
 
     column_scale: float32 [outputs], what a column's values are multiples of; None for other float types than float16.
     """
@@ -95,6 +102,9 @@ class ThinMatrix:
                 return 2 * -(-self.num_inputs // _QUAD) + _DIGITS_TAIL
             case PanelFormat.FLOAT16:
                 return -(-self.num_inputs // (2 * _FLOAT16_TAIL)) * _FLOAT16_TAIL + _FLOAT16_TAIL
+            case PanelFormat.FIXED16:
+                blocks = -(-self.num_inputs // _BLOCK)
+                return blocks * _BLOCK // 2 + -(-blocks // _LINE) * _LINE
             case _:
                 return 0
 
@@ -111,7 +121,7 @@ class ThinMatrix:
             case PanelFormat.QUADS:
                 columns = panels.swapaxes(2, 3).reshape(len(panels), -1, size)[:, : self.num_inputs]
                 values = columns.astype(np.float32) - np.float32(_QUAD_OFFSET)
-            case PanelFormat.FLOAT16:
+            case PanelFormat.FLOAT16 | PanelFormat.FIXED16:
                 values = panels.swapaxes(2, 3).reshape(len(panels), -1, size)[:, : self.num_inputs].astype(np.float32)
             case _:
                 values = panels.astype(np.float32)
@@ -142,13 +152,23 @@ class ThinMatrix:
         """The matrix for rows that are rounded to float16. weight: float32 [outputs, inputs]. Each column times a power of two, so that its
         bfloat16 numbers are float16 numbers too: all but those below 2^-25 of its largest, which come as near as 2^-33 of that."""
         num_outputs, num_inputs = weight.shape
-        most = np.abs(weight).max(axis=1)
-        _, exponents = np.frexp(np.where(np.isfinite(most), most, np.float32(1.0)))
-        exponents = np.maximum(exponents - 1, _LEAST_EXPONENT) - _FLOAT16_EXPONENT
+        exponents = _column_exponents(weight, _FLOAT16_BITS)
         numbers = np.ldexp(_even(weight), -exponents[:, None]).astype(np.float16)
         panels = copy_on_lines(_panels(numbers.view(np.uint32)))  # [panels, pairs, PANEL], the first of a pair in the lower half
         scale = np.ldexp(np.float32(1.0), exponents)
         return ThinMatrix(panels.view(np.float16).reshape(*panels.shape, 2), num_inputs, num_outputs, scale)
+
+    @staticmethod
+    def pack_fixed16(weight: _FloatArray) -> ThinMatrix:
+        """The matrix for rows that are rounded to whole numbers by blocks. weight: float32 [outputs, inputs]. Each column is rounded to
+        multiples of a power of two, 2^-15 to 2^-14 of its largest; what has a weight that is no number is none at all."""
+        num_outputs, num_inputs = weight.shape
+        exponents = _column_exponents(weight, _FIXED16_BITS)
+        is_finite = np.isfinite(weight).all(axis=1)
+        numbers = np.rint(np.ldexp(_even(np.where(is_finite[:, None], weight, np.float32(0.0))), -exponents[:, None])).astype(np.int16)
+        panels = copy_on_lines(_panels(numbers.view(np.uint32)))  # [panels, pairs, PANEL], the first of a pair in the lower half
+        scale = np.where(is_finite, np.ldexp(np.float32(1.0), exponents), np.float32(np.nan)).astype(np.float32)
+        return ThinMatrix(panels.view(np.int16).reshape(*panels.shape, 2), num_inputs, num_outputs, scale)
 
     @staticmethod
     def pack_int8(values: npt.NDArray[np.int8], scale: _FloatArray) -> ThinMatrix:
@@ -174,6 +194,13 @@ class ThinMatrix:
 def _check_scale(values: npt.NDArray[np.int8], scale: _FloatArray) -> None:
     if values.dtype != np.int8 or scale.dtype != np.float32 or scale.shape != values.shape[:1]:
         raise ValueError(f"int8 values need a float32 scale for each output, not {scale.dtype} {scale.shape}")
+
+
+def _column_exponents(weight: _FloatArray, bits: int) -> npt.NDArray[np.int32]:
+    """Of each output, the power of two that its largest weight is below 2^bits of, and at least half of that. [outputs]."""
+    most = np.abs(weight).max(axis=1)
+    _, exponents = np.frexp(np.where(np.isfinite(most), most, np.float32(1.0)))
+    return np.maximum(exponents - np.int32(bits), np.int32(_LEAST_EXPONENT))
 
 
 def _even(weight: _FloatArray) -> _FloatArray:

@@ -1,8 +1,9 @@
 """Products of few rows with a matrix that was packed once: numpy arrays in and out, a compiled C file in between.
 
-A row's bits depend on the row and the matrix alone (thin/product.c, thin/quads.c, thin/float16.c, thin/tiles.c). Definition:
-`reference_product`, for int8 of the dequantised weights, for pairs, quads and float16 of what rows and weights are rounded to. Must not
-know models, batches or how a matrix was packed (thin_matrix.py). Source: the register tiles of Goto & van de Geijn, ACM TOMS 34(3), 2008.
+A row's bits depend on the row and the matrix alone (thin/product.c, quads.c, float16.c, fixed16.c, tiles.c). Definition:
+`reference_product`, for int8 of the dequantised weights, for pairs, quads, float16 and fixed16 of what rows and weights are rounded to.
+Must not know models, batches or how a matrix was packed (thin_matrix.py). Source: the register tiles of Goto & van de Geijn, ACM TOMS
+34(3), 2008.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from outrider_kernels.cache_lines import zeros_on_lines
 from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
 
 _FloatArray = npt.NDArray[np.float32]
 
@@ -46,6 +47,8 @@ def _check_processor(matrix: ThinMatrix) -> None:
             numbers, can_be = "bytes", multiplies_bytes()
         case PanelFormat.FLOAT16:
             numbers, can_be = "float16 numbers", multiplies_float16()
+        case PanelFormat.FIXED16:
+            numbers, can_be = "whole numbers of 16 bits", multiplies_fixed16()
         case _:
             return
     if not can_be:

@@ -13,6 +13,8 @@ from outrider_kernels.native_library import NativeUnavailable, native_library
 
 SOURCES = Path(__file__).parent / "thin"
 
+_SHORT_VECTOR = 8  # floats
+
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 _PROTOTYPES = {
     "team_new": ([ctypes.c_int], _POINTER),
@@ -27,6 +29,8 @@ _PROTOTYPES = {
     "thin_multiplies_quads": ([], ctypes.c_int),
     "thin_multiplies_tiles": ([], ctypes.c_int),
     "thin_multiplies_float16": ([], ctypes.c_int),
+    "thin_multiplies_fixed16": ([], ctypes.c_int),
+    "thin_vector_len": ([], ctypes.c_int),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_chain_follow": ([_POINTER, _POINTER, _POINTER], None),
     "thin_ahead_new": ([_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE], _POINTER),
@@ -40,29 +44,44 @@ _PROTOTYPES = {
 
 def multiplies_bfloat16() -> bool:
     """Whether thin products of this machine take bfloat16 numbers two at a time: a compiler, and a processor with AVX512_BF16."""
-    return _says("thin_multiplies_pairs")
+    return _says("thin_multiplies_pairs") > 0
 
 
 def multiplies_bytes() -> bool:
     """Whether they take bytes four at a time: a compiler, and a processor with AVX512_VNNI."""
-    return _says("thin_multiplies_quads")
+    return _says("thin_multiplies_quads") > 0
 
 
 def multiplies_tiles() -> bool:
     """Whether they multiply tiles of bfloat16 numbers: a compiler, a processor with AMX_BF16, and a kernel that lets us."""
-    return _says("thin_multiplies_tiles")
+    return _says("thin_multiplies_tiles") > 0
 
 
 def multiplies_float16() -> bool:
     """Whether they multiply float16 numbers, 32 at a time: a compiler, and a processor with AVX512_FP16."""
-    return _says("thin_multiplies_float16")
+    return _says("thin_multiplies_float16") > 0
 
 
-def _says(name: str) -> bool:
+def multiplies_fixed16() -> bool:
+    """Whether they multiply whole numbers of 16 bits, 16 at a time: a compiler, and a processor with AVX2."""
+    return _says("thin_multiplies_fixed16") > 0
+
+
+def prefers_fixed16() -> bool:
+    """Whether those come quicker than floats do: where floats come eight at a time, not sixteen."""
+    return multiplies_fixed16() and _says("thin_vector_len") == _SHORT_VECTOR
+
+
+def takes_bfloat16() -> bool:
+    """Whether bfloat16 models have products here that are quicker than those of float32 rows, and as near to the model as bfloat16."""
+    return multiplies_bfloat16() or prefers_fixed16()
+
+
+def _says(name: str) -> int:
     try:
-        return bool(getattr(native_library(SOURCES), name)())
+        return int(getattr(native_library(SOURCES), name)())
     except NativeUnavailable:
-        return False
+        return 0
 
 
 class ThinTeam:

@@ -7,19 +7,16 @@ Run: pytest tests/kernels/test_thin_float16.py
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 
+from fakes_thin import FloatArray, bfloat16, bits, product, some_rows, weights, with_outliers
 from outrider_kernels import thin_product
 from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_float16
 
-FloatArray = npt.NDArray[np.float32]
 SHAPES = [
     (1, 1),
     (5, 3),
@@ -35,24 +32,6 @@ MOST = 19
 CHAIN = 32  # of inputs of one parity, as in thin/float16.c
 ONLY_HERE = [True] if multiplies_float16() else []
 BOTH_HERE = [True] if multiplies_float16() and multiplies_bfloat16() else []
-
-
-def some_rows(num_rows: int, inputs: int, seed: int = 1) -> FloatArray:
-    """Rows of very different sizes."""
-    generator = np.random.default_rng(seed)
-    sizes = np.exp(3.0 * generator.standard_normal((num_rows, 1)))
-    return (generator.standard_normal((num_rows, inputs)) * sizes).astype(np.float32)
-
-
-def weights(inputs: int, outputs: int, seed: int = 0) -> FloatArray:
-    """bfloat16 numbers, columns of different sizes."""
-    generator = np.random.default_rng(seed)
-    weight = generator.standard_normal((outputs, inputs)) * np.exp(2.0 * generator.standard_normal((outputs, 1)))
-    return bfloat16(weight.astype(np.float32))
-
-
-def bfloat16(values: FloatArray) -> FloatArray:
-    return cast(FloatArray, torch.from_numpy(values).bfloat16().float().numpy())
 
 
 def powers_of(values: FloatArray) -> npt.NDArray[np.float64]:
@@ -76,14 +55,6 @@ def as_chains(rows: FloatArray, weight: FloatArray) -> FloatArray:
             sums += chain.astype(np.float32)
         parities.append(sums)
     return ((parities[0] + parities[1]) * row_powers * column_powers.T).astype(np.float32)
-
-
-def product(
-    matrix: ThinMatrix, rows: FloatArray, *, threads: int = 1, bias: FloatArray | None = None, norm: RowNorm | None = None
-) -> FloatArray:
-    out = np.full((len(rows), matrix.num_outputs), np.nan, np.float32)
-    ThinProduct(ThinTeam(threads), matrix, rows, out, bias=bias, norm=norm).run(len(rows))
-    return out
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
@@ -128,17 +99,15 @@ def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(_: bool, input
     rows, norm, before = some_rows(MOST, inputs), RowNorm(some_rows(1, inputs, 3)[0], 1e-5), some_rows(MOST, 77, 6)
     matrix, bias = ThinMatrix.pack_float16(weights(inputs, 77)), some_rows(1, 77, 2)[0] if biased else None
 
-    def bits(team: ThinTeam, begin: int, end: int) -> FloatArray:
-        out = before[begin:end].copy()
-        ThinProduct(team, matrix, rows[begin:end].copy(), out, bias=bias, norm=norm, adds=adds).run(end - begin)
-        return out
+    def run(team: ThinTeam, begin: int, end: int) -> FloatArray:
+        return bits(team, matrix, rows[begin:end], before[begin:end], bias=bias, norm=norm, adds=adds)
 
-    alone = [bits(ThinTeam(1), at, at + 1)[0] for at in range(MOST)]
+    alone = [run(ThinTeam(1), at, at + 1)[0] for at in range(MOST)]
     for num_threads in (1, 2, 3):
         team = ThinTeam(num_threads)
         for num_rows in range(1, MOST + 1):
             for begin in (0, MOST - num_rows):
-                for place, row in enumerate(bits(team, begin, begin + num_rows)):
+                for place, row in enumerate(run(team, begin, begin + num_rows)):
                     np.testing.assert_array_equal(row, alone[begin + place])
 
 
@@ -168,8 +137,7 @@ def test_rows_of_any_size_are_served_and_no_chain_leaves_the_range(_: bool, larg
 def test_it_is_nearer_to_the_definition_than_bfloat16_rows_are(_: bool, outlier: float) -> None:
     """Of rows as they come, and with a few inputs far above the others, as activations of trained models have."""
     weight = bfloat16(np.random.default_rng(0).standard_normal((200, 1024)).astype(np.float32))
-    rows = np.random.default_rng(1).standard_normal((16, 1024)).astype(np.float32)
-    rows[:, [7, 500, 901]] *= outlier
+    rows = with_outliers(16, 1024, outlier)
     exact = rows.astype(np.float64) @ weight.astype(np.float64).T
     ours, pairs = (product(pack(weight), rows) - exact for pack in (ThinMatrix.pack_float16, ThinMatrix.pack_pairs))
     assert np.sqrt((ours**2).mean()) < 0.8 * np.sqrt((pairs**2).mean())

@@ -19,11 +19,16 @@ from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinProgram
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
 
-_ROUNDING = {"pairs": multiplies_bfloat16(), "quads": multiplies_bytes(), "float16": multiplies_float16()}  # and whether it can be here
+_ROUNDING = {  # and whether it can be here
+    "pairs": multiplies_bfloat16(),
+    "quads": multiplies_bytes(),
+    "float16": multiplies_float16(),
+    "fixed16": multiplies_fixed16(),
+}
 ROUNDING = [packing for packing, can_be in _ROUNDING.items() if can_be]
 PACKINGS = ["floats", "halves", "bytes", *ROUNDING]
 ROW_COUNTS = [1, 2, 3, 4, 5, 7, 16, 17, 25, 30, 53, 67]
@@ -52,6 +57,8 @@ def packed(weight: FloatArray, packing: str) -> ThinMatrix:
             return ThinMatrix.pack_pairs(weight)
         case "float16":
             return ThinMatrix.pack_float16(weight)
+        case "fixed16":
+            return ThinMatrix.pack_fixed16(weight)
         case "bytes" | "quads":
             int8 = Int8Weight.of(torch.from_numpy(weight))
             pack = ThinMatrix.pack_int8 if packing == "bytes" else ThinMatrix.pack_quads

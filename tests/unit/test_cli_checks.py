@@ -177,7 +177,7 @@ def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
 ) -> None:
     monkeypatch.setattr("outrider.cli.deployment_options.usable_cores", lambda: (0, 1))
     monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: "cc")
-    monkeypatch.setattr("outrider.cli.deployment_options.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("outrider.cli.deployment_options.takes_bfloat16", lambda: True)
     (tmp_path / "model.safetensors").write_bytes(b"")
     threads = spec_from(
         options("--target", str(tmp_path), "--draft", str(tmp_path), "--pair", "apart", "--pacing", "serial", *arguments), None
@@ -187,7 +187,7 @@ def test_a_drafters_cores_are_lent_unless_the_command_line_plans_threads_itself(
 
 def test_torch_is_lent_nothing_where_its_bits_would_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.cli.deployment_options.find_compiler", lambda: None)
-    monkeypatch.setattr("outrider.cli.deployment_options.multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr("outrider.cli.deployment_options.takes_bfloat16", lambda: False)
     (tmp_path / "model.safetensors").write_bytes(b"")
     models = ("--target", str(tmp_path), "--draft", str(tmp_path))
     for dtype in ("float32", "bfloat16"):

@@ -22,7 +22,7 @@ SIZES = {"hidden_size": 160, "num_attention_heads": 4}
 
 @pytest.fixture(autouse=True)
 def _a_processor_that_multiplies_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dtype_choice, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(dtype_choice, "takes_bfloat16", lambda: True)
 
 
 def model(folder: Path, **config: object) -> str:
@@ -69,7 +69,7 @@ def test_a_configuration_that_cannot_be_read_is_left_to_who_loads_it(content: st
 def test_int8_weights_and_other_processors_stay_with_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [model(tmp_path / "target"), model(tmp_path / "draft")]
     assert auto_dtype(models, ["full", "int8"]) == "float32"
-    monkeypatch.setattr(dtype_choice, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(dtype_choice, "takes_bfloat16", lambda: False)
     assert auto_dtype(models, FULL) == "float32"
 
 

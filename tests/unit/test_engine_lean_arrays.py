@@ -34,7 +34,7 @@ from outrider.types.tree import FloatArray, IntArray
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_product import ThinProduct
 from outrider_kernels.thin_program import ThinProgram
-from outrider_kernels.thin_team import multiplies_bfloat16
+from outrider_kernels.thin_team import takes_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
 MAX_NODES = 14
@@ -242,8 +242,8 @@ def test_a_failure_midway_leaves_the_sequence_as_it_was(where: str, tmp_path: Pa
     ("dtype", "numerics", "thin_products", "expected"),
     [
         (DType.BFLOAT16, Numerics.FAST, False, None),
-        (DType.BFLOAT16, Numerics.FAST, True, LeanThin if multiplies_bfloat16() else None),
-        (DType.BFLOAT16, Numerics.INVARIANT, True, LeanThin if multiplies_bfloat16() else None),
+        (DType.BFLOAT16, Numerics.FAST, True, LeanThin if takes_bfloat16() else None),
+        (DType.BFLOAT16, Numerics.INVARIANT, True, LeanThin if takes_bfloat16() else None),
         (DType.FLOAT16, Numerics.FAST, True, None),
         (DType.FLOAT32, Numerics.INVARIANT, False, None),
         (DType.FLOAT32, Numerics.INVARIANT, True, LeanThin),
@@ -263,7 +263,7 @@ def test_the_ways_for_few_rows_are_for_fp32_and_what_the_processor_multiplies_an
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
-@pytest.mark.parametrize("way", ["thin"] if multiplies_bfloat16() else ["torch"])
+@pytest.mark.parametrize("way", ["thin"] if takes_bfloat16() else ["torch"])
 def test_bfloat16_steps_are_as_near_to_float32_as_torchs(way: str, name: str, tmp_path: Path, captured: Captured) -> None:
     """Of a checkpoint whose numbers are no bfloat16 ones: both round them, and nothing else is more than a rounding away."""
     fakes_models.make_model(name, tmp_path, hidden_size=64)
@@ -338,7 +338,7 @@ def test_weights_that_are_bfloat16_numbers_are_kept_as_such(tmp_path: Path) -> N
         assert {matrix.is_half for matrix in packed} == {is_half}
 
 
-@pytest.mark.parametrize("way", ["thin"] if multiplies_bfloat16() else ["torch"])
+@pytest.mark.parametrize("way", ["thin"] if takes_bfloat16() else ["torch"])
 def test_every_number_of_a_bfloat16_model_is_one_whatever_the_checkpoint_holds(way: str, tmp_path: Path) -> None:
     fakes_models.make_model("qwen3", tmp_path, hidden_size=64)
     tensors = {name: tensor.float() * 1.001 for name, tensor in load_file(tmp_path / "model.safetensors").items()}

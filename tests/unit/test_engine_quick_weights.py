@@ -29,13 +29,13 @@ from outrider.types.step import Follow, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.native_library import find_compiler
 from outrider_kernels.thin_matrix import ThinMatrix
-from outrider_kernels.thin_team import multiplies_bfloat16, multiplies_bytes
+from outrider_kernels.thin_team import multiplies_bytes, takes_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
 PROMPT = np.random.default_rng(3).integers(0, fakes_models.VOCAB, 29).astype(np.int32)
 TOP, NUM_MORE = 8, 9
 HERE = [True] if multiplies_bytes() else []
-DTYPES = [DType.FLOAT32, *([DType.BFLOAT16] if multiplies_bfloat16() else [])]
+DTYPES = [DType.FLOAT32, *([DType.BFLOAT16] if takes_bfloat16() else [])]
 
 
 @pytest.fixture(autouse=True)

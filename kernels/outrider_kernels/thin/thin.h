@@ -114,17 +114,17 @@ typedef struct thin_ahead thin_ahead;
 
 #define PANEL 16 /* columns of a packed matrix that lie side by side */
 
-enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5 }; /* as in thin_product.py */
+enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5, FIXED16 = 6 }; /* as in thin_product.py */
 
 /* What stays the same from product to product; thin_product.py has the same fields in the same order. */
 struct thin_call {
     const float *x;            /* [rows][inputs]; null: they are in `rounded` already */
-    const void *panels;        /* [panels][inputs][PANEL], of PAIRS, QUADS and FLOAT16 fewer inputs of several each */
-    const float *column_scale; /* [outputs], of BYTES, QUADS and FLOAT16; else null */
+    const void *panels;        /* [panels][inputs][PANEL], of PAIRS, QUADS, FLOAT16 and FIXED16 fewer inputs of several each */
+    const float *column_scale; /* [outputs], of BYTES, QUADS, FLOAT16 and FIXED16; else null */
     const float *bias;         /* [outputs] or null */
     const float *scale;        /* [inputs] or null: of RMSNorm */
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result, unless that is rounded to PAIRS; null without a scale */
-    uint32_t *rounded;         /* where rows are kept that are rounded. Of PAIRS [rows][pairs], zeros behind the last; else see quads.c and float16.c */
+    uint32_t *rounded;         /* where rows are kept that are rounded. Of PAIRS [rows][pairs], zeros behind the last; else see quads.c, float16.c and fixed16.c */
     float *out;                /* [rows][outputs] */
     int64_t inputs, outputs;
     float epsilon;
@@ -213,6 +213,8 @@ void thin_product(team *all, const thin_call *call, int64_t rows);
 void thin_quads(team *all, const thin_call *call, int64_t rows);
 void thin_float16_round(const thin_call *call, const float *x, int64_t row);
 void thin_float16(team *all, const thin_call *call, int64_t rows);
+void thin_fixed16_round(const thin_call *call, const float *x, int64_t row);
+void thin_fixed16(team *all, const thin_call *call, int64_t rows);
 
 /* Whether this processor multiplies tiles and this process may have it do so, which is asked for once, before the first product; whether products
    of a call go that way, of any number of rows. */

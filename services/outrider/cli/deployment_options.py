@@ -19,7 +19,7 @@ from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
 from outrider.launch.threads import FEW_CORES, ThreadPlan, pinned, plan_threads, takes_turns, usable_cores
 from outrider.session.pacing.default import DEFAULT_PACING
 from outrider_kernels.native_library import find_compiler
-from outrider_kernels.thin_team import multiplies_bfloat16
+from outrider_kernels.thin_team import takes_bfloat16
 from outrider_models.paths import MODEL_NAMES, model_dir
 
 DEFAULT_TARGET = "ref-large"
@@ -170,7 +170,7 @@ def _lends(args: argparse.Namespace) -> bool:
         return False
     dtype = dtype_from(args)
     if dtype == BFLOAT16:
-        is_compiled = multiplies_bfloat16() and args.target_weights == "full"
+        is_compiled = takes_bfloat16() and args.target_weights == "full"
     else:
         is_compiled = dtype == FLOAT32 and find_compiler() is not None
     return args.numerics != "invariant" or is_compiled

@@ -13,13 +13,13 @@ from pathlib import Path
 from outrider.engine.model_files import find_model
 from outrider.engine.served_families import LEAN_FAMILIES
 from outrider_kernels.thin_attention import serves_heads_of
-from outrider_kernels.thin_team import multiplies_bfloat16
+from outrider_kernels.thin_team import takes_bfloat16
 
 AUTO_DTYPE = "auto"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPE_HELP = (
-    "of weights and activations; auto: bfloat16 where the checkpoints are and this processor multiplies it itself (AVX512_BF16, a C "
-    "compiler), else float32 (%(default)s)"
+    "of weights and activations; auto: bfloat16 where the checkpoints are and this processor is quicker in it (AVX512_BF16, or AVX2 "
+    "and no AVX512, and a C compiler), else float32 (%(default)s)"
 )
 
 
@@ -29,7 +29,7 @@ def auto_dtype(models: Sequence[str], kept: Sequence[str]) -> str:
     models: folders or hub names. kept: what is kept of their weights, `full`, `int8` or a draft's `auto`. Raises ModelRefused for a model
     that is nowhere.
     """
-    if "int8" in kept or not multiplies_bfloat16():
+    if "int8" in kept or not takes_bfloat16():
         return FLOAT32
     return BFLOAT16 if all(_suits_bfloat16(_folder_of(model)) for model in models) else FLOAT32
 

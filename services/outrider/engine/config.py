@@ -36,7 +36,8 @@ class DType(Enum):
 
     BFLOAT16 on a processor that multiplies such numbers itself (AVX512_BF16; lean engine, full weights): weights, and what they are
     multiplied with, are rounded to it; sums, norms, attention and the cache are fp32. Where it multiplies float16 numbers and no tiles
-    (AVX512_FP16, no AMX_BF16), rows and weights are rounded to those instead, which is nearer; bfloat16 weights stay what they are.
+    (AVX512_FP16, no AMX_BF16), rows and weights are rounded to those instead, which is nearer; bfloat16 weights stay what they are. One
+    with AVX2 and no 512 bits has whole numbers of 16 bits instead, by columns and by blocks of a row, which is nearer as well.
     """
 
     FLOAT32 = "float32"
@@ -77,7 +78,7 @@ class EngineConfig:
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
     thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never);
-    where the processor has AVX512_BF16, those of bfloat16 too.
+    where the processor has AVX512_BF16, or AVX2 and no 512 bits, those of bfloat16 too.
     card_graphs: on a card, small steps of the lean engine in `fast` numerics are recorded at load time and played from then on.
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers; so does

@@ -30,7 +30,7 @@ from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16, multiplies_tiles
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16, multiplies_tiles, takes_bfloat16
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,15 +96,19 @@ def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None) 
         return "lean"
     if config.dtype is not DType.BFLOAT16:
         return "lean, thin products"
-    if _thin_rows(config.dtype) is ThinRows.FLOAT16:
-        return "lean, thin products of float16"
+    rows = _thin_rows(config.dtype)
+    if rows is not ThinRows.BFLOAT16:
+        return f"lean, thin products of {rows.value}"
     return "lean, thin products by tiles" if multiplies_tiles() else "lean, thin products"
 
 
 def _thin_rows(dtype: DType) -> ThinRows:
-    """Of bfloat16: tiles are quickest, then float16. A processor that has the latter multiplies bfloat16 no faster than float32."""
+    """Of bfloat16: tiles are quickest, then float16. A processor that has the latter multiplies bfloat16 no faster than float32; one that
+    has neither may multiply whole numbers faster."""
     if dtype is not DType.BFLOAT16:
         return ThinRows.FLOAT32
+    if not multiplies_bfloat16():
+        return ThinRows.FIXED16
     return ThinRows.FLOAT16 if multiplies_float16() and not multiplies_tiles() else ThinRows.BFLOAT16
 
 
@@ -124,8 +128,8 @@ def thin_team(config: EngineConfig) -> ThinTeam | None:
     is_theirs = config.dtype is DType.FLOAT32 or (config.dtype is DType.BFLOAT16 and config.weights is not WeightFormat.INT8)
     if not (is_theirs and config.thin_products and config.device == "cpu" and config.array_rows):
         return None
-    if config.dtype is DType.BFLOAT16 and not multiplies_bfloat16():
-        _LOG.info("thin products of bfloat16 need a compiler and a processor with AVX512_BF16: torch computes, or ask for float32")
+    if config.dtype is DType.BFLOAT16 and not takes_bfloat16():
+        _LOG.info("bfloat16 is thin products' with a compiler and AVX512_BF16, or AVX2 and no AVX512: torch computes, or ask for float32")
         return None
     try:
         return ThinTeam((config.num_threads or torch.get_num_threads()) + config.lent_threads)

@@ -23,17 +23,20 @@ AnyProjection = Projection | Int8Projection | PanelProjection
 
 class ThinRows(Enum):
     """What thin products make of their rows. FLOAT32: nothing. BFLOAT16: they round them, as they do the weights. FLOAT16: they round
-    them to float16, which is nearer, and bfloat16 weights stay the numbers they are."""
+    them to float16, which is nearer, and bfloat16 weights stay the numbers they are. FIXED16: they round them to whole numbers by blocks,
+    and the weights by columns, which is nearer too."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    FIXED16 = "fixed16"
 
 
 _PACKS = {
     ThinRows.FLOAT32: ThinMatrix.pack,
     ThinRows.BFLOAT16: ThinMatrix.pack_pairs,
     ThinRows.FLOAT16: ThinMatrix.pack_float16,
+    ThinRows.FIXED16: ThinMatrix.pack_fixed16,
 }
 
 

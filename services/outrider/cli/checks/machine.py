@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from outrider.cli.checks.finding import Finding, broken, fine, note
 from outrider.launch.threads import usable_cores
 from outrider_kernels.native_library import find_compiler
+from outrider_kernels.thin_team import prefers_fixed16
 
 MIN_PYTHON = (3, 11)
 MIN_FREE_GIB = 2.0
@@ -89,6 +90,8 @@ def _processor() -> Finding:
     found = f"{processor_name()}: {', '.join(flags) or 'no known matrix instructions'}"
     if "amx_bf16" in flags or "avx512_bf16" in flags:
         return note("processor", found, "it multiplies bf16 fast: try --dtype bfloat16, which verifies many tokens for the price of one")
+    if prefers_fixed16():
+        return fine("processor", f"{found} (checkpoints kept in bf16 are multiplied as whole numbers of 16 bits: --dtype auto)")
     return fine("processor", f"{found} (no bf16 units: float32 is the better dtype for few rows)")
 
 

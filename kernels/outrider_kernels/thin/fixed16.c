@@ -1,0 +1,198 @@
+/* Thin products of whole numbers of 16 bits: a matrix in pairs of inputs, [panels][pairs][PANEL][2], each column a power of two times them, and rows
+   that are rounded by blocks of BLOCK inputs to whole multiples of the block's largest magnitude over LARGEST.
+
+   Without 512 bits a processor multiplies and adds eight floats in an instruction; one for whole numbers multiplies sixteen and adds neighbours, and
+   another adds to the sums, so that as many products take two thirds of the time or less. Sums of a block stay within 32 bits: BLOCK products of at
+   most LARGEST and 2^14 (thin_matrix.py). They are exact, whatever their order; then they become floats, and one multiply-add with the block's scale
+   adds them up. A block of its own scale is why a row with outliers loses nothing but beside them: what is rounded is 2^-13 of the largest of 32
+   neighbours, where bfloat16 rounds each number by up to 2^-9 of itself. The column's power of two comes last, so sums are 2^14 times what they stand
+   for meanwhile, and that must be a float. A row's bits depend on nothing but the row and the matrix.
+   Source: block floating point, Wilkinson, Rounding Errors in Algebraic Processes, 1963, section 1.2. */
+
+#include "thin.h"
+
+int thin_multiplies_fixed16(void) {
+#if defined(__AVX2__) && defined(__FMA__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+int thin_vector_len(void) { return WIDTH; }
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+
+#define BLOCK 32 /* inputs that share a scale, as in thin_matrix.py */
+#define BLOCK_PAIRS (BLOCK / 2)
+#define LARGEST 4095.0f
+#define LEAST_LARGEST 1.5e-35f /* of a block; LARGEST over less is no float, and what is less becomes zero */
+#define TALL_ROWS 6
+#define GROUP_LEN 4 /* panels side by side, for one row; two for up to NARROW_ROWS, and one for more: as many sums as there are registers for */
+#define NARROW_ROWS 2
+#define AHEAD_PAIRS 96
+#define AHEAD_ONE_ROW 32
+
+typedef struct {
+    const thin_call *call;
+    int64_t rows, pairs, num_groups, num_chunks; /* groups of panels; chunks of groups */
+    int group_len;
+} product;
+
+INLINE int64_t pairs_of(int64_t inputs) { return (inputs + 1) / 2; }
+
+INLINE int64_t blocks_of(int64_t inputs) { return (inputs + BLOCK - 1) / BLOCK; }
+
+/* Numbers of a row: the pairs of whole blocks, then the blocks' scales, up to the end of a line. */
+INLINE int64_t row_len(int64_t inputs) {
+    const int64_t blocks = blocks_of(inputs);
+    return blocks * BLOCK_PAIRS + (blocks + BLOCK_PAIRS - 1) / BLOCK_PAIRS * BLOCK_PAIRS;
+}
+
+/* BLOCK numbers; returns their scale. Of numbers that are none the scale is none. */
+INLINE float round_block(const float *x, uint32_t *to) {
+    const __m256i no_sign = _mm256_set1_epi32(0x7FFFFFFF);
+    __m256 values[BLOCK / LANES];
+    __m256i most = _mm256_setzero_si256();
+    for (int at = 0; at < BLOCK / LANES; at++) {
+        values[at] = _mm256_loadu_ps(x + LANES * at);
+        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(values[at]), no_sign));
+    }
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
+    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(four));
+    const __m256 factor = _mm256_set1_ps(largest >= LEAST_LARGEST ? LARGEST / largest : 0.0f);
+    for (int at = 0; at < BLOCK / LANES; at += 2) {
+        const __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(values[at], factor)), second = _mm256_cvtps_epi32(_mm256_mul_ps(values[at + 1], factor));
+        _mm256_storeu_si256((__m256i *)(to + LANES / 2 * at), _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8));
+    }
+    return largest - largest == 0.0f ? largest / LARGEST : largest - largest;
+}
+
+/* x: a row as it is to be multiplied, after the norm if there is one. */
+void thin_fixed16_round(const thin_call *call, const float *x, int64_t row) {
+    const int64_t inputs = call->inputs, len = row_len(inputs), whole = inputs / BLOCK, blocks = blocks_of(inputs);
+    uint32_t *to = call->rounded + row * len;
+    float *scales = (float *)(to + blocks * BLOCK_PAIRS);
+    for (int64_t block = 0; block < whole; block++) scales[block] = round_block(x + block * BLOCK, to + block * BLOCK_PAIRS);
+    if (whole < blocks) {
+        float rest[BLOCK] = {0.0f};
+        for (int64_t at = 0; at < inputs - whole * BLOCK; at++) rest[at] = x[whole * BLOCK + at];
+        scales[whole] = round_block(rest, to + whole * BLOCK_PAIRS);
+    }
+}
+
+/* The last columns, fewer than a vector's. */
+static __attribute__((noinline)) void put_rest(const thin_call *call, const float *sums, float *to, int64_t column, int64_t left) {
+    for (int64_t lane = 0; lane < left; lane++) {
+        float start = call->adds ? to[lane] : 0.0f;
+        if (call->bias) start += call->bias[column + lane];
+        to[lane] = __builtin_fmaf(sums[lane], call->column_scale[column + lane], start);
+    }
+}
+
+/* LANES columns from `column` on, or as many as there are, to where they belong. */
+INLINE void put(const thin_call *call, __m256 sum, int64_t row, int64_t column) {
+    float *to = call->out + row * call->outputs + column;
+    const int64_t left = call->outputs - column;
+    if (left < LANES) {
+        put_rest(call, (const float *)&sum, to, column, left);
+        return;
+    }
+    __m256 start = call->adds ? _mm256_loadu_ps(to) : _mm256_setzero_ps();
+    if (call->bias) start = _mm256_add_ps(start, _mm256_loadu_ps(call->bias + column));
+    _mm256_storeu_ps(to, _mm256_fmadd_ps(sum, _mm256_loadu_ps(call->column_scale + column), start));
+}
+
+/* Two products a lane and their sum. Written out, because compilers put many products before the first addition, and then lack registers. */
+INLINE void add_products(__m256i *sums, __m256i weights, __m256i pair) {
+    __m256i products;
+    __asm__("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(*sums), "=&x"(products) : "x"(weights), "x"(pair));
+}
+
+/* `rows` rows from `row` on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
+INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels) {
+    __m256 sums[TALL_ROWS][2 * GROUP_LEN]; /* in the nearest cache; the blocks' take the registers */
+    const int64_t pairs = job->pairs, stride = pairs * PANEL, len = row_len(job->call->inputs), fetched = min(pairs, rows == 1 ? AHEAD_ONE_ROW : AHEAD_PAIRS);
+    const uint32_t *y = job->call->rounded + row * len, *weights = (const uint32_t *)job->call->panels + first * stride;
+    const float *scales = (const float *)(y + blocks_of(job->call->inputs) * BLOCK_PAIRS);
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < 2 * panels; n++) sums[m][n] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < pairs;) {
+        __m256i block[TALL_ROWS][2 * GROUP_LEN];
+        for (int m = 0; m < rows; m++)
+            for (int n = 0; n < 2 * panels; n++) block[m][n] = _mm256_setzero_si256();
+        const int64_t end = min(k + BLOCK_PAIRS, pairs), at_block = k / BLOCK_PAIRS;
+        /* Each panel fetches its own rest ahead, then the beginning of the panel that takes its place. */
+        const int64_t ahead = fetched * PANEL + (end <= pairs - fetched ? 0 : (panels - 1) * stride);
+        for (; k < end; k++) {
+            for (int n = 0; n < panels; n++) {
+                const uint32_t *at = weights + n * stride + k * PANEL;
+                __m256i low = _mm256_loadu_si256((const __m256i *)at), high = _mm256_loadu_si256((const __m256i *)(at + LANES));
+                __asm__("" : "+x"(low), "+x"(high)); /* in registers: a compiler would read them again for each row */
+                __builtin_prefetch(at + ahead);
+                for (int m = 0; m < rows; m++) {
+                    const __m256i pair = _mm256_set1_epi32((int)y[m * len + k]);
+                    add_products(&block[m][2 * n], low, pair);
+                    add_products(&block[m][2 * n + 1], high, pair);
+                }
+            }
+        }
+        for (int m = 0; m < rows; m++) {
+            const __m256 scale = _mm256_set1_ps(scales[m * len + at_block]);
+            for (int n = 0; n < 2 * panels; n++) sums[m][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(block[m][n]), scale, sums[m][n]);
+        }
+    }
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < 2 * panels; n++) put(job->call, sums[m][n], row + m, first * PANEL + n * LANES);
+}
+
+#define TILE(ROWS, PANELS) \
+    case ROWS: tile(job, row, first, ROWS, PANELS); return;
+
+static void four_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { default: TILE(1, 4) }
+}
+
+static void two_panels(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 2) default: TILE(2, 2) }
+}
+
+static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
+    switch (rows) { TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) default: TILE(6, 1) }
+}
+
+static void run_chunk(const void *argument, int64_t chunk) {
+    const product *job = argument;
+    const int64_t num_panels = (job->call->outputs + PANEL - 1) / PANEL, num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
+    const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
+    int64_t first = begin * job->group_len;
+    const int64_t last = min(end * job->group_len, num_panels);
+    while (first < last) {
+        const int panels = last - first >= job->group_len ? job->group_len : last - first >= 2 && job->group_len >= 2 ? 2 : 1;
+        for (int64_t at = 0; at < num_tiles; at++) {
+            const int64_t row = at * job->rows / num_tiles;
+            const int rows = (int)((at + 1) * job->rows / num_tiles - row);
+            if (panels == GROUP_LEN) four_panels(job, row, first, rows);
+            else if (panels == 2) two_panels(job, row, first, rows);
+            else one_panel(job, row, first, rows);
+        }
+        first += panels;
+    }
+}
+
+/* Rows that are rounded already. */
+void thin_fixed16(team *all, const thin_call *call, int64_t rows) {
+    const int64_t num_tiles = (rows + TALL_ROWS - 1) / TALL_ROWS, num_panels = (call->outputs + PANEL - 1) / PANEL;
+    const int64_t tallest = (rows + num_tiles - 1) / num_tiles;
+    const int group_len = tallest == 1 ? GROUP_LEN : tallest <= NARROW_ROWS ? 2 : 1;
+    const int64_t num_groups = (num_panels + group_len - 1) / group_len;
+    const product job = {call, rows, pairs_of(call->inputs), num_groups, team_chunks(all, num_groups), group_len};
+    team_run(all, run_chunk, &job, job.num_chunks);
+}
+#else
+void thin_fixed16_round(const thin_call *call, const float *x, int64_t row) { (void)call, (void)x, (void)row; }
+void thin_fixed16(team *all, const thin_call *call, int64_t rows) { (void)all, (void)call, (void)rows; } /* thin_product.py packs no such here */
+#endif

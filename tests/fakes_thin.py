@@ -1,0 +1,69 @@
+"""Rows, weights and products for tests of thin products that round their rows.
+
+Must not know how they are rounded.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_product import RowNorm, ThinProduct
+from outrider_kernels.thin_team import ThinTeam
+
+FloatArray = npt.NDArray[np.float32]
+
+
+def some_rows(num_rows: int, inputs: int, seed: int = 1) -> FloatArray:
+    """Rows of very different sizes."""
+    generator = np.random.default_rng(seed)
+    sizes = np.exp(3.0 * generator.standard_normal((num_rows, 1)))
+    return (generator.standard_normal((num_rows, inputs)) * sizes).astype(np.float32)
+
+
+def weights(inputs: int, outputs: int, seed: int = 0) -> FloatArray:
+    """bfloat16 numbers, columns of different sizes."""
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal((outputs, inputs)) * np.exp(2.0 * generator.standard_normal((outputs, 1)))
+    return bfloat16(weight.astype(np.float32))
+
+
+def bfloat16(values: FloatArray) -> FloatArray:
+    """Rounded to such numbers."""
+    return cast(FloatArray, torch.from_numpy(values).bfloat16().float().numpy())
+
+
+def with_outliers(num_rows: int, inputs: int, outlier: float) -> FloatArray:
+    """Rows as they come, three of whose inputs are so many times the others, as activations of trained models have."""
+    rows = np.random.default_rng(1).standard_normal((num_rows, inputs)).astype(np.float32)
+    rows[:, np.array([7, 500, 901]) % inputs] *= outlier
+    return rows
+
+
+def product(
+    matrix: ThinMatrix, rows: FloatArray, *, threads: int = 1, bias: FloatArray | None = None, norm: RowNorm | None = None
+) -> FloatArray:
+    """Of rows and matrix, into a new array."""
+    out = np.full((len(rows), matrix.num_outputs), np.nan, np.float32)
+    ThinProduct(ThinTeam(threads), matrix, rows, out, bias=bias, norm=norm).run(len(rows))
+    return out
+
+
+def bits(
+    team: ThinTeam,
+    matrix: ThinMatrix,
+    rows: FloatArray,
+    before: FloatArray,
+    *,
+    bias: FloatArray | None = None,
+    norm: RowNorm | None = None,
+    adds: bool = False,
+) -> FloatArray:
+    """Of rows and matrix, over or added to what was there. before: [rows, outputs]."""
+    out = before.copy()
+    ThinProduct(team, matrix, rows.copy(), out, bias=bias, norm=norm, adds=adds).run(len(rows))
+    return out
