@@ -164,7 +164,7 @@ class ThinMatrix:
         multiples of a power of two, 2^-15 to 2^-14 of its largest; what has a weight that is no number is none at all."""
         num_outputs, num_inputs = weight.shape
         exponents = _column_exponents(weight, _FIXED16_BITS)
-        is_finite = np.isfinite(weight).all(axis=1)
+        is_finite = np.isfinite(np.abs(weight).max(axis=1))
         numbers = np.rint(np.ldexp(_even(np.where(is_finite[:, None], weight, np.float32(0.0))), -exponents[:, None])).astype(np.int16)
         panels = copy_on_lines(_panels(numbers.view(np.uint32)))  # [panels, pairs, PANEL], the first of a pair in the lower half
         scale = np.where(is_finite, np.ldexp(np.float32(1.0), exponents), np.float32(np.nan)).astype(np.float32)

@@ -35,7 +35,8 @@ def as_blocks(rows: FloatArray, weight: FloatArray) -> FloatArray:
         factor = np.divide(LARGEST, largest, out=np.zeros_like(largest), where=largest > 0)
         found = (np.rint(block * factor).astype(np.int64) @ numbers[:, begin : begin + BLOCK].T).astype(np.float32)
         sums = (found.astype(np.longdouble) * (largest / LARGEST) + sums).astype(np.float32)
-    return sums * columns
+    scaled: FloatArray = sums * columns
+    return scaled
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
