@@ -49,6 +49,15 @@ def test_bf16_units_are_pointed_out(lines: list[str], level: Level, monkeypatch:
     assert found.level is level
 
 
+@pytest.mark.parametrize("preferred", [True, False])
+def test_a_processor_that_multiplies_whole_numbers_instead_is_told_so(preferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_lines", lambda path: ["flags : fpu avx2"])
+    monkeypatch.setattr(machine, "prefers_fixed16", lambda: preferred)
+    found = {finding.what: finding for finding in machine.check_machine()}["processor"]
+    assert found.level is Level.FINE
+    assert ("whole numbers of 16 bits" in found.found) == preferred
+
+
 def test_a_missing_compiler_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     found = {finding.what: finding for finding in machine.check_machine()}["compiler"]
