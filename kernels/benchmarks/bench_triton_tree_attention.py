@@ -65,7 +65,7 @@ def check(shape: tuple[int, int, int], device: str = "cuda") -> None:
     for num_splits in (1, 3):
         rows = chain_rows(2, 100, 7, device)
         query, keys, values = tensors(rows, shape)
-        launch = plan_launch(rows, shape[0], shape[1], num_splits)
+        launch = plan_launch(rows, shape[0], shape[1], query.dtype, num_splits)
         got = paged_tree_attention(query, keys, values, launch, shape[2] ** -0.5, 30, 20.0).cpu().double()
         expected = reference_paged_tree_attention(query.cpu(), keys.cpu(), values.cpu(), rows, shape[2] ** -0.5, 30, 20.0)
         error = float((got - expected).abs().max())
@@ -100,7 +100,7 @@ def measure(
         heads, kv_heads, dim = shape
         rows = chain_rows(num_sequences, context, num_nodes, device)
         query, keys, values = tensors(rows, shape)
-        launch = plan_launch(rows, heads, kv_heads)
+        launch = plan_launch(rows, heads, kv_heads, query.dtype)
         spent_s = timed(partial(paged_tree_attention, query, keys, values, launch, dim**-0.5))
         num_keys = num_sequences * rows.max_keys
         num_bytes = 2 * (2 * num_keys * kv_heads * dim + 2 * query.numel())

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from outrider_kernels.paged_tree_attention import PagedRows
 
-MIN_TILE_ROWS = 16  # the smallest side of a matrix product on a tensor core
+MIN_MEMBERS = 16  # of a tile: the smallest side of a matrix product on a tensor core
+MAX_MEMBERS = 128
+LOG2_E = 1.4426950408889634  # exponentials are powers of two: one multiplication less
 BLOCK_KEYS = 64
 MIN_SPLIT_KEYS = 256  # a shorter split costs more in the merge than it saves
 MAX_SPLITS = 64
@@ -29,41 +31,68 @@ _STEP_SIZES = ("num_rows", "table_stride", "node_stride", "ancestry_stride")
 
 
 @dataclass(frozen=True, slots=True)
+class TileProgram:
+    """How one program is built. members: rows times heads of a group that it holds, a power of two. more_members: further ones in a second,
+    smaller product over the same keys, 0 or a power of two. block_keys, num_warps, num_stages: as Triton means them."""
+
+    members: int
+    more_members: int
+    block_keys: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class TreeLaunch:
     """How a step's rows are cut up; made once, used by every layer of one head layout.
 
-    tiles: int32 [num_tiles, 3], sequence, first row, rows; one of no rows does nothing. tile_rows: rows times heads of a group in a tile,
-    a power of two. num_splits: programs that share the keys of a tile.
+    tiles: int32 [num_tiles, 3], sequence, first row, rows; one of no rows does nothing. num_splits: programs that share the keys of a tile.
     """
 
     rows: PagedRows
     tiles: Tensor
-    tile_rows: int
+    program: TileProgram
     num_splits: int
 
 
-def plan_launch(rows: PagedRows, num_heads: int, num_kv_heads: int, num_splits: int | None = None) -> TreeLaunch:
-    """Tiles and splits of a step. num_splits: None chooses as many as keep a large GPU busy."""
+def plan_launch(
+    rows: PagedRows,
+    num_heads: int,
+    num_kv_heads: int,
+    dtype: torch.dtype,
+    num_splits: int | None = None,
+    program: TileProgram | None = None,
+) -> TreeLaunch:
+    """Tiles and splits of a step. dtype: of query and pools. num_splits: None chooses as many as keep a large GPU busy; program: None
+    chooses by the rows of a sequence."""
     group_len = num_heads // num_kv_heads
+    tile_len = rows_per_tile(group_len, dtype, max(rows.rows_per_sequence, default=1))
+    if program is None:
+        program = program_for(group_len, tile_len)
+    else:
+        tile_len = max(1, (program.members + program.more_members) // group_len)
     tiles: list[tuple[int, int, int]] = []
     begin = 0
     for sequence, num_rows in enumerate(rows.rows_per_sequence):
-        tiles += tiles_of(sequence, begin, begin + num_rows, rows_per_tile(group_len))
+        tiles += tiles_of(sequence, begin, begin + num_rows, tile_len)
         begin += num_rows
     if num_splits is None:
         num_splits = useful_splits(len(tiles), num_kv_heads, rows.max_keys)
     table = torch.tensor(tiles, dtype=torch.int32, device=rows.block_table.device).view(-1, 3)
-    return TreeLaunch(rows, table, tile_rows_for(group_len, rows_per_tile(group_len)), num_splits)
+    return TreeLaunch(rows, table, program, num_splits)
 
 
-def rows_per_tile(group_len: int) -> int:
-    """Rows of a tile, so that rows times heads of a group fill the smallest product of a tensor core."""
-    return max(1, MIN_TILE_ROWS // group_len)
+def rows_per_tile(group_len: int, dtype: torch.dtype, num_rows: int) -> int:
+    """Rows of a tile, where a sequence has num_rows of them at most."""
+    most = MIN_MEMBERS if dtype == torch.float32 else MAX_MEMBERS  # without tensor cores, a larger product would not fit the registers
+    members = int(triton.next_power_of_2(max(MIN_MEMBERS, min(most, group_len * num_rows))))
+    return max(1, members // group_len)
 
 
-def tile_rows_for(group_len: int, num_rows: int) -> int:
-    """TreeLaunch.tile_rows of tiles of so many rows, for a layer whose groups have group_len heads."""
-    return max(MIN_TILE_ROWS, int(triton.next_power_of_2(num_rows * group_len)))
+def program_for(group_len: int, tile_len: int) -> TileProgram:
+    """For tiles of tile_len rows."""
+    members = int(triton.next_power_of_2(max(MIN_MEMBERS, group_len * tile_len)))
+    return TileProgram(members, 0, BLOCK_KEYS, 8 if members > 64 else 4, 3)
 
 
 def tiles_of(sequence: int, begin: int, end: int, num_rows: int) -> list[tuple[int, int, int]]:
@@ -91,7 +120,7 @@ def paged_tree_attention(
     """
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[0]
-    rows, num_splits = launch.rows, launch.num_splits
+    rows, num_splits, program = launch.rows, launch.num_splits, launch.program
     assert query.is_contiguous()
     assert keys.stride() == values.stride()
     assert keys.stride(2) == 1
@@ -106,18 +135,20 @@ def paged_tree_attention(
     # Under the interpreter bf16 arithmetic is wrong without warning; on a card products of 16-bit operands are what it is fast at.
     wide = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and not query.is_cuda)
     block_dim = max(16, triton.next_power_of_2(head_dim))
+    inner, outer = (1.0, scaling * LOG2_E) if softcap is None else (scaling / softcap, softcap * LOG2_E)
     _split_kernel[(launch.tiles.shape[0], num_kv_heads, num_splits)](
         query, keys, values, launch.tiles, rows.block_table, rows.committed_lens, rows.num_nodes, rows.node_positions,
-        rows.row_positions, rows.row_ancestry, summed, top, weight, scaling, softcap or 1.0, window or 0, num_rows, num_heads,
+        rows.row_positions, rows.row_ancestry, summed, top, weight, inner, outer, window or 0, num_rows, num_heads,
         keys.stride(0), keys.stride(1), rows.block_table.stride(0), rows.node_positions.stride(0), rows.row_ancestry.stride(0),
         GROUP_LEN=num_heads // num_kv_heads, HEAD_DIM=head_dim, BLOCK_LEN=rows.block_len, NUM_SPLITS=num_splits,
-        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, WIDE=wide,
-        TILE_ROWS=launch.tile_rows, BLOCK_KEYS=BLOCK_KEYS, BLOCK_DIM=block_dim,
+        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, WIDE=wide, MEMBERS=program.members, MORE=program.more_members,
+        BLOCK_KEYS=program.block_keys, BLOCK_DIM=block_dim, num_warps=program.num_warps, num_stages=program.num_stages,
     )  # fmt: skip
     if num_splits > 1:
         _merge_kernel[(num_rows, num_heads)](
-            summed, top, weight, out, num_rows, num_heads, HEAD_DIM=head_dim, NUM_SPLITS=num_splits, BLOCK_DIM=block_dim
-        )
+            summed, top, weight, out, num_rows, num_heads, HEAD_DIM=head_dim, NUM_SPLITS=num_splits,
+            TILE_SPLITS=triton.next_power_of_2(num_splits), BLOCK_DIM=block_dim, num_warps=1,
+        )  # fmt: skip
     return out
 
 
@@ -136,62 +167,139 @@ def _tanh(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _slots_of(key: tl.tensor, present: tl.tensor, block_table: tl.tensor, BLOCK_LEN: tl.constexpr) -> tl.tensor:
+def _slots_of(key: tl.tensor, present: tl.tensor, block_table: tl.tensor, MASKED: tl.constexpr, BLOCK_LEN: tl.constexpr) -> tl.tensor:
     """Pool slots of logical keys. block_table: of their sequence."""
-    block = tl.load(block_table + key // BLOCK_LEN, mask=present, other=0)
+    first = block_table + key // BLOCK_LEN
+    block = tl.load(first, mask=present, other=0) if MASKED else tl.load(first)
     return block.to(tl.int64) * BLOCK_LEN + key % BLOCK_LEN
 
 
 @triton.jit
 def _add_block(
-    query: tl.tensor, keys: tl.tensor, values: tl.tensor, slot: tl.tensor, present: tl.tensor, visible: tl.tensor, slot_stride: tl.tensor,
-    scaling: tl.tensor, softcap: tl.tensor, top: tl.tensor, weight: tl.tensor, summed: tl.tensor,
-    HEAD_DIM: tl.constexpr, HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    query: tl.tensor, block_keys: tl.tensor, block_values: tl.tensor, visible: tl.tensor, inner: tl.tensor, outer: tl.tensor,
+    top: tl.tensor, weight: tl.tensor, summed: tl.tensor, MASKED: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """One block of keys into the online softmax. visible: [rows, keys]; what is not present is not read."""
+    """One block of keys into the online softmax, in powers of two. visible: [members, keys], read where MASKED."""
+    scores = tl.dot(query, tl.trans(block_keys), input_precision="ieee")
+    if HAS_SOFTCAP:
+        scores = _tanh(scores * inner)
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1) * outer)
+    finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet: weights 0, not NaN
+    fading = tl.exp2(top - finite_top)
+    exponentials = tl.exp2(scores * outer - finite_top[:, None])
+    weight = weight * fading + tl.sum(exponentials, axis=1)
+    summed = summed * fading[:, None]
+    summed = tl.dot(exponentials.to(block_values.dtype), block_values, summed, input_precision="ieee")
+    return new_top, weight, summed
+
+
+@triton.jit
+def _members_of(
+    row_positions: tl.tensor, first_row: tl.tensor, tile_len: tl.tensor, kv_head: tl.tensor, num_heads: tl.tensor,
+    BEGIN: tl.constexpr, SIZE: tl.constexpr, GROUP_LEN: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Of members [BEGIN, BEGIN + SIZE) of a tile: whether they are there, their rows, positions, and places among rows times heads."""
+    member = BEGIN + tl.arange(0, SIZE)
+    real = member < tile_len * GROUP_LEN
+    row = first_row + member // GROUP_LEN
+    position = tl.load(row_positions + row, mask=real, other=0)
+    place = (row * num_heads + kv_head * GROUP_LEN + member % GROUP_LEN).to(tl.int64)
+    return real, row, position, place
+
+
+@triton.jit
+def _query_of(
+    query: tl.tensor, place: tl.tensor, real: tl.tensor, HEAD_DIM: tl.constexpr, WIDE: tl.constexpr, BLOCK_DIM: tl.constexpr
+) -> tl.tensor:
+    """[members, dim]."""
     dim = tl.arange(0, BLOCK_DIM)
+    found = tl.load(query + place[:, None] * HEAD_DIM + dim[None, :], mask=real[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+    if WIDE:
+        found = found.to(tl.float32)
+    return found
+
+
+@triton.jit
+def _visible(
+    key: tl.tensor, key_position: tl.tensor, present: tl.tensor, committed_len: tl.tensor, row: tl.tensor, real: tl.tensor,
+    position: tl.tensor, row_ancestry: tl.tensor, ancestry_stride: tl.tensor, window: tl.tensor, HAS_WINDOW: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """[members, keys]: committed keys by position, tree nodes by ancestry."""
+    is_node = key >= committed_len
+    node = tl.maximum(key - committed_len, 0)
+    readable = real[:, None] & (present & is_node)[None, :]
+    word = tl.load(row_ancestry + row[:, None] * ancestry_stride + (node // 32)[None, :], mask=readable, other=0)
+    in_path = ((word >> (node % 32)[None, :]) & 1) != 0
+    visible = present[None, :] & tl.where(is_node[None, :], in_path, key[None, :] <= position[:, None])
+    if HAS_WINDOW:
+        visible = visible & (key_position[None, :] > position[:, None] - window)
+    return visible
+
+
+@triton.jit
+def _keys_values(
+    keys: tl.tensor, values: tl.tensor, key: tl.tensor, present: tl.tensor, block_table: tl.tensor, slot_stride: tl.tensor,
+    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_LEN: tl.constexpr, WIDE: tl.constexpr, BLOCK_DIM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Both [keys, dim]; what is not present is not read, where MASKED."""
+    dim = tl.arange(0, BLOCK_DIM)
+    slot = _slots_of(key, present, block_table, MASKED, BLOCK_LEN)
     address = slot[:, None] * slot_stride + dim[None, :]
-    readable = present[:, None] & (dim < HEAD_DIM)[None, :]
-    block_keys = tl.load(keys + address, mask=readable, other=0.0)
-    block_values = tl.load(values + address, mask=readable, other=0.0)
+    if MASKED or HEAD_DIM != BLOCK_DIM:
+        readable = present[:, None] & (dim < HEAD_DIM)[None, :]
+        block_keys = tl.load(keys + address, mask=readable, other=0.0)
+        block_values = tl.load(values + address, mask=readable, other=0.0)
+    else:
+        block_keys = tl.load(keys + address)
+        block_values = tl.load(values + address)
     if WIDE:
         block_keys = block_keys.to(tl.float32)
         block_values = block_values.to(tl.float32)
-    scores = tl.dot(query, tl.trans(block_keys), input_precision="ieee") * scaling
-    if HAS_SOFTCAP:
-        scores = softcap * _tanh(scores / softcap)
-    scores = tl.where(visible, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, axis=1))
-    finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet: weights 0, not NaN
-    fading = tl.exp(top - finite_top)
-    exponentials = tl.exp(scores - finite_top[:, None])
-    weight = weight * fading + tl.sum(exponentials, axis=1)
-    summed = summed * fading[:, None] + tl.dot(exponentials.to(block_values.dtype), block_values, input_precision="ieee")
-    return new_top, weight, summed
+    return block_keys, block_values
+
+
+@triton.jit
+def _store(
+    summed_out: tl.tensor, top_out: tl.tensor, weight_out: tl.tensor, place: tl.tensor, real: tl.tensor, top: tl.tensor, weight: tl.tensor,
+    summed: tl.tensor, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+) -> None:  # fmt: skip
+    """With one split the result itself, else the partial sums."""
+    dim = tl.arange(0, BLOCK_DIM)
+    storable = real[:, None] & (dim < HEAD_DIM)[None, :]
+    address = place[:, None] * HEAD_DIM + dim[None, :]
+    if NUM_SPLITS == 1:
+        summed = summed / tl.where(weight > 0.0, weight, 1.0)[:, None]
+    else:
+        tl.store(top_out + place, top, mask=real)
+        tl.store(weight_out + place, weight, mask=real)
+    tl.store(summed_out + address, summed.to(summed_out.dtype.element_ty), mask=storable)
 
 
 @triton.jit(do_not_specialize=_STEP_SIZES)
 def _split_kernel(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, tiles: tl.tensor, block_table: tl.tensor, committed_lens: tl.tensor,
     num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, summed_out: tl.tensor,
-    top_out: tl.tensor, weight_out: tl.tensor, scaling: tl.tensor, softcap: tl.tensor, window: tl.tensor, num_rows: tl.tensor,
+    top_out: tl.tensor, weight_out: tl.tensor, inner: tl.tensor, outer: tl.tensor, window: tl.tensor, num_rows: tl.tensor,
     num_heads: tl.tensor, head_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor, node_stride: tl.tensor,
     ancestry_stride: tl.tensor,
     GROUP_LEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_LEN: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, MEMBERS: tl.constexpr, MORE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A tile of rows, one key head, one split of the keys. With one split the result itself is stored, else the partial sums."""
+    """A tile of rows, one key head, one split of the keys."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(tiles + tile * 3)
     first_row = tl.load(tiles + tile * 3 + 1)
     tile_len = tl.load(tiles + tile * 3 + 2)
-    member = tl.arange(0, TILE_ROWS)
-    real = member < tile_len * GROUP_LEN
-    row = first_row + member // GROUP_LEN
-    head = kv_head * GROUP_LEN + member % GROUP_LEN
-    position = tl.load(row_positions + row, mask=real, other=0)
+    real, row, position, place = _members_of(row_positions, first_row, tile_len, kv_head, num_heads, 0, MEMBERS, GROUP_LEN)
     newest = tl.max(tl.where(real, position, -1), axis=0)
     oldest = tl.min(tl.where(real, position, 2147483647), axis=0)
+    if MORE:
+        real_2, row_2, position_2, place_2 = _members_of(row_positions, first_row, tile_len, kv_head, num_heads, MEMBERS, MORE, GROUP_LEN)
+        newest = tl.maximum(newest, tl.max(tl.where(real_2, position_2, -1), axis=0))
+        oldest = tl.minimum(oldest, tl.min(tl.where(real_2, position_2, 2147483647), axis=0))
     committed_len = tl.load(committed_lens + sequence)
     # Committed rows end at their own positions; rows at or behind committed_len are tree nodes.
     key_end = tl.where(newest < committed_len, newest + 1, committed_len + tl.load(num_nodes + sequence))
@@ -201,79 +309,89 @@ def _split_kernel(
     split_len = tl.cdiv(tl.cdiv(key_end - key_begin, NUM_SPLITS), BLOCK_KEYS) * BLOCK_KEYS
     begin = key_begin + split * split_len
     end = tl.minimum(begin + split_len, key_end)
+    whole_end = begin  # up to here every row sees every key
+    if not HAS_WINDOW:
+        whole_end = begin + tl.maximum(tl.minimum(end, tl.minimum(oldest, committed_len - 1) + 1) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
 
-    dim = tl.arange(0, BLOCK_DIM)
-    query_address = (row * num_heads + head).to(tl.int64)[:, None] * HEAD_DIM + dim[None, :]
-    storable = real[:, None] & (dim < HEAD_DIM)[None, :]
-    rows_query = tl.load(query + query_address, mask=storable, other=0.0)
-    if WIDE:
-        rows_query = rows_query.to(tl.float32)
     keys += kv_head.to(tl.int64) * head_stride
     values += kv_head.to(tl.int64) * head_stride
     block_table += sequence * table_stride
-    top = tl.full([TILE_ROWS], float("-inf"), tl.float32)
-    weight = tl.zeros([TILE_ROWS], tl.float32)
-    summed = tl.zeros([TILE_ROWS, BLOCK_DIM], tl.float32)
+    rows_query = _query_of(query, place, real, HEAD_DIM, WIDE, BLOCK_DIM)
+    top = tl.full([MEMBERS], float("-inf"), tl.float32)
+    weight = tl.zeros([MEMBERS], tl.float32)
+    summed = tl.zeros([MEMBERS, BLOCK_DIM], tl.float32)
+    if MORE:
+        rows_query_2 = _query_of(query, place_2, real_2, HEAD_DIM, WIDE, BLOCK_DIM)
+        top_2 = tl.full([MORE], float("-inf"), tl.float32)
+        weight_2 = tl.zeros([MORE], tl.float32)
+        summed_2 = tl.zeros([MORE, BLOCK_DIM], tl.float32)
 
-    prefix_end = tl.minimum(end, committed_len)
-    for first_key in range(begin, prefix_end, BLOCK_KEYS):
-        key = first_key + tl.arange(0, BLOCK_KEYS)
-        present = key < prefix_end
-        visible = present[None, :] & (key[None, :] <= position[:, None])
-        if HAS_WINDOW:
-            visible = visible & (key[None, :] > position[:, None] - window)
-        slot = _slots_of(key, present, block_table, BLOCK_LEN)
-        top, weight, summed = _add_block(
-            rows_query, keys, values, slot, present, visible, slot_stride, scaling, softcap, top, weight, summed,
-            HEAD_DIM, HAS_SOFTCAP, WIDE, BLOCK_DIM,
-        )  # fmt: skip
-    for first_key in range(tl.maximum(begin, committed_len), end, BLOCK_KEYS):
+    for first_key in range(begin, whole_end, BLOCK_KEYS):
         key = first_key + tl.arange(0, BLOCK_KEYS)
         present = key < end
-        node = key - committed_len
-        word_address = row[:, None] * ancestry_stride + (node // 32)[None, :]
-        word = tl.load(row_ancestry + word_address, mask=real[:, None] & present[None, :], other=0)
-        visible = ((word >> (node % 32)[None, :]) & 1) != 0
-        if HAS_WINDOW:
-            key_position = tl.load(node_positions + sequence * node_stride + node, mask=present, other=0)
-            visible = visible & (key_position[None, :] > position[:, None] - window)
-        slot = _slots_of(key, present, block_table, BLOCK_LEN)
-        top, weight, summed = _add_block(
-            rows_query, keys, values, slot, present, visible, slot_stride, scaling, softcap, top, weight, summed,
-            HEAD_DIM, HAS_SOFTCAP, WIDE, BLOCK_DIM,
+        block_keys, block_values = _keys_values(
+            keys, values, key, present, block_table, slot_stride, False, HEAD_DIM, BLOCK_LEN, WIDE, BLOCK_DIM
         )  # fmt: skip
+        top, weight, summed = _add_block(
+            rows_query, block_keys, block_values, present, inner, outer, top, weight, summed, False, HAS_SOFTCAP
+        )  # fmt: skip
+        if MORE:
+            top_2, weight_2, summed_2 = _add_block(
+                rows_query_2, block_keys, block_values, present, inner, outer, top_2, weight_2, summed_2, False, HAS_SOFTCAP
+            )  # fmt: skip
+    for first_key in tl.range(whole_end, end, BLOCK_KEYS, num_stages=1):
+        key = first_key + tl.arange(0, BLOCK_KEYS)
+        present = key < end
+        block_keys, block_values = _keys_values(
+            keys, values, key, present, block_table, slot_stride, True, HEAD_DIM, BLOCK_LEN, WIDE, BLOCK_DIM
+        )  # fmt: skip
+        node = key - committed_len
+        key_position = key
+        if HAS_WINDOW:
+            at = tl.load(node_positions + sequence * node_stride + node, mask=present & (node >= 0), other=0)
+            key_position = tl.where(node >= 0, at, key)
+        visible = _visible(
+            key, key_position, present, committed_len, row, real, position, row_ancestry, ancestry_stride, window, HAS_WINDOW
+        )  # fmt: skip
+        top, weight, summed = _add_block(
+            rows_query, block_keys, block_values, visible, inner, outer, top, weight, summed, True, HAS_SOFTCAP
+        )  # fmt: skip
+        if MORE:
+            visible_2 = _visible(
+                key, key_position, present, committed_len, row_2, real_2, position_2, row_ancestry, ancestry_stride, window, HAS_WINDOW
+            )  # fmt: skip
+            top_2, weight_2, summed_2 = _add_block(
+                rows_query_2, block_keys, block_values, visible_2, inner, outer, top_2, weight_2, summed_2, True, HAS_SOFTCAP
+            )  # fmt: skip
 
-    if NUM_SPLITS == 1:
-        result = summed / tl.where(weight > 0.0, weight, 1.0)[:, None]
-        tl.store(summed_out + query_address, result.to(summed_out.dtype.element_ty), mask=storable)
-    else:
-        flat = (split * num_rows + row).to(tl.int64) * num_heads + head
-        tl.store(summed_out + flat[:, None] * HEAD_DIM + dim[None, :], summed, mask=storable)
-        tl.store(top_out + flat, top, mask=real)
-        tl.store(weight_out + flat, weight, mask=real)
+    part = (split * num_rows).to(tl.int64) * num_heads
+    _store(summed_out, top_out, weight_out, part + place, real, top, weight, summed, HEAD_DIM, NUM_SPLITS, BLOCK_DIM)
+    if MORE:
+        _store(summed_out, top_out, weight_out, part + place_2, real_2, top_2, weight_2, summed_2, HEAD_DIM, NUM_SPLITS, BLOCK_DIM)
 
 
 @triton.jit(do_not_specialize=_STEP_SIZES)
 def _merge_kernel(
     summed_in: tl.tensor, top_in: tl.tensor, weight_in: tl.tensor, out: tl.tensor, num_rows: tl.tensor, num_heads: tl.tensor,
-    HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, TILE_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row and head: partial sums of all splits to the result."""
     row, head = tl.program_id(0), tl.program_id(1)
     dim = tl.arange(0, BLOCK_DIM)
     readable = dim < HEAD_DIM
-    top = tl.full([], float("-inf"), tl.float32)
-    weight = tl.full([], 0.0, tl.float32)
+    place = row.to(tl.int64) * num_heads + head
+    part_len = num_rows.to(tl.int64) * num_heads
+    split = tl.arange(0, TILE_SPLITS)
+    there = split < NUM_SPLITS
+    tops = tl.load(top_in + split * part_len + place, mask=there, other=float("-inf"))
+    weights = tl.load(weight_in + split * part_len + place, mask=there, other=0.0)
+    top = tl.max(tops, axis=0)
+    finite_top = tl.where(top == float("-inf"), 0.0, top)
+    weight = tl.sum(weights * tl.exp2(tops - finite_top), axis=0)
     summed = tl.zeros([BLOCK_DIM], tl.float32)
-    for split in range(NUM_SPLITS):
-        flat = (split * num_rows + row).to(tl.int64) * num_heads + head
-        part_top = tl.load(top_in + flat)
-        new_top = tl.maximum(top, part_top)
-        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        fading, share = tl.exp(top - finite_top), tl.exp(part_top - finite_top)
-        weight = weight * fading + tl.load(weight_in + flat) * share
-        summed = summed * fading + tl.load(summed_in + flat * HEAD_DIM + dim, mask=readable, other=0.0) * share
-        top = new_top
+    for number in tl.static_range(NUM_SPLITS):
+        flat = number * part_len + place
+        share = tl.exp2(tl.load(top_in + flat) - finite_top)
+        summed += tl.load(summed_in + flat * HEAD_DIM + dim, mask=readable, other=0.0) * share
     result = summed / tl.where(weight > 0.0, weight, 1.0)
-    flat_out = (row.to(tl.int64) * num_heads + head) * HEAD_DIM + dim
-    tl.store(out + flat_out, result.to(out.dtype.element_ty), mask=readable)
+    tl.store(out + place * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=readable)

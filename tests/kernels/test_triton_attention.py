@@ -152,7 +152,7 @@ def prepared(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], PagedRows, Tens
 def errors(place: KernelPlace, case: Case, kernel: str = KERNEL) -> tuple[float, float]:
     """Largest error of the kernel, and of plain torch in the same dtype."""
     inputs, rows, expected, plain = prepared(case)
-    launch = place.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.num_splits)
+    launch = place.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.dtype, case.num_splits)
     got = place.call(kernel, "paged_tree_attention", *inputs, launch, SCALING, case.window, case.softcap)
     assert got.shape == inputs[0].shape
     assert got.dtype == case.dtype
@@ -167,15 +167,18 @@ def test_kernel_is_at_most_twice_as_far_off_as_plain_torch(place: KernelPlace, c
 
 MUTANTS = [
     # Windows that count slots: siblings push context out, or a node sees too far up its own path.
-    ("(key[None, :] > position[:, None] - window)", "(key[None, :] > (position + row - first_row)[:, None] - window)"),
-    ("visible & (key_position[None, :] > position[:, None] - window)", "visible & (key[None, :] > position[:, None] - window)"),
+    (
+        "(key_position[None, :] > position[:, None] - window)",
+        "(key_position[None, :] > (position + row - tl.min(row, axis=0))[:, None] - window)",
+    ),
+    ("tl.where(node >= 0, at, key)", "key"),
     # One position too many.
-    ("(key[None, :] > position[:, None] - window)", "(key[None, :] >= position[:, None] - window)"),
+    ("(key_position[None, :] > position[:, None] - window)", "(key_position[None, :] >= position[:, None] - window)"),
     # Every node sees its siblings and cousins, or nodes beyond the first 32 are taken for the first ones.
     ("& 1) != 0", "| 1) != 0"),
     ("(node // 32)[None, :]", "(node // 64)[None, :]"),
     # Rows of a prompt chunk see what comes after them.
-    ("present[None, :] & (key[None, :] <= position[:, None])", "present[None, :] & (key[None, :] >= 0)"),
+    ("in_path, key[None, :] <= position[:, None])", "in_path, key[None, :] >= 0)"),
 ]
 MUTANT_CASE = Case((Sequence(17, 3, 0), Sequence(20, 0, 36)), 3, 1, 40, window=4)
 
@@ -208,17 +211,17 @@ def test_bits_of_the_ancestry_survive_packing() -> None:
 def test_a_step_without_rows_gives_nothing(place: KernelPlace) -> None:
     rows = paged_rows((Sequence(5, 0, 0),), random.Random(0))
     pool = torch.zeros(1, 64, 16)
-    launch = place.call(KERNEL, "plan_launch", rows, 2, 1)
+    launch = place.call(KERNEL, "plan_launch", rows, 2, 1, torch.float32)
     assert place.call(KERNEL, "paged_tree_attention", torch.zeros(0, 2, 16), pool, pool, launch, SCALING).shape == (0, 2, 16)
 
 
 def test_few_long_sequences_are_split_and_many_are_not() -> None:
     long = paged_rows((Sequence(3000, 1, 0),), random.Random(0))
-    assert plan_launch(long, 8, 1).num_splits == 8  # a power of two, of at least 256 keys each
+    assert plan_launch(long, 8, 1, torch.bfloat16).num_splits == 8  # a power of two, of at least 256 keys each
     short = paged_rows((Sequence(129, 1, 0),), random.Random(0))
-    assert plan_launch(short, 8, 1).num_splits == 1
+    assert plan_launch(short, 8, 1, torch.bfloat16).num_splits == 1
     many = paged_rows((Sequence(3000, 1, 0),) * 40, random.Random(0))
-    assert plan_launch(many, 64, 8).num_splits == 1
+    assert plan_launch(many, 64, 8, torch.bfloat16).num_splits == 1
 
 
 def test_a_dying_interpreter_is_reported_and_replaced() -> None:

@@ -19,12 +19,15 @@ from triton.compiler import ASTSource
 import outrider_kernels
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
 from outrider_kernels import (
+    triton_add_norm,
     triton_compact,
     triton_filtered_pick,
+    triton_gate,
     triton_noise,
     triton_pick,
     triton_pick_walk,
     triton_rejection,
+    triton_rotate,
     triton_tree_attention,
 )
 
@@ -44,23 +47,34 @@ def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest
     return str(triton.compile(source, target=TARGET, options={"enable_fp_fusion": fusion}).asm["ptx"])
 
 
-def test_tree_attention_compiles_to_tensor_core_products() -> None:
+@pytest.mark.parametrize(("members", "more", "product"), [(16, 0, "mma.sync"), (64, 0, "wgmma"), (128, 16, "wgmma")])
+def test_tree_attention_compiles_to_tensor_core_products(members: int, more: int, product: str) -> None:
     constants = {
         "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
-        "WIDE": False, "TILE_ROWS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
+        "WIDE": False, "MEMBERS": members, "MORE": more, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values"), "*bf16")
     types |= {"summed_out": "*fp32", "top_out": "*fp32", "weight_out": "*fp32"}
-    types |= {"scaling": "fp32", "softcap": "fp32"}
+    types |= {"inner": "fp32", "outer": "fp32"}
     assembly = compiled(triton_tree_attention._split_kernel, constants, types)
-    assert "mma" in assembly
+    assert product in assembly
 
 
 def test_the_merge_of_splits_compiles() -> None:
-    constants = {"HEAD_DIM": 96, "NUM_SPLITS": 4, "BLOCK_DIM": 128}
+    constants = {"HEAD_DIM": 96, "NUM_SPLITS": 4, "TILE_SPLITS": 4, "BLOCK_DIM": 128}
     types = dict.fromkeys(("summed_in", "top_in", "weight_in"), "*fp32") | {"out": "*bf16"}
     assert compiled(triton_tree_attention._merge_kernel, constants, types)
+
+
+def test_what_lies_between_products_compiles() -> None:
+    rows = dict.fromkeys(("states", "added", "weight", "out", "gate_up", "joined", "norm", "queries", "keys", "values"), "*bf16")
+    sizes = {"HIDDEN_LEN": 3000, "TILE_LEN": 4096, "HAS_ADDED": True}
+    assert compiled(triton_add_norm._add_norm_kernel, sizes, rows | {"epsilon": "fp32"})
+    assert compiled(triton_gate._gate_kernel, {"MLP_LEN": 3000, "TILE_LEN": triton_gate.TILE_LEN}, rows)
+    sizes = {"NUM_HEADS": 6, "NUM_KV_HEADS": 2, "HEAD_DIM": 96, "HAS_NORM": True, "TILE_PAIRS": 64}
+    types = rows | {"rotations": "*fp32", "positions": "*i64", "slots": "*i64", "epsilon": "fp32"}
+    assert compiled(triton_rotate._rotate_kernel, sizes, types)
 
 
 @pytest.mark.parametrize("bits", [16, 64])
@@ -140,11 +154,11 @@ def test_sizes_of_one_compile_too() -> None:
     ones = dict.fromkeys(("window", "num_heads", "head_stride", "slot_stride"), 1)
     constants = {
         "GROUP_LEN": 1, "HEAD_DIM": 16, "BLOCK_LEN": 16, "NUM_SPLITS": 1, "HAS_WINDOW": True, "HAS_SOFTCAP": False,
-        "WIDE": False, "TILE_ROWS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
+        "WIDE": False, "MEMBERS": 16, "MORE": 0, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "summed_out"), "*fp16")
-    types |= {"top_out": "*fp32", "weight_out": "*fp32", "scaling": "fp32", "softcap": "fp32"}
+    types |= {"top_out": "*fp32", "weight_out": "*fp32", "inner": "fp32", "outer": "fp32"}
     assert compiled(triton_tree_attention._split_kernel, constants | ones, types)
     single = dict.fromkeys(("num_ids", "logits_stride", "part_stride", "touched_stride", "biases_stride"), 1)
     constants = rule_sizes(filtered=True) | {"TILE_TOUCHED": 1, "BLOCK_TOKENS": 1024}

@@ -210,7 +210,7 @@ def test_a_card_without_room_is_refused_with_both_amounts() -> None:
 
 
 def test_the_drafter_is_paced_by_the_bytes_of_a_twentieth() -> None:
-    assert draft_us(SIZES["8b"], 4e12) == pytest.approx(1e6 * 16.06e9 / 20 / 4e12, abs=1)
+    assert draft_us(SIZES["8b"], 4e12) == pytest.approx(1e6 * 15.01e9 / 20 / 4e12, abs=1)
 
 
 def test_the_cache_holds_every_request_of_the_largest_burst() -> None:

@@ -50,19 +50,20 @@ def batch_of(*parts: tuple[int, int, int], params: SamplingParams = GREEDY, num_
     return build_batch(StepPlan(tuple(rows)), states, limits, 10, 200)
 
 
-def filled(batch: StepBatch, buckets: CardBuckets, rows_per_tile: int) -> tuple[CardShape, CardInputs[HostArray]]:
+def filled(batch: StepBatch, buckets: CardBuckets) -> tuple[CardShape, CardInputs[HostArray]]:
     """The step in its bucket, over words that an earlier step left full of nonsense."""
     shape = buckets.bucket_for(batch)
     assert shape is not None
     layout = CardLayout(shape)
     inputs = layout.arrays(np.full(layout.num_words, 0x5A5A5A5A, np.int32))
-    fill_rows(inputs, shape, batch, batch.wanted(), StepPadding(BLOCK_LEN, NUM_BLOCKS, rows_per_tile))
+    fill_rows(inputs, shape, batch, batch.wanted(), StepPadding(BLOCK_LEN, NUM_BLOCKS))
     fill_rules(inputs, batch, batch.wanted())
     return shape, inputs
 
 
 @pytest.mark.parametrize(
-    "shape", [CardShape(1, 1, 1, 1, 1, 1, 1, 1), CardShape(7, 3, 5, 33, 11, 176, 5, 7), CardShape(64, 32, 64, 128, 27, 428, 64, 1024)]
+    "shape",
+    [CardShape(1, 1, 1, 1, 1, 1, 1, 1, 1), CardShape(7, 3, 5, 33, 11, 176, 5, 7, 2), CardShape(64, 32, 64, 128, 27, 428, 64, 1024, 4)],
 )
 def test_parts_do_not_overlap_and_are_aligned(shape: CardShape) -> None:
     layout = CardLayout(shape)
@@ -99,12 +100,12 @@ def test_parts_do_not_overlap_and_are_aligned(shape: CardShape) -> None:
     ],
 )
 def test_a_step_takes_the_smallest_bucket_that_holds_it(parts: list[tuple[int, int, int]], expected: tuple[int, int] | None) -> None:
-    shape = CardBuckets(SIZES, 8).bucket_for(batch_of(*parts))
+    shape = CardBuckets(SIZES, lambda num_rows: 8).bucket_for(batch_of(*parts))
     assert (None if shape is None else (shape.rows, shape.sequences)) == expected
 
 
 def test_a_tree_of_very_many_live_nodes_fits_no_bucket() -> None:
-    buckets = CardBuckets(SIZES, 8)
+    buckets = CardBuckets(SIZES, lambda num_rows: 8)
     grown = batch_of((5, 1, 0))
     tree = grown.segments[0].state.tree
     tree.add(np.ones(MAX_BUCKET_NODES, np.int32), np.arange(-1, MAX_BUCKET_NODES - 1, dtype=np.int32))
@@ -116,13 +117,13 @@ def test_a_tree_of_very_many_live_nodes_fits_no_bucket() -> None:
 @pytest.mark.parametrize("rows_per_tile", [1, 2, 3, 16])
 def test_tiles_cover_every_row_once_and_always_fit(rows_per_tile: int) -> None:
     chance = np.random.default_rng(rows_per_tile)
-    buckets = CardBuckets(SIZES, rows_per_tile)
+    buckets = CardBuckets(SIZES, lambda num_rows: rows_per_tile)
     for _ in range(60):
         counts = [int(chance.integers(1, 12)) for _ in range(int(chance.integers(1, 7)))]
         batch = batch_of(*[(9, 1, count - 1) for count in counts])
         if batch.num_rows > MAX_BUCKET_ROWS:
             continue
-        shape, inputs = filled(batch, buckets, rows_per_tile)
+        shape, inputs = filled(batch, buckets)
         seen = [0] * shape.rows
         for sequence, first, count in inputs.tiles.tolist():
             assert 0 <= count <= rows_per_tile
@@ -135,7 +136,7 @@ def test_tiles_cover_every_row_once_and_always_fit(rows_per_tile: int) -> None:
 
 def test_padding_writes_to_the_spare_block_alone_and_sees_itself() -> None:
     batch = batch_of((20, 1, 2), (3, 1, 0), (40, 1, 1))
-    shape, inputs = filled(batch, CardBuckets(SIZES, 8), 8)
+    shape, inputs = filled(batch, CardBuckets(SIZES, lambda num_rows: 8))
     assert shape.rows == 8
     assert inputs.slots[: batch.num_rows].tolist() == batch.slots.tolist()
     padding = slice(batch.num_rows, shape.rows)
@@ -152,7 +153,7 @@ def test_padding_writes_to_the_spare_block_alone_and_sees_itself() -> None:
 
 def test_a_sequence_is_found_by_its_blocks_and_its_nodes_by_position() -> None:
     batch = batch_of((20, 1, 2), (33, 1, 0))
-    _, inputs = filled(batch, CardBuckets(SIZES, 8), 8)
+    _, inputs = filled(batch, CardBuckets(SIZES, lambda num_rows: 8))
     for sequence, segment in enumerate(batch.segments, 1):
         assert inputs.committed_lens[sequence] == segment.base
         for key in range(segment.num_keys):
@@ -186,7 +187,7 @@ def test_bits_of_an_ancestry_are_the_kernels(num_nodes: int) -> None:
 )
 def test_rules_of_rows_and_which_rows_are_left(params: SamplingParams, num_choices: int, is_left: bool) -> None:
     batch = batch_of((20, 1, 2), (3, 2, 0), params=params, num_choices=num_choices)
-    _, inputs = filled(batch, CardBuckets(SIZES, 8), 8)
+    _, inputs = filled(batch, CardBuckets(SIZES, lambda num_rows: 8))
     wanted = batch.wanted()
     assert inputs.wanted[:4].tolist() == wanted.tolist() == [0, 1, 2, 4]
     assert inputs.pick_positions[:4].tolist() == [21, 22, 23, 5]
@@ -198,7 +199,7 @@ def test_rules_of_rows_and_which_rows_are_left(params: SamplingParams, num_choic
 
 
 def test_rows_whose_seconds_are_wanted_are_left() -> None:
-    _, inputs = filled(batch_of((20, 1, 2), (3, 2, 0), seconds=True), CardBuckets(SIZES, 8), 8)
+    _, inputs = filled(batch_of((20, 1, 2), (3, 2, 0), seconds=True), CardBuckets(SIZES, lambda num_rows: 8))
     assert np.isnan(inputs.temperatures[:4]).all()
 
 
@@ -211,7 +212,7 @@ def test_an_upload_brings_the_first_words_only() -> None:
 
 def test_an_own_shape_has_no_padding() -> None:
     batch = batch_of((20, 40, 0), (3, 1, 2))
-    buckets = CardBuckets(SIZES, 8)
+    buckets = CardBuckets(SIZES, lambda num_rows: 8)
     shape = buckets.own_shape(batch)
     assert buckets.own_shape(batch_of((20, 1, 0), params=SamplingParams(presence_penalty=1.0))).touched == MAX_TOUCHED
-    assert shape == CardShape(rows=43, sequences=2, tiles=6, nodes=2, blocks=4, keys=60, picked=4, touched=1)
+    assert shape == CardShape(rows=43, sequences=2, tiles=6, nodes=2, blocks=4, keys=60, picked=4, touched=1, tile_len=8)

@@ -54,7 +54,7 @@ def batch_of(states: list[SequenceState], rows: list[SequenceRows]) -> StepBatch
 def filled(batch: StepBatch, room: int) -> tuple[CardLayout, CardInputs[HostArray], HostArray, int]:
     """Inputs over words that an earlier step left full of nonsense, and how many rows hold touched tokens."""
     num_rows = max(1, len(batch.wanted()))
-    layout = CardLayout(CardShape(batch.num_rows + 3, len(batch.segments), 3, 40, 300, 100, num_rows, room))
+    layout = CardLayout(CardShape(batch.num_rows + 3, len(batch.segments), 3, 40, 300, 100, num_rows, room, 1))
     words = np.full(layout.num_words, 0x3A3A3A3A, np.int32)
     inputs = layout.arrays(words)
     fill_rules(inputs, batch, batch.wanted())

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     token_us = draft_us(shape, card.copy_bytes_per_s) if args.draft_ms is None else round(1000 * args.draft_ms)
     target, draft = find_or_write(args.size, cache_folder())
     served = argparse.Namespace(target=target, draft=draft, dtype=DTYPE, draft_us=token_us)
-    found = measure(served, args.device, shape, amount, args.prompt_seed)
+    found = measure(served, args.device, shape, amount, args.prompt_seed, has_generate=not args.no_generate)
     facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us)
     facts |= {"engine's log": found.engine_log, GENERATE: found.generate_settings}
     show(make_console(), found)
@@ -140,18 +140,23 @@ def threads() -> ThreadPlan:
     return ThreadPlan(verifier=max(1, min(MAX_VERIFIER_THREADS, len(usable_cores()) - 1)), drafter=1)
 
 
-def measure(served: argparse.Namespace, device: str, shape: TargetShape, amount: Amount, prompt_seed: int) -> GpuFound:
-    """served: target, draft, dtype and draft_us, as DistantPair takes them. Raises what a start raises."""
+def measure(
+    served: argparse.Namespace, device: str, shape: TargetShape, amount: Amount, prompt_seed: int, *, has_generate: bool
+) -> GpuFound:
+    """served: target, draft, dtype and draft_us, as DistantPair takes them. has_generate: whether transformers' is a contestant. Raises
+    what a start raises."""
     options = ("--device", device, "--kv-mib", str(amount.cache_bytes(shape) // MIB))
     with ExitStack() as stack, make_progress() as progress:
         pair = stack.enter_context(DistantPair(served, threads(), amount.most_requests, verifier_extra=options, start_s=START_S))
         pool = stack.enter_context(ThreadPoolExecutor(amount.most_requests))
         engine_log = said_by_engine(pair.verifier_log)
-        # Only now: until the verifier is up, its own check holds the target twice.
-        baseline = stack.enter_context(TransformersBaseline(served.target, None, DTYPE, threads().verifier, device))
         prompts = _Prompts(amount, shape.num_ids, prompt_seed)
-        apart = prompts.apart[amount.temperatures[0]]
-        batches = choose(baseline.answer_together, generate_candidates(device), apart, amount.requests, amount.max_tokens)
+        batches: Batches | None = None
+        if has_generate:
+            # Only now: until the verifier is up, its own check holds the target twice.
+            baseline = stack.enter_context(TransformersBaseline(served.target, None, DTYPE, threads().verifier, device))
+            apart = prompts.apart[amount.temperatures[0]]
+            batches = choose(baseline.answer_together, generate_candidates(device), apart, amount.requests, amount.max_tokens)
         bench = _GpuBench(pair, amount, prompts, pool, batches)
         bench.learn_truths()
         bar = progress.add_task("measuring", total=amount.repeats * len(amount.acceptances) * bench.turns_of_an_acceptance)
@@ -160,7 +165,8 @@ def measure(served: argparse.Namespace, device: str, shape: TargetShape, amount:
                 progress.advance(bar)
         simulated = _simulated(bench.costs, Shape(PROMPT_LEN, amount.max_tokens), progress)
     rows, unlike = rows_of(bench.bursts, simulated), num_generate_unlike(bench.bursts, bench.truths)
-    return GpuFound(rows, bench.costs, *count_flips(bench.bursts, bench.truths), engine_log, unlike, batches.described)
+    settings = "left out" if batches is None else batches.described
+    return GpuFound(rows, bench.costs, *count_flips(bench.bursts, bench.truths), engine_log, unlike, settings)
 
 
 def said_by_engine(log: str) -> str:
@@ -185,14 +191,14 @@ class _Prompts:
 class _GpuBench:
     """One deployment. truths: plain answers by temperature. bursts: of every contestant in every cell; costs: of every cell."""
 
-    def __init__(self, pair: DistantPair, amount: Amount, prompts: _Prompts, pool: Executor, batches: Batches) -> None:
+    def __init__(self, pair: DistantPair, amount: Amount, prompts: _Prompts, pool: Executor, batches: Batches | None) -> None:
         self.truths: dict[float, list[tuple[int, ...]]] = {}
         self.bursts: dict[tuple[GpuCell, str], list[Burst]] = {}
         self.costs: dict[GpuCell, BurstCosts] = {}
         self._pair, self._amount, self._prompts, self._pool = pair, amount, prompts, pool
         self._contestants = [Stack(name, pair.gateway, wishes, pair.threads.describe()) for name, wishes in CONTESTANTS.items()]
         self._batches = batches
-        self._names = [GENERATE, *CONTESTANTS]
+        self._names = [*CONTESTANTS] if batches is None else [GENERATE, *CONTESTANTS]
         self._apart_texts: dict[float, list[tuple[int, ...]]] = {}
 
     @property
@@ -249,6 +255,7 @@ class _GpuBench:
     def _ask(self, name: str, cell: GpuCell) -> Burst:
         prompts = self._prompts.reported[cell.temperature][: cell.num_requests]
         if name == GENERATE:
+            assert self._batches is not None
             return self._batches.burst(prompts, self._amount.max_tokens, cell.temperature)
         contestant = next(each for each in self._contestants if each.name == name)
         return self._burst(contestant, prompts, cell.temperature, self._amount.max_tokens)

@@ -96,7 +96,7 @@ def _write_model(shape: TargetShape, folder: Path, on_shard: Callable[[], None])
 
 def _shards(shape: TargetShape) -> Iterator[Mapping[str, Tensor]]:
     """What is in one file each: embedding, head and last norm; then a layer at a time."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator(_drawing_device()).manual_seed(SEED)
     embedding = _random(shape.num_ids, shape.hidden_len, 1.0, generator)
     head = embedding.roll(STRIDE, 0).mul_(lead(shape) / shape.hidden_len)
     ones = torch.ones(shape.hidden_len, dtype=torch.bfloat16)
@@ -104,6 +104,11 @@ def _shards(shape: TargetShape) -> Iterator[Mapping[str, Tensor]]:
     del embedding, head
     for layer in range(shape.num_layers):
         yield {f"model.layers.{layer}.{name}": tensor for name, tensor in _layer(shape, ones, generator).items()}
+
+
+def _drawing_device() -> str:
+    """Billions of random numbers take a processor minutes and a card seconds; which ones they are matters to nobody."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _layer(shape: TargetShape, ones: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
@@ -123,11 +128,11 @@ def _layer(shape: TargetShape, ones: Tensor, generator: torch.Generator) -> dict
 
 
 def _random(rows: int, columns: int, spread: float, generator: torch.Generator) -> Tensor:
-    """bfloat16 [rows, columns], by way of few float32 rows at a time."""
+    """bfloat16 [rows, columns] in this machine's memory, by way of few float32 rows at a time on the generator's device."""
     matrix = torch.empty(rows, columns, dtype=torch.bfloat16)
     for begin in range(0, rows, CHUNK_ROWS):
         part = matrix[begin : begin + CHUNK_ROWS]
-        part.copy_(torch.randn(part.shape, generator=generator).mul_(spread))
+        part.copy_(torch.randn(part.shape, generator=generator, device=generator.device).mul_(spread))
     return matrix
 
 

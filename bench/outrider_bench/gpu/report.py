@@ -63,7 +63,7 @@ class GpuRow:
     token_ms: float
     tokens_per_round: float
     right_share: float
-    vs_generate: float
+    vs_generate: float | None
     vs_plain: float
     simulated_per_s: float | None
     simulated_vs_plain: float | None
@@ -100,7 +100,8 @@ Speeds = Mapping[tuple[GpuCell, str], float]
 
 
 def rows_of(bursts: Bursts, simulated: Speeds) -> list[GpuRow]:
-    """bursts: of every contestant in every cell, plain decoding and generate among them. simulated: tokens per second of ours."""
+    """bursts: of every contestant in every cell, plain decoding among them, and generate unless it was left out.
+    simulated: tokens per second of ours."""
     speeds = {key: statistics.median(each.tokens_per_s for each in found) for key, found in bursts.items()}
     return [_row(key, found, speeds, simulated) for key, found in bursts.items()]
 
@@ -116,7 +117,7 @@ def _row(key: tuple[GpuCell, str], found: Sequence[Burst], speeds: Speeds, simul
         token_ms=statistics.median(each.token_ms for each in found),
         tokens_per_round=summary.mean_emitted_per_round,
         right_share=summary.acceptance_rate,
-        vs_generate=speed / speeds[cell, GENERATE],
+        vs_generate=speed / speeds[cell, GENERATE] if (cell, GENERATE) in speeds else None,
         vs_plain=speed / speeds[cell, PLAIN],
         simulated_per_s=simulated.get(key),
         simulated_vs_plain=simulated[key] / simulated[cell, PLAIN] if key in simulated else None,
@@ -181,7 +182,7 @@ def _extremes(rows: Sequence[GpuRow]) -> dict[str, float]:
     ratios: dict[str, list[float]] = {}
     for row in rows:
         policy = row.contestant.removeprefix("outrider ")
-        if row.contestant != GENERATE:
+        if row.contestant != GENERATE and row.vs_generate is not None:
             ratios.setdefault(f"{policy}_vs_generate", []).append(row.vs_generate)
         if row.contestant not in (GENERATE, PLAIN):
             ratios.setdefault(f"{policy}_vs_plain", []).append(row.vs_plain)
@@ -225,7 +226,7 @@ def draw(rows: Sequence[GpuRow], path: Path) -> bool:
 def _cells(row: GpuRow) -> tuple[str, ...]:
     drafts = "" if row.contestant in (GENERATE, PLAIN) else f"{row.right_share:.0%}"
     measured = (f"{row.tokens_per_s:.0f}", f"{row.spread:.0%}", f"{row.token_ms:.2f}", f"{row.tokens_per_round:.2f}", drafts)
-    ratios = (f"{row.vs_generate:.2f}", f"{row.vs_plain:.2f}")
+    ratios = ("" if row.vs_generate is None else f"{row.vs_generate:.2f}", f"{row.vs_plain:.2f}")
     simulated = (
         ("", "", "") if row.simulated_per_s is None else (f"{row.simulated_per_s:.0f}", f"{row.simulated_vs_plain:.2f}", f"{row.error:.1%}")
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 BYTES_PER_NUMBER = 2  # bfloat16
-HEAD_BYTES_PER_NUMBER = 4  # the engine multiplies the head in float32
 MAX_POSITIONS = 4096  # far more than any request here; the original's 131,072 would cost a table of rotations
 DRAFT_SHARE = 20  # a draft model whose drafting is stood in for has a twentieth of the target's bytes
 WORK_BYTES = 2 << 30  # logits, activations, a step's buffers and what a library takes for itself
@@ -53,7 +52,7 @@ class TargetShape:
     @property
     def step_bytes(self) -> int:
         """What a step of few rows reads of the weights at least: all but the embedding."""
-        return BYTES_PER_NUMBER * self.num_layers * self.layer_numbers + HEAD_BYTES_PER_NUMBER * self.head_numbers
+        return BYTES_PER_NUMBER * (self.num_layers * self.layer_numbers + self.head_numbers)
 
     @property
     def kv_bytes(self) -> int:
@@ -64,7 +63,7 @@ class TargetShape:
         """What serving it takes at most, with a cache of this size, beside a baseline of as many requests: at first it is there twice
         because it is checked (once as served, once as the checking library loads it), and then because the baseline has it too, with a
         cache of its own."""
-        return 2 * self.file_bytes + HEAD_BYTES_PER_NUMBER * self.head_numbers + 2 * (cache_bytes + WORK_BYTES)
+        return 2 * self.file_bytes + 2 * (cache_bytes + WORK_BYTES)
 
 
 SIZES: Mapping[str, TargetShape] = MappingProxyType(

@@ -154,6 +154,9 @@ def _add_gpu(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--device", choices=("cuda", "cpu"), help="gpu: where the target runs (cuda); peers: where all models run (cpu)")
     group.add_argument(
+        "--no-generate", action="store_true", help="gpu: leave transformers' generate out, whose compilation takes minutes; ours alone"
+    )
+    group.add_argument(
         "--draft-ms", type=_not_negative, metavar="MS",
         help="what drafting a token takes (what a model of a twentieth of the target's bytes would at the measured speed of copies)",
     )  # fmt: skip

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from outrider.engine.card_inputs import CardInputs, CardShape
 from outrider.engine.paged_cache import PagedCache
+from outrider_kernels.decoder_pieces import KeyPlaces
 from outrider_kernels.paged_tree_attention import PagedRows
-from outrider_kernels.triton_tree_attention import TreeLaunch, paged_tree_attention, tile_rows_for, useful_splits
+from outrider_kernels.triton_tree_attention import TreeLaunch, paged_tree_attention, program_for, useful_splits
 
 
 class CardAttention:
-    """StepAttention over inputs of one shape. rows_per_tile: what the tiles among the inputs hold at most."""
+    """StepAttention over inputs of one shape."""
 
-    def __init__(self, cache: PagedCache, inputs: CardInputs[Tensor], shape: CardShape, block_len: int, rows_per_tile: int) -> None:
+    def __init__(self, cache: PagedCache, inputs: CardInputs[Tensor], shape: CardShape, block_len: int) -> None:
         self._cache = cache
         self._inputs = inputs
         self._shape = shape
-        self._rows_per_tile = rows_per_tile
         self._rows = PagedRows(
             rows_per_sequence=(),
             block_table=inputs.block_table,
@@ -37,9 +37,17 @@ class CardAttention:
     def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
         """See StepAttention."""
         self._cache.write(layer, 0, 0, self._inputs.slots, keys_values)
-        num_kv_heads = keys_values.shape[1]
-        tile_rows = tile_rows_for(query.shape[1] // num_kv_heads, self._rows_per_tile)
-        num_splits = useful_splits(self._shape.tiles, num_kv_heads, self._shape.keys)
-        launch = TreeLaunch(self._rows, self._inputs.tiles, tile_rows, num_splits)
+        return self.attend_stored(layer, query.contiguous(), scaling, window, softcap)
+
+    def key_places(self, layer: int) -> KeyPlaces:
+        """Where the step's keys and values of a layer go, for who stores them by itself."""
+        return KeyPlaces(self._cache.keys[layer], self._cache.values[layer], self._inputs.slots)
+
+    def attend_stored(self, layer: int, query: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
+        """`attend`, of a dense query, whose rows' keys and values are in the cache already."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return paged_tree_attention(query.contiguous(), keys, values, launch, scaling, window, softcap)
+        num_kv_heads = keys.shape[0]
+        program = program_for(query.shape[1] // num_kv_heads, self._shape.tile_len)
+        num_splits = useful_splits(self._shape.tiles, num_kv_heads, self._shape.keys)
+        launch = TreeLaunch(self._rows, self._inputs.tiles, program, num_splits)
+        return paged_tree_attention(query, keys, values, launch, scaling, window, softcap)

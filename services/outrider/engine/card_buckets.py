@@ -6,6 +6,7 @@ nodes) runs with its own sizes. Must not know tensors or models.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider.engine.card_inputs import CardShape
@@ -33,8 +34,8 @@ class StepSizes:
 class CardBuckets:
     """The shapes, smallest first."""
 
-    def __init__(self, sizes: StepSizes, rows_per_tile: int) -> None:
-        """rows_per_tile: of the attention."""
+    def __init__(self, sizes: StepSizes, rows_per_tile: Callable[[int], int]) -> None:
+        """rows_per_tile: of the attention, by the rows of a sequence."""
         self._sizes = sizes
         self._rows_per_tile = rows_per_tile
         most_rows = min(MAX_BUCKET_ROWS, sizes.max_rows)
@@ -54,25 +55,28 @@ class CardBuckets:
     def own_shape(self, batch: StepBatch) -> CardShape:
         """The step's own sizes, without padding."""
         sizes = self._sizes
-        num_tiles = sum(-(-(segment.end - segment.begin) // self._rows_per_tile) for segment in batch.segments)
+        counts = [segment.end - segment.begin for segment in batch.segments]
+        tile_len = self._rows_per_tile(max(counts))
         most_keys = max(segment.num_keys for segment in batch.segments)
         return CardShape(
             rows=batch.num_rows,
             sequences=len(batch.segments),
-            tiles=num_tiles,
+            tiles=sum(-(-count // tile_len) for count in counts),
             nodes=max(1, *(len(segment.state.tree) for segment in batch.segments), 1),
             blocks=-(-most_keys // sizes.block_len),
             keys=most_keys,
             picked=max(1, sum(segment.num_wanted for segment in batch.segments)),
             touched=MAX_TOUCHED if any(is_touched(segment.state.spec.sampling) for segment in batch.segments) else 1,
+            tile_len=tile_len,
         )
 
     def _shape(self, rows: int, sequences: int) -> CardShape:
         sizes = self._sizes
         keys = min(sizes.max_context + MAX_BUCKET_NODES, sizes.num_blocks * sizes.block_len)
+        tile_len = self._rows_per_tile(-(-rows // sequences))
         # every sequence, and the padding, may end in a tile that is not full
-        tiles = min(rows, rows // self._rows_per_tile + sequences + 1)
-        return CardShape(rows, sequences, tiles, MAX_BUCKET_NODES, -(-keys // sizes.block_len), keys, rows, MAX_TOUCHED)
+        tiles = min(rows, rows // tile_len + sequences + 1)
+        return CardShape(rows, sequences, tiles, MAX_BUCKET_NODES, -(-keys // sizes.block_len), keys, rows, MAX_TOUCHED, tile_len)
 
 
 def _powers_up_to(most: int) -> list[int]:

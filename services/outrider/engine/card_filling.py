@@ -18,11 +18,10 @@ from outrider_kernels.bit_mask import WORD_BITS
 
 @dataclass(frozen=True, slots=True)
 class StepPadding:
-    """block_len: of the pool. spare_block: one of the pool's that belongs to no sequence. rows_per_tile: of the attention."""
+    """block_len: of the pool. spare_block: one of the pool's that belongs to no sequence."""
 
     block_len: int
     spare_block: int
-    rows_per_tile: int
 
 
 def fill_rows(inputs: CardInputs[HostArray], shape: CardShape, batch: StepBatch, wanted: LongArray, padding: StepPadding) -> None:
@@ -40,7 +39,7 @@ def fill_rows(inputs: CardInputs[HostArray], shape: CardShape, batch: StepBatch,
     inputs.block_table[PADDING_SEQUENCE, 0] = padding.spare_block
     for sequence, segment in enumerate(batch.segments, PADDING_SEQUENCE + 1):
         _fill_sequence(inputs, sequence, segment, shape, padding.block_len)
-    _fill_tiles(inputs.tiles, batch, shape.rows, padding.rows_per_tile)
+    _fill_tiles(inputs.tiles, batch, shape.rows, shape.tile_len)
 
 
 def _fill_sequence(inputs: CardInputs[HostArray], sequence: int, segment: Segment, shape: CardShape, block_len: int) -> None:
@@ -64,12 +63,10 @@ def ancestry_words(ancestry: HostArray, num_words: int) -> HostArray:
     return words.view("<i4")
 
 
-def _fill_tiles(tiles: HostArray, batch: StepBatch, num_rows: int, rows_per_tile: int) -> None:
+def _fill_tiles(tiles: HostArray, batch: StepBatch, num_rows: int, tile_len: int) -> None:
     """(sequence, first row, rows) of each; those that are left over have no rows."""
     spans = [(sequence, segment.begin, segment.end) for sequence, segment in enumerate(batch.segments, PADDING_SEQUENCE + 1)]
     spans.append((PADDING_SEQUENCE, batch.num_rows, num_rows))
-    own = [
-        (sequence, first, min(rows_per_tile, end - first)) for sequence, begin, end in spans for first in range(begin, end, rows_per_tile)
-    ]
+    own = [(sequence, first, min(tile_len, end - first)) for sequence, begin, end in spans for first in range(begin, end, tile_len)]
     tiles[: len(own)] = own
     tiles[len(own) :] = 0

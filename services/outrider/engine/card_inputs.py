@@ -33,7 +33,7 @@ class CardShape:
 
     rows: padding included. sequences: without that of the padding. tiles: of the attention. nodes: live nodes of a sequence. blocks: of a
     sequence. keys: of a sequence at most, for the number of splits. picked: rows with results. touched: tokens of a row whose logits a
-    penalty or a bias changes.
+    penalty or a bias changes. tile_len: rows of a tile, at most.
     """
 
     rows: int
@@ -44,6 +44,7 @@ class CardShape:
     keys: int
     picked: int
     touched: int
+    tile_len: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -62,14 +63,14 @@ class CardSteps:
     def __init__(self, forward: DecoderForward, cache: PagedCache, sizes: StepSizes, num_ids: int, missing_ids: tuple[int, ...]) -> None:
         """num_ids: emittable ids; columns of the logits beyond are padding. missing_ids: ids below that stand for nothing."""
         self._forward = forward
+        self._hidden = (forward.card_forward() or forward).hidden
         self._cache = cache
         self._sizes = sizes
         self._num_ids = num_ids
         self._device = cache.device
         self._missing = torch.tensor(missing_ids, dtype=torch.int64, device=self._device) if missing_ids else None
-        self._rows_per_tile = rows_per_tile(forward.shape.group_len)
-        self._padding = StepPadding(sizes.block_len, sizes.num_blocks, self._rows_per_tile)
-        self._buckets = CardBuckets(sizes, self._rows_per_tile)
+        self._padding = StepPadding(sizes.block_len, sizes.num_blocks)
+        self._buckets = CardBuckets(sizes, partial(rows_per_tile, forward.shape.group_len, cache.pools[0].dtype))
         self._recordings: dict[CardShape, _Recording] = {}
         self._upload = CardUpload(1, self._device)
         self._large = CardUpload(1, self._device)
@@ -121,7 +122,7 @@ class CardSteps:
         logits, answers = self._logits[:num_rows], self._answers[: 2 * num_rows]
 
         def work() -> None:
-            hidden = self._forward.hidden(inputs.tokens, inputs.positions, attention)
+            hidden = self._hidden(inputs.tokens, inputs.positions, attention)
             logits.copy_(self._forward.logits(hidden.index_select(0, inputs.wanted))[:, : self._num_ids])
             self._pick(logits, inputs, answers)
 
@@ -133,7 +134,7 @@ class CardSteps:
             self._large = CardUpload(2 * layout.num_words, self._device)
         self._fill(layout.arrays(self._large.wait()), layout, batch, wanted, self._large)
         inputs = layout.tensors(self._large.device_words)
-        hidden = self._forward.hidden(inputs.tokens, inputs.positions, self._attention(inputs, layout.shape))
+        hidden = self._hidden(inputs.tokens, inputs.positions, self._attention(inputs, layout.shape))
         num_wanted = len(wanted)
         if num_wanted == 0:
             nothing = Decided(np.empty(0, np.int32), np.empty(0, np.float32))
@@ -150,7 +151,7 @@ class CardSteps:
         upload.send(layout.used_words(len(batch.segments), num_touched_rows))
 
     def _attention(self, inputs: CardInputs[Tensor], shape: CardShape) -> CardAttention:
-        return CardAttention(self._cache, inputs, shape, self._sizes.block_len, self._rows_per_tile)
+        return CardAttention(self._cache, inputs, shape, self._sizes.block_len)
 
     def _pick(self, logits: Tensor, inputs: CardInputs[Tensor], answers: Tensor) -> None:
         """answers: int32 [2 * rows], the picks and then the bits of their probabilities."""

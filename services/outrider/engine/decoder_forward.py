@@ -6,7 +6,7 @@ Two implementations: transformers' modules and our own lean forward. Must not kn
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from outrider.engine.step_batch import LongArray, StepBatch
 from outrider.types.tree import FloatArray
 from outrider_kernels.thin_chain import ChainIds, ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule, ThinPick
+
+if TYPE_CHECKING:
+    from outrider.engine.card_attention import CardAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ class ArrayForward(Protocol):
         ...
 
 
+class CardForward(Protocol):
+    """The same model's hidden states by way of kernels fused for a card."""
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attention: CardAttention) -> Tensor:
+        """See DecoderForward; the attention is the card's own."""
+        ...
+
+
 class DecoderForward(Protocol):
     """A decoder-only model without cache, batch or pick."""
 
@@ -92,6 +103,10 @@ class DecoderForward(Protocol):
 
     def array_forward(self, cache: PagedCache) -> ArrayForward | None:
         """The model's ArrayForward over a cache; None where it has none, or where it would not be faster."""
+        ...
+
+    def card_forward(self) -> CardForward | None:
+        """The model's CardForward, where its engine's steps run on a card in our own way; None where it has none. Needs Triton."""
         ...
 
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from outrider.engine.attention import StepAttention
-from outrider.engine.decoder_forward import ArrayForward, DecoderShape
+from outrider.engine.decoder_forward import ArrayForward, CardForward, DecoderShape
 from outrider.engine.lean_arrays import LeanArrays, suits_arrays
+from outrider.engine.lean_projection import NarrowHead
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import LayerShape, PagedCache
@@ -54,6 +55,14 @@ class LeanForward:
             return LeanThin(self._weights, cache, self._team, self._array_rows)
         return LeanArrays(self._weights, cache) if suits_arrays(self._weights) else None
 
+    def card_forward(self) -> CardForward | None:
+        """See DecoderForward. In float32 norms are folded into matrices, and nobody serves that on a card for its speed."""
+        if self._is_fp32:
+            return None
+        from outrider.engine.lean_card import LeanCard
+
+        return LeanCard(self._weights)
+
     def hidden(self, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         """See DecoderForward."""
         weights, mlp_len = self._weights, self._sizes.mlp_len
@@ -71,7 +80,8 @@ class LeanForward:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See DecoderForward."""
-        return self._weights.head(hidden if self._is_fp32 else hidden.float())
+        head = self._weights.head
+        return head(hidden if self._is_fp32 or isinstance(head, NarrowHead) else hidden.float())
 
     def _attend(self, index: int, layer: LeanLayer, normed: Tensor, rotations: Tensor, attention: StepAttention) -> Tensor:
         sizes, num_rows = self._sizes, normed.shape[0]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outrider.types.identity import Numerics
+
 # Row counts for which the packed copy was faster (Zen 3, one thread, matrices of a 10 M model: 10 to 20 %); above, both are alike.
 MIN_PACKED_ROWS = 2
 MAX_PACKED_ROWS = 12
@@ -50,6 +52,26 @@ class Projection:
     def _packed_product(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
         return product
+
+
+class NarrowHead(Projection):
+    """A head in 16 bits on a card: products of such numbers are exact in fp32, in which they are summed, so that half the bytes do.
+
+    rows: of the matrix' dtype. Returns float32.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        """weight: [outputs, inputs] as stored."""
+        super().__init__(weight, None, packed=False)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The product."""
+        return torch.mm(rows, self.matrix, out_dtype=torch.float32)
+
+
+def can_narrow(dtype: torch.dtype, device: str, numerics: Numerics) -> bool:
+    """Whether a head of this dtype may stay in it: torch has that product on cards alone, whose picks are not `invariant` by it."""
+    return dtype in (torch.bfloat16, torch.float16) and device.startswith("cuda") and numerics is Numerics.FAST
 
 
 def can_pack(dtype: torch.dtype, device: str, weight_bytes: int) -> bool:

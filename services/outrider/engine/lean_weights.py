@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from outrider.engine.config import WeightFormat
-from outrider.engine.lean_projection import Projection, can_pack
+from outrider.engine.lean_projection import NarrowHead, Projection, can_narrow, can_pack
 from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix, ThinRows
 from outrider.engine.model_files import ModelFiles
 from outrider.engine.panel_projection import PanelProjection
@@ -74,7 +74,7 @@ class LeanLayer:
 
 @dataclass(frozen=True, slots=True)
 class LeanWeights:
-    """embedding: [num_logits, hidden] in the model's dtype, float32 for thin products. head: fp32, hidden to num_logits.
+    """embedding: [num_logits, hidden] in the model's dtype, float32 for thin products. head: hidden to num_logits, computed in fp32.
 
     rotations: complex64 [positions, dim / 2]. thin_head: the head packed for few rows; there when the layers are.
     """
@@ -152,6 +152,8 @@ def read_lean_weights(
         raise ModelRefused(f"embedding and head are {tuple(embedding.shape)} and {tuple(head.shape)}, the configuration says {wanted}")
     tensors.check_empty()
     rotations = _rotations(model_config, sizes, device)
+    if can_narrow(dtype, device, numerics):
+        return LeanWeights(sizes, embedding, layers, final_norm, NarrowHead(head), rotations)
     placed = layout.whole(head.float())
     return LeanWeights(sizes, embedding, layers, final_norm, placed.projection, rotations, placed.thin)
 

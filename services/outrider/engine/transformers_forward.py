@@ -142,6 +142,10 @@ class TransformersForward:
         """Sizes, known once loaded."""
         return self._shape
 
+    def card_forward(self) -> None:
+        """See DecoderForward."""
+        return None
+
     def array_forward(self, cache: PagedCache) -> None:
         """See DecoderForward: modules have only one way."""
 
