@@ -33,8 +33,8 @@ bench-peers: $(STAMP) ## the same prompts through OpenVINO GenAI too; installs t
 	@.venv/bin/outrider bench peers $${TARGET:+--target="$$TARGET"} $${DRAFT:+--draft="$$DRAFT"}
 
 bench-gpu: $(STAMP) ## on a CUDA card: our Triton kernels against its measured ceilings, then the full stack; lines RESULT {json}
-	@$(PY) kernels/benchmarks/bench_triton_tree_attention.py --nodes 32
-	@set -e; for name in compact pick filtered_pick pick_walk rejection; do $(PY) kernels/benchmarks/bench_triton_$$name.py; done
+	@$(PY) kernels/benchmarks/bench_triton_tree_attention.py
+	@set -e; for name in pieces compact pick filtered_pick pick_walk rejection; do $(PY) kernels/benchmarks/bench_triton_$$name.py; done
 	@.venv/bin/outrider bench gpu
 
 chaos: $(STAMP) ## 200 faults (kills, stops, drains, cut and slow links) under 16 requests at a time: nothing lost, no token different

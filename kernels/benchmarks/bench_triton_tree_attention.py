@@ -1,9 +1,10 @@
 """Paged tree attention in Triton on a card: time, bytes and operations of one layer, against the card's measured ceilings.
 
-Run: python kernels/benchmarks/bench_triton_tree_attention.py [--context 4096] [--nodes 16] [--sequences 8]
+Run: python kernels/benchmarks/bench_triton_tree_attention.py [--context 4096] [--nodes 32] [--sequences 8] [--sweep]
 Needs a CUDA GPU. Before anything is timed, the result is compared with the fp64 definition on a small step. Bytes are those that must
 move: keys and values of each sequence once, queries and results once. `torch` is scaled_dot_product_attention over gathered keys
-with a mask, the gathering not counted. Prints a table and one JSON line.
+with a mask, the gathering not counted. Prints a table and one JSON line. --sweep times other programs and splits beside the chosen ones:
+what `program_for` and `useful_splits` are set by, on another card.
 """
 
 from __future__ import annotations
@@ -12,19 +13,44 @@ import argparse
 import json
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
+from operator import itemgetter
 from types import MappingProxyType
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.card_ceilings import CardCeilings, Timed, best_s, measure_ceilings, require_card
 from outrider_kernels.paged_tree_attention import PagedRows, reference_paged_tree_attention
-from outrider_kernels.triton_tree_attention import paged_tree_attention, plan_launch
+from outrider_kernels.triton_tree_attention import TileProgram, paged_tree_attention, plan_launch
 
 SHAPES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {"7B-like, no groups": (32, 32, 128), "8B-like": (32, 8, 128), "1B-like": (32, 8, 64), "70B-like, one of 8": (8, 1, 128)}
+    {
+        "7B-like, no groups": (32, 32, 128),
+        "8B-like": (32, 8, 128),
+        "1B-like": (32, 8, 64),
+        "70B-like": (64, 8, 128),
+        "70B-like, one of 8": (8, 1, 128),
+    }
 )  # heads, kv_heads, dim
+SWEPT_PROGRAMS = (
+    TileProgram(32, 64, 4, 3),
+    TileProgram(64, 32, 4, 3),
+    TileProgram(64, 64, 4, 2),
+    TileProgram(64, 64, 4, 3),
+    TileProgram(64, 128, 4, 2),
+    TileProgram(128, 32, 4, 3),
+    TileProgram(128, 64, 4, 2),
+    TileProgram(128, 64, 8, 2),
+    TileProgram(128, 64, 8, 3),
+    TileProgram(128, 128, 8, 2),
+)
+SWEPT_SPLITS = (1, 2, 4, 8, 16)
+SHOWN = 8
 BLOCK_LEN = 16
 WORST_ERROR = 2e-2
 
@@ -112,12 +138,43 @@ def measure(
     return report
 
 
+def sweep(
+    rows: PagedRows,
+    shape: tuple[int, int, int],
+    timed: Timed = best_s,
+    programs: tuple[TileProgram, ...] = SWEPT_PROGRAMS,
+    splits: tuple[int, ...] = SWEPT_SPLITS,
+) -> list[tuple[float, TileProgram, int]]:
+    """(seconds, program, splits), the fastest first. A program that needs more shared memory than the card has is left out."""
+    query, keys, values = tensors(rows, shape)
+    found: list[tuple[float, TileProgram, int]] = []
+    for program, num_splits in product(programs, splits):
+        launch = plan_launch(rows, shape[0], shape[1], query.dtype, num_splits, program)
+        try:
+            spent_s = timed(partial(paged_tree_attention, query, keys, values, launch, shape[2] ** -0.5))
+        except OutOfResources as error:
+            print(f"{program}: {error}")
+            continue
+        found.append((spent_s, program, num_splits))
+    return sorted(found, key=itemgetter(0))
+
+
+def print_sweep(context: int, num_nodes: int, num_sequences: int, chosen: Mapping[str, Mapping[str, float]]) -> None:
+    """The fastest few of each shape, and how much slower the chosen program is. Takes some ten minutes, most of it compiling."""
+    for name, shape in track(SHAPES.items(), "sweeping", console=Console(stderr=True)):
+        found = sweep(chain_rows(num_sequences, context, num_nodes), shape)
+        print(f"{name}: chosen {chosen[name]['us']:.1f} us, {chosen[name]['us'] / (found[0][0] * 1e6):.2f} of the fastest")
+        for spent_s, program, num_splits in found[:SHOWN]:
+            print(f"  {spent_s * 1e6:8.1f} us  {program}, {num_splits} splits")
+
+
 def main() -> None:
     """Measure every shape and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--context", type=int, default=4096)
-    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--sweep", action="store_true", help="time other programs and splits too")
     arguments = parser.parse_args()
     require_card()
     ceilings = measure_ceilings(torch.bfloat16)
@@ -125,6 +182,8 @@ def main() -> None:
     report = measure(arguments.context, arguments.nodes, arguments.sequences, ceilings)
     for name, found in report.items():
         print(f"{name:20s}", "  ".join(f"{key} {value:.3g}" for key, value in found.items()))
+    if arguments.sweep:
+        print_sweep(arguments.context, arguments.nodes, arguments.sequences, report)
     print("RESULT", json.dumps({"card": ceilings.name, "context": arguments.context, "nodes": arguments.nodes, "shapes": report}))
 
 

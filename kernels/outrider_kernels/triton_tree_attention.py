@@ -19,12 +19,13 @@ from torch import Tensor
 from outrider_kernels.paged_tree_attention import PagedRows
 
 MIN_MEMBERS = 16  # of a tile: the smallest side of a matrix product on a tensor core
-MAX_MEMBERS = 128
+MAX_MEMBERS = 64  # on an H100 within a tenth of the best of 14 programs for every group size; several share a multiprocessor
 LOG2_E = 1.4426950408889634  # exponentials are powers of two: one multiplication less
 BLOCK_KEYS = 64
+NUM_STAGES = 3
 MIN_SPLIT_KEYS = 256  # a shorter split costs more in the merge than it saves
 MAX_SPLITS = 64
-WANTED_PROGRAMS = 264  # two for each multiprocessor of an H200
+WANTED_PROGRAMS = 768  # about six for each multiprocessor of an H100: fewer leave an uneven last wave, more are merged at a cost
 
 # Sizes that differ from step to step: compiled for any, not again for each that is 1 or a multiple of 16.
 _STEP_SIZES = ("num_rows", "table_stride", "node_stride", "ancestry_stride")
@@ -32,11 +33,10 @@ _STEP_SIZES = ("num_rows", "table_stride", "node_stride", "ancestry_stride")
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """How one program is built. members: rows times heads of a group that it holds, a power of two. more_members: further ones in a second,
-    smaller product over the same keys, 0 or a power of two. block_keys, num_warps, num_stages: as Triton means them."""
+    """How one program is built. members: rows times heads of a group that it holds, a power of two. block_keys: keys a step of its loop.
+    num_warps, num_stages: as Triton means them."""
 
     members: int
-    more_members: int
     block_keys: int
     num_warps: int
     num_stages: int
@@ -70,7 +70,7 @@ def plan_launch(
     if program is None:
         program = program_for(group_len, tile_len)
     else:
-        tile_len = max(1, (program.members + program.more_members) // group_len)
+        tile_len = max(1, program.members // group_len)
     tiles: list[tuple[int, int, int]] = []
     begin = 0
     for sequence, num_rows in enumerate(rows.rows_per_sequence):
@@ -92,7 +92,7 @@ def rows_per_tile(group_len: int, dtype: torch.dtype, num_rows: int) -> int:
 def program_for(group_len: int, tile_len: int) -> TileProgram:
     """For tiles of tile_len rows."""
     members = int(triton.next_power_of_2(max(MIN_MEMBERS, group_len * tile_len)))
-    return TileProgram(members, 0, BLOCK_KEYS, 8 if members > 64 else 4, 3)
+    return TileProgram(members, BLOCK_KEYS, 8 if members > MAX_MEMBERS else 4, NUM_STAGES)
 
 
 def tiles_of(sequence: int, begin: int, end: int, num_rows: int) -> list[tuple[int, int, int]]:
@@ -141,7 +141,7 @@ def paged_tree_attention(
         rows.row_positions, rows.row_ancestry, summed, top, weight, inner, outer, window or 0, num_rows, num_heads,
         keys.stride(0), keys.stride(1), rows.block_table.stride(0), rows.node_positions.stride(0), rows.row_ancestry.stride(0),
         GROUP_LEN=num_heads // num_kv_heads, HEAD_DIM=head_dim, BLOCK_LEN=rows.block_len, NUM_SPLITS=num_splits,
-        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, WIDE=wide, MEMBERS=program.members, MORE=program.more_members,
+        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, WIDE=wide, MEMBERS=program.members,
         BLOCK_KEYS=program.block_keys, BLOCK_DIM=block_dim, num_warps=program.num_warps, num_stages=program.num_stages,
     )  # fmt: skip
     if num_splits > 1:
@@ -198,10 +198,10 @@ def _add_block(
 @triton.jit
 def _members_of(
     row_positions: tl.tensor, first_row: tl.tensor, tile_len: tl.tensor, kv_head: tl.tensor, num_heads: tl.tensor,
-    BEGIN: tl.constexpr, SIZE: tl.constexpr, GROUP_LEN: tl.constexpr,
+    MEMBERS: tl.constexpr, GROUP_LEN: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Of members [BEGIN, BEGIN + SIZE) of a tile: whether they are there, their rows, positions, and places among rows times heads."""
-    member = BEGIN + tl.arange(0, SIZE)
+    """Of the members of a tile: whether they are there, their rows, positions, and places among rows times heads."""
+    member = tl.arange(0, MEMBERS)
     real = member < tile_len * GROUP_LEN
     row = first_row + member // GROUP_LEN
     position = tl.load(row_positions + row, mask=real, other=0)
@@ -285,21 +285,16 @@ def _split_kernel(
     num_heads: tl.tensor, head_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor, node_stride: tl.tensor,
     ancestry_stride: tl.tensor,
     GROUP_LEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_LEN: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, MEMBERS: tl.constexpr, MORE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, MEMBERS: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
     """A tile of rows, one key head, one split of the keys."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(tiles + tile * 3)
     first_row = tl.load(tiles + tile * 3 + 1)
     tile_len = tl.load(tiles + tile * 3 + 2)
-    real, row, position, place = _members_of(row_positions, first_row, tile_len, kv_head, num_heads, 0, MEMBERS, GROUP_LEN)
+    real, row, position, place = _members_of(row_positions, first_row, tile_len, kv_head, num_heads, MEMBERS, GROUP_LEN)
     newest = tl.max(tl.where(real, position, -1), axis=0)
     oldest = tl.min(tl.where(real, position, 2147483647), axis=0)
-    if MORE:
-        real_2, row_2, position_2, place_2 = _members_of(row_positions, first_row, tile_len, kv_head, num_heads, MEMBERS, MORE, GROUP_LEN)
-        newest = tl.maximum(newest, tl.max(tl.where(real_2, position_2, -1), axis=0))
-        oldest = tl.minimum(oldest, tl.min(tl.where(real_2, position_2, 2147483647), axis=0))
     committed_len = tl.load(committed_lens + sequence)
     # Committed rows end at their own positions; rows at or behind committed_len are tree nodes.
     key_end = tl.where(newest < committed_len, newest + 1, committed_len + tl.load(num_nodes + sequence))
@@ -320,11 +315,6 @@ def _split_kernel(
     top = tl.full([MEMBERS], float("-inf"), tl.float32)
     weight = tl.zeros([MEMBERS], tl.float32)
     summed = tl.zeros([MEMBERS, BLOCK_DIM], tl.float32)
-    if MORE:
-        rows_query_2 = _query_of(query, place_2, real_2, HEAD_DIM, WIDE, BLOCK_DIM)
-        top_2 = tl.full([MORE], float("-inf"), tl.float32)
-        weight_2 = tl.zeros([MORE], tl.float32)
-        summed_2 = tl.zeros([MORE, BLOCK_DIM], tl.float32)
 
     for first_key in range(begin, whole_end, BLOCK_KEYS):
         key = first_key + tl.arange(0, BLOCK_KEYS)
@@ -335,10 +325,6 @@ def _split_kernel(
         top, weight, summed = _add_block(
             rows_query, block_keys, block_values, present, inner, outer, top, weight, summed, False, HAS_SOFTCAP
         )  # fmt: skip
-        if MORE:
-            top_2, weight_2, summed_2 = _add_block(
-                rows_query_2, block_keys, block_values, present, inner, outer, top_2, weight_2, summed_2, False, HAS_SOFTCAP
-            )  # fmt: skip
     for first_key in tl.range(whole_end, end, BLOCK_KEYS, num_stages=1):
         key = first_key + tl.arange(0, BLOCK_KEYS)
         present = key < end
@@ -356,18 +342,9 @@ def _split_kernel(
         top, weight, summed = _add_block(
             rows_query, block_keys, block_values, visible, inner, outer, top, weight, summed, True, HAS_SOFTCAP
         )  # fmt: skip
-        if MORE:
-            visible_2 = _visible(
-                key, key_position, present, committed_len, row_2, real_2, position_2, row_ancestry, ancestry_stride, window, HAS_WINDOW
-            )  # fmt: skip
-            top_2, weight_2, summed_2 = _add_block(
-                rows_query_2, block_keys, block_values, visible_2, inner, outer, top_2, weight_2, summed_2, True, HAS_SOFTCAP
-            )  # fmt: skip
 
     part = (split * num_rows).to(tl.int64) * num_heads
     _store(summed_out, top_out, weight_out, part + place, real, top, weight, summed, HEAD_DIM, NUM_SPLITS, BLOCK_DIM)
-    if MORE:
-        _store(summed_out, top_out, weight_out, part + place_2, real_2, top_2, weight_2, summed_2, HEAD_DIM, NUM_SPLITS, BLOCK_DIM)
 
 
 @triton.jit(do_not_specialize=_STEP_SIZES)

@@ -220,7 +220,7 @@ def test_few_long_sequences_are_split_and_many_are_not() -> None:
     assert plan_launch(long, 8, 1, torch.bfloat16).num_splits == 8  # a power of two, of at least 256 keys each
     short = paged_rows((Sequence(129, 1, 0),), random.Random(0))
     assert plan_launch(short, 8, 1, torch.bfloat16).num_splits == 1
-    many = paged_rows((Sequence(3000, 1, 0),) * 40, random.Random(0))
+    many = paged_rows((Sequence(3000, 1, 0),) * 100, random.Random(0))
     assert plan_launch(many, 64, 8, torch.bfloat16).num_splits == 1
 
 

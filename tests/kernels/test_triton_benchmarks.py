@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from fakes_kernel_places import interpreted_process
-from fakes_timed import ONE_S, CountingClock, once_s
+from fakes_timed import ONE_S, CountingClock, FasterEachTime, once_s
 from house.repository import ROOT
 from mostly_slow import mostly_slow_rows
 from outrider_kernels.card_ceilings import FLUSH_BYTES, GOAL_SHARE, WARM_CALLS, CardCeilings, best_s, require_card
+from outrider_kernels.decoder_pieces import HeadLayout
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
+from outrider_kernels.triton_tree_attention import TileProgram
 
 CEILINGS = CardCeilings("none", 1e12, 1e15)
 CACHE_OF_AN_H200 = 50 << 20
@@ -60,6 +62,21 @@ def test_attention_is_checked_prepared_and_counted() -> None:
     assert report["odd"]["us"] == report["odd"]["torch_us"] == pytest.approx(1e6 * ONE_S)
 
 
+def test_a_sweep_times_every_program_and_begins_with_the_fastest() -> None:
+    rows = call("tree_attention", "chain_rows", 40, 3, 2, "cpu")
+    small, large = TileProgram(16, 16, 4, 2), TileProgram(32, 32, 4, 2)
+    found = call("tree_attention", "sweep", rows, (6, 2, 24), FasterEachTime(), (small, large), (1, 2))
+    assert [(program, splits) for _, program, splits in found] == [(large, 2), (large, 1), (small, 2), (small, 1)]
+    assert found[-1][0] == ONE_S / 2
+
+
+def test_pieces_are_checked_prepared_and_counted() -> None:
+    report = call("pieces", "measure", 3, CEILINGS, "cpu", once_s, {"odd": (HeadLayout(4, 2, 24), 40)})["odd"]
+    assert report["add_norm"]["mbytes"] == pytest.approx(2 * (4 * 3 * 96 + 96) / 1e6)
+    assert report["gate"]["mbytes"] == pytest.approx(2 * 3 * 3 * 40 / 1e6)
+    assert report["rotate"]["mbytes"] == pytest.approx((2 * 2 * 3 * 8 * 24 + 4 * 3 * 24) / 1e6)
+
+
 def test_compaction_is_checked_prepared_and_counted() -> None:
     report = call("compact", "measure", 4, 40, CEILINGS, "cpu", once_s, {"odd": (3, 2, 24)})
     assert report["odd"]["mbytes"] == pytest.approx(2 * 2 * 2 * 3 * 2 * 24 * 4 / 1e6)  # read and write, keys and values, 2 bytes
@@ -95,6 +112,7 @@ def test_rejection_is_checked_prepared_and_counted() -> None:
     mostly_slow_rows(
         [
             ("tree_attention", "(query, keys, values, launch, shape", "(query, values, keys, launch, shape", "check", ((4, 2, 16), "cpu")),
+            ("pieces", "by(add_norm)", "by(lambda s, a, w, e: add_norm(s, None, w, e))", "measure", (3, CEILINGS, "cpu", once_s)),
             ("pick", "gumbel(*on_card)", "gumbel(on_card[0] + 1, *on_card[1:])", "check_noise", (512, "cpu")),
             (
                 "rejection",

@@ -47,11 +47,11 @@ def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest
     return str(triton.compile(source, target=TARGET, options={"enable_fp_fusion": fusion}).asm["ptx"])
 
 
-@pytest.mark.parametrize(("members", "more", "product"), [(16, 0, "mma.sync"), (64, 0, "wgmma"), (128, 16, "wgmma")])
-def test_tree_attention_compiles_to_tensor_core_products(members: int, more: int, product: str) -> None:
+@pytest.mark.parametrize(("members", "product"), [(16, "mma.sync"), (64, "wgmma"), (128, "wgmma")])
+def test_tree_attention_compiles_to_tensor_core_products(members: int, product: str) -> None:
     constants = {
         "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
-        "WIDE": False, "MEMBERS": members, "MORE": more, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
+        "WIDE": False, "MEMBERS": members, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values"), "*bf16")
@@ -154,7 +154,7 @@ def test_sizes_of_one_compile_too() -> None:
     ones = dict.fromkeys(("window", "num_heads", "head_stride", "slot_stride"), 1)
     constants = {
         "GROUP_LEN": 1, "HEAD_DIM": 16, "BLOCK_LEN": 16, "NUM_SPLITS": 1, "HAS_WINDOW": True, "HAS_SOFTCAP": False,
-        "WIDE": False, "MEMBERS": 16, "MORE": 0, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
+        "WIDE": False, "MEMBERS": 16, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 16,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
     types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "summed_out"), "*fp16")
