@@ -57,8 +57,7 @@ class GenerateSettings:
 
 
 PLAIN_CANDIDATES = tuple(GenerateSettings(attention, cache) for attention in ("sdpa", "eager") for cache in ("dynamic", "static"))
-# Compiling takes the better part of a minute for each size of a batch, so it is tried with the attention made for cards alone.
-CARD_PLAIN_CANDIDATES = (*PLAIN_CANDIDATES, GenerateSettings("sdpa", "static", compiled=True))
+CARD_PLAIN_CANDIDATES = (*PLAIN_CANDIDATES, *(GenerateSettings(attention, "static", compiled=True) for attention in ("sdpa", "eager")))
 # Assisted generation and prompt lookup roll their cache back, which only the dynamic cache allows, and that one is never compiled;
 # attention follows the best plain setting.
 ASSISTANTS = (
