@@ -1,4 +1,4 @@
-"""The default run as two pytest processes at a time: tests that compute in pytest's own process, and all others, of which half is waiting.
+"""The default run as two pytest processes at a time: most tests that compute in pytest's own process, and all others, of which half waits.
 
 Run as `python tests/side_by_side.py [PYTEST_OPTION...]` in the repository's root; options go to both. What the first says is seen as it
 comes, what the others say once both are over, and the last line counts both as pytest's own closing line would. A folder that is new is
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-WITHIN = ("tests/unit", "tests/contract", "tests/papers")
+WITHIN = ("tests/unit", "tests/contract")  # with tests/papers it would be a minute and a half longer than the others
 # What pytest remembers of the last run is one file a run.
 OTHERS = ("tests", *(f"--ignore={folder}" for folder in (*WITHIN, "tests/house")), "-o", "cache_dir=.pytest_cache/others")
 WIDTH = 80

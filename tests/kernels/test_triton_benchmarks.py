@@ -63,9 +63,9 @@ def test_attention_is_checked_prepared_and_counted() -> None:
 
 
 def test_a_sweep_times_every_program_and_begins_with_the_fastest() -> None:
-    rows = call("tree_attention", "chain_rows", 40, 3, 2, "cpu")
+    rows = call("tree_attention", "chain_rows", 5, 1, 1, "cpu")
     small, large = TileProgram(16, 16, 4, 2), TileProgram(32, 32, 4, 2)
-    found = call("tree_attention", "sweep", rows, (6, 2, 24), FasterEachTime(), (small, large), (1, 2))
+    found = call("tree_attention", "sweep", rows, (2, 1, 16), FasterEachTime(), (small, large), (1, 2))
     assert [(program, splits) for _, program, splits in found] == [(large, 2), (large, 1), (small, 2), (small, 1)]
     assert found[-1][0] == ONE_S / 2
 
