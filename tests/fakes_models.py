@@ -104,6 +104,16 @@ def write_model(config: Any, directory: Path, dtype: torch.dtype = torch.float32
     return model
 
 
+def draw_norms(directory: Path) -> None:
+    """Give the model there norms of its own: a fresh one's are all 1, so that nobody would notice one taken for another."""
+    generator = torch.Generator().manual_seed(6)
+    weights = load_file(str(directory / "model.safetensors"))
+    for name, weight in weights.items():
+        if "norm" in name:
+            weights[name] = (0.5 + torch.rand(weight.shape, generator=generator)).to(weight.dtype)
+    save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
+
+
 def worn(model: Path, directory: Path, share: float) -> Path:
     """A copy of a trained model whose matrices have noise of this share of their own spread: right often, and wrong often."""
     shutil.copytree(model, directory, dirs_exist_ok=True)

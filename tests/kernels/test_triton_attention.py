@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import outrider_kernels
+from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider_kernels.bit_mask import pack_bits
 from outrider_kernels.interpreted_process import InterpretedProcess, InterpretedProcessDied
@@ -63,6 +63,8 @@ CASES = [
     Case((Sequence(65, 1, 3), Sequence(16, 1, 1)), 14, 2, 96, window=40, softcap=5.0, dtype=torch.bfloat16),
     Case((Sequence(129, 2, 3), Sequence(15, 1, 1)), 3, 1, 40, window=50, dtype=torch.float16, num_splits=2),
     Case((Sequence(33, 1, 3),), 36, 2, 64, dtype=torch.float16, softcap=5.0),
+    Case((Sequence(70, 9, 4),), 2, 1, 40),  # a block of keys whose last some rows must not see
+    Case((Sequence(200, 90, 5), Sequence(130, 1, 40)), 2, 2, 64, dtype=torch.bfloat16, num_splits=2),
 ]
 
 
@@ -181,21 +183,28 @@ MUTANTS = [
     ("in_path, key[None, :] <= position[:, None])", "in_path, key[None, :] >= 0)"),
 ]
 MUTANT_CASE = Case((Sequence(17, 3, 0), Sequence(20, 0, 36)), 3, 1, 40, window=4)
+WHOLE_MUTANTS = [
+    # Blocks that are read without a mask though some rows, or all nodes, do not see all of them.
+    ("tl.minimum(oldest, committed_len - 1)", "tl.minimum(newest, committed_len - 1)"),
+    ("tl.minimum(oldest, committed_len - 1)", "oldest + BLOCK_KEYS - 1"),
+    ("tl.minimum(end, tl.minimum(oldest", "tl.minimum(end + BLOCK_KEYS, tl.minimum(newest"),
+]
+WHOLE_CASE = Case((Sequence(70, 9, 0), Sequence(60, 0, 68)), 2, 1, 40)
 
 
-def test_the_kernel_the_mutants_come_from_is_right(place: KernelPlace) -> None:
-    kernel, plain = errors(place, MUTANT_CASE)
+@pytest.mark.parametrize("case", [MUTANT_CASE, WHOLE_CASE])
+def test_the_kernel_the_mutants_come_from_is_right(place: KernelPlace, case: Case) -> None:
+    kernel, plain = errors(place, case)
     assert kernel <= 2 * plain + 1e-7
 
 
-@pytest.mark.parametrize("mutation", MUTANTS)
-def test_a_broken_mask_rule_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mutation", "case"), [*((mutation, MUTANT_CASE) for mutation in MUTANTS), *((mutation, WHOLE_CASE) for mutation in WHOLE_MUTANTS)]
+)
+def test_a_broken_mask_rule_is_caught(mutation: tuple[str, str], case: Case, tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
-    source = (Path(outrider_kernels.__path__[0]) / "triton_tree_attention.py").read_text(encoding="utf-8")
-    assert source.count(mutation[0]) == 1
-    broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
-    broken.write_text(source.replace(*mutation), encoding="utf-8")
-    kernel, plain = errors(place, MUTANT_CASE, str(broken))
+    broken = broken_kernel("triton_tree_attention", mutation, tmp_path)
+    kernel, plain = errors(place, case, broken)
     assert kernel > 100 * plain
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import outrider_kernels
+from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from mostly_slow import mostly_slow
 from outrider.noise.reference_pick import min_p_gap, reference_pick, relative_weights
@@ -167,10 +167,7 @@ MUTANTS = [
 @pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 4))
 def test_a_broken_filter_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
-    source = (Path(outrider_kernels.__path__[0]) / "triton_filtered_pick.py").read_text(encoding="utf-8")
-    assert source.count(mutation[0]) == 1
-    broken = tmp_path / f"broken_{MUTANTS.index(mutation)}.py"
-    broken.write_text(source.replace(*mutation), encoding="utf-8")
+    broken = broken_kernel("triton_filtered_pick", mutation, tmp_path)
     rows = tuple(row for row in all_rows() if not row.name.startswith("flat"))  # those with ties tell as much
-    tokens, _ = found(place, rows, str(broken))
+    tokens, _ = found(place, rows, broken)
     assert tokens != [*(row.expected for row in rows), LEFT]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import outrider_kernels
+from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider.noise.field import bits, gumbel
 from outrider.noise.reference_pick import reference_pick
@@ -33,15 +33,6 @@ TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1e-6, 0.0, 5.0]
 def place(request: pytest.FixtureRequest) -> KernelPlace:
     """Interpreted, and on a card where there is one."""
     return kernel_place(request.param)
-
-
-def broken(kernel: str, mutation: tuple[str, str], folder: Path) -> str:
-    """The path of a copy of a kernel's file with one thing changed."""
-    source = (Path(outrider_kernels.__path__[0]) / f"{kernel}.py").read_text(encoding="utf-8")
-    assert source.count(mutation[0]) == 1
-    path = folder / f"broken_{abs(hash(mutation))}.py"
-    path.write_text(source.replace(*mutation), encoding="utf-8")
-    return str(path)
 
 
 def as_int64(keys: list[int]) -> Tensor:
@@ -126,4 +117,4 @@ MUTANTS = [
 def test_a_broken_pick_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
     rows = Rows(torch.float32, True)
-    assert sharded(place, rows, broken("triton_pick", mutation, tmp_path)) != rows.expected()
+    assert sharded(place, rows, broken_kernel("triton_pick", mutation, tmp_path)) != rows.expected()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import outrider_kernels
+from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from outrider_kernels.decoder_pieces import (
     HeadLayout,
@@ -117,26 +117,18 @@ ADD_NORM_MUTANTS = [
 ]
 
 
-def broken(name: str, mutation: tuple[str, str], folder: Path) -> str:
-    source = (Path(outrider_kernels.__path__[0]) / f"triton_{name}.py").read_text(encoding="utf-8")
-    assert source.count(mutation[0]) == 1
-    path = folder / f"broken_{abs(hash(mutation))}.py"
-    path.write_text(source.replace(*mutation), encoding="utf-8")
-    return str(path)
-
-
 @pytest.mark.parametrize("mutation", ROTATE_MUTANTS)
 def test_a_broken_rotation_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
-    kernel = broken("rotate", mutation, tmp_path)
+    kernel = broken_kernel("triton_rotate", mutation, tmp_path)
     assert rotate_error(kernel_place(INTERPRETED), HeadLayout(6, 2, 80), torch.float32, True, kernel) > 0.05
 
 
 @pytest.mark.parametrize("mutation", ADD_NORM_MUTANTS)
 def test_a_broken_norm_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
-    assert add_norm_error(kernel_place(INTERPRETED), 3, 1000, torch.float32, broken("add_norm", mutation, tmp_path)) > 0.01
+    assert add_norm_error(kernel_place(INTERPRETED), 3, 1000, torch.float32, broken_kernel("triton_add_norm", mutation, tmp_path)) > 0.01
 
 
 def test_a_broken_gate_is_caught(tmp_path: Path) -> None:
-    kernel = broken("gate", ("gate_up + row * 2 * MLP_LEN + MLP_LEN", "gate_up + row * MLP_LEN + MLP_LEN"), tmp_path)
+    kernel = broken_kernel("triton_gate", ("gate_up + row * 2 * MLP_LEN + MLP_LEN", "gate_up + row * MLP_LEN + MLP_LEN"), tmp_path)
     gate_up = numbers(4, 2200, dtype=torch.float32)
     assert largest(kernel_place(INTERPRETED).call(kernel, "gate", gate_up), reference_gate(gate_up)) > 0.1

@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-import outrider_kernels
+from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
 from mostly_slow import mostly_slow
 from outrider.engine.acceptance.contract import AcceptanceNoise, TargetRows
@@ -233,15 +233,6 @@ def test_the_text_has_the_targets_law(place: KernelPlace) -> None:
     assert law_p_value(place) > ORDINARY
 
 
-def broken(mutation: tuple[str, str], folder: Path) -> str:
-    """The path of a copy of the kernel with one thing changed."""
-    source = (Path(outrider_kernels.__path__[0]) / "triton_rejection.py").read_text(encoding="utf-8")
-    assert source.count(mutation[0]) == 1
-    path = folder / f"broken_{abs(hash(mutation))}.py"
-    path.write_text(source.replace(*mutation), encoding="utf-8")
-    return str(path)
-
-
 LAW_TWINS = [
     ("tl.where(target > draft, target - draft, 0.0)", "target"),  # the replacement from the target itself
     ("r * drafted < wanted", "r < wanted"),  # the test without the draft
@@ -252,7 +243,7 @@ LAW_TWINS = [
 @pytest.mark.parametrize("mutation", mostly_slow(LAW_TWINS, 1))
 def test_a_broken_law_is_seen(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
-    assert law_p_value(place, broken(mutation, tmp_path)) < CERTAIN
+    assert law_p_value(place, broken_kernel("triton_rejection", mutation, tmp_path)) < CERTAIN
 
 
 TWINS = [
@@ -270,7 +261,7 @@ TWINS = [
 @pytest.mark.parametrize("mutation", TWINS)
 def test_a_broken_twin_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
-    kernel = broken(mutation, tmp_path)
+    kernel = broken_kernel("triton_rejection", mutation, tmp_path)
     several = [some_chains(LENS * 2, 2051, seed, nearness=0.4) for seed in (1, 2)]
     assert any(not same(judged(place, chains, kernel), reference(chains)) for chains in several)
 
@@ -279,10 +270,11 @@ def test_edges_have_twins_of_their_own(tmp_path: Path) -> None:
     """A draft of nothing that is subtracted all the same, and a draw from nothing that is left."""
     place = kernel_place(INTERPRETED)
     drafter = EDGES["the drafter cannot have said it: the whole target is left"][0]
-    subtracting = broken(("subtracts = ((drafted > 0.0) & (is_kept == 0))", "subtracts = ((drafted >= 0.0) & (is_kept == 0))"), tmp_path)
+    subtracts = ("subtracts = ((drafted > 0.0) & (is_kept == 0))", "subtracts = ((drafted >= 0.0) & (is_kept == 0))")
+    subtracting = broken_kernel("triton_rejection", subtracts, tmp_path)
     both = replace(drafter, targets=rows([0.0, 0.6, 0.4], [1.0, 0.0, 0.0]))
     assert judged(place, both).emitted.tolist() == reference(both).emitted.tolist()
     assert judged(place, both, subtracting).emitted.tolist() == [2]
     rounding = EDGES["nothing is left but by rounding: the target itself"][0]
-    empty = broken(("tl.where(is_empty, target, left)", "left"), tmp_path)
+    empty = broken_kernel("triton_rejection", ("tl.where(is_empty, target, left)", "left"), tmp_path)
     assert judged(place, rounding, empty).emitted.tolist() == [NO_TOKEN]

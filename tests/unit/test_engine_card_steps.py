@@ -59,9 +59,12 @@ def test_long_prefixes_are_split_and_groups_may_be_wide(interpreted: Interpreted
 
 
 @pytest.mark.parametrize("dtype", mostly_slow(["bfloat16", "float16"], 1))
-def test_recorded_steps_of_16_bits_are_todays(interpreted: InterpretedProcess, folder: str, dtype: str) -> None:
-    """As cards run models; the kernels widen bfloat16 here, for the interpreter's arithmetic with it is wrong."""
-    report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, dtype=dtype)
+def test_recorded_steps_of_16_bits_are_todays(interpreted: InterpretedProcess, tmp_path: Path, dtype: str) -> None:
+    """As cards run models, fused between products, norms of heads included; the kernels widen bfloat16 here, for the interpreter's
+    arithmetic with it is wrong."""
+    fakes_models.make_model("qwen3", tmp_path)
+    fakes_models.draw_norms(tmp_path)
+    report = interpreted.call("fakes_card_steps", "compare", str(tmp_path), TWIN_STEPS, TWIN_SEED, dtype=dtype)
     assert report["num_played"] > 2
     assert report["largest_error"] < TOLERANCES_16[dtype]
     assert report["different_picks"] == report["different_results"] == 0

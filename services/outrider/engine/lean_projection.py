@@ -18,6 +18,7 @@ MAX_PACKED_ROWS = 12
 PACKING_ROWS = 8
 # A copy of everything is fine for draft-sized and reference models, not for large ones.
 MAX_PACKED_BYTES = 1 << 30
+NARROW_CAPABILITY = (8, 0)  # of a card: older ones have no products of bfloat16
 
 
 class Projection:
@@ -70,8 +71,10 @@ class NarrowHead(Projection):
 
 
 def can_narrow(dtype: torch.dtype, device: str, numerics: Numerics) -> bool:
-    """Whether a head of this dtype may stay in it: torch has that product on cards alone, whose picks are not `invariant` by it."""
-    return dtype in (torch.bfloat16, torch.float16) and device.startswith("cuda") and numerics is Numerics.FAST
+    """Whether a head of this dtype may stay in it: torch has that product on CUDA cards alone, whose picks are not `invariant` by it."""
+    if dtype not in (torch.bfloat16, torch.float16) or torch.device(device).type != "cuda" or numerics is not Numerics.FAST:
+        return False
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= NARROW_CAPABILITY
 
 
 def can_pack(dtype: torch.dtype, device: str, weight_bytes: int) -> bool:
