@@ -31,7 +31,7 @@ def one_process_name(policy: str) -> str:
 
 
 def ratios(rows: Iterable[Row], best: str, others: Mapping[str, str] = GOAL_OTHERS) -> dict[str, float]:
-    """The best policy over other contestants (label -> name), the worse of the goal's tasks."""
+    """The best policy over other contestants (label -> name), the worst of the goal's tasks."""
     found_rows = _by_place(rows)
     result: dict[str, float] = {}
     for key, temperature in GOAL_TEMPERATURES.items():
@@ -46,7 +46,8 @@ def best_policy(rows: Iterable[Row], policies: Sequence[str]) -> str:
     """The policy whose worst ratio to plain decoding over the goal's tasks is highest; over all tasks where none of them was run."""
     rows = list(rows)
     plain = {row.cell: row for row in rows if row.contestant == PLAIN}
-    goal = {cell for cell in plain if cell.task in GOAL_TASKS} or set(plain)
+    tasks = _goal_tasks(plain)
+    goal = {cell for cell in plain if cell.task in tasks}
 
     def worst(policy: str) -> float:
         return min(row.times(plain[row.cell]) for row in rows if row.contestant == policy and row.cell in goal)
@@ -73,8 +74,9 @@ def worst_cell(rows: Iterable[Row], contestant: str = ADAPTIVE) -> dict[str, obj
 
 
 def bound_fraction(rows: Iterable[Row], best: str) -> dict[str, object]:
-    """What of (tokens per round / time of the verify forward alone) the best policy reaches at T = 0, in the worse of the goal's tasks."""
-    found = {row.cell: row.bound_share for row in rows if row.contestant == best and _is_goal(row.cell, 0.0)}
+    """What of (tokens per round / time of the verify forward alone) the best policy reaches at T = 0, in the worst of the goal's tasks."""
+    of_best = {row.cell: row.bound_share for row in rows if row.contestant == best}
+    found = {cell: of_best[cell] for cell in _goal_cells(of_best, 0.0)}
     shares = {cell: share for cell, share in found.items() if share is not None}
     if not shares:
         return {}
@@ -132,9 +134,18 @@ def _by_place(rows: Iterable[Row]) -> _Placed:
 
 def _over(placed: _Placed, one: str, other: str, temperature: float) -> dict[Cell, float]:
     """one / other in the goal's cells that have both."""
-    cells = {cell for cell, name in placed if name == one and _is_goal(cell, temperature) and (cell, other) in placed}
-    return {cell: placed[cell, one].times(placed[cell, other]) for cell in sorted(cells, key=lambda cell: cell.task)}
+    both = [cell for cell, name in placed if name == one and (cell, other) in placed]
+    cells = sorted(_goal_cells(both, temperature), key=lambda cell: cell.task)
+    return {cell: placed[cell, one].times(placed[cell, other]) for cell in cells}
 
 
-def _is_goal(cell: Cell, temperature: float) -> bool:
-    return cell.task in GOAL_TASKS and cell.temperature == temperature
+def _goal_cells(cells: Iterable[Cell], temperature: float) -> list[Cell]:
+    cells = list(cells)
+    tasks = _goal_tasks(cells)
+    return [cell for cell in cells if cell.task in tasks and cell.temperature == temperature]
+
+
+def _goal_tasks(cells: Iterable[Cell]) -> frozenset[str]:
+    """The goal's tasks that were run, or, where none of them was (prose alone, a user's files), all that were."""
+    tasks = frozenset(cell.task for cell in cells)
+    return tasks & frozenset(GOAL_TASKS) or tasks

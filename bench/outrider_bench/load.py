@@ -31,7 +31,7 @@ from outrider_bench.lone_verifier import lone_verifier, without_drafter
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt, times
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import make_prompts
+from outrider_bench.prompts import make_prompts, source_of
 from outrider_bench.results import ADAPTIVE, MAX_FLIPS_PER_1000, PLAIN, first_difference
 from outrider_bench.schedule import turns
 
@@ -130,7 +130,8 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
     most = max(amount.sizes)
     with DistantPair(args, threads, most) as pair, lone_verifier(args, threads, most) as alone, ThreadPoolExecutor(most) as pool:
         contestants = contestants_of(pair.gateway, alone, threads)
-        prompts = make_prompts(pair.gateway, TASK, most, args.prompt_seed)
+        source = source_of(args, amount.max_tokens)
+        prompts = make_prompts(pair.gateway, source.task(TASK), most, args.prompt_seed, source)
         texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
         pair.know([(*prompt.token_ids, *text) for prompt, text in zip(prompts, texts, strict=True)])
         for acceptance in ACCEPTANCES:

@@ -23,7 +23,7 @@ from outrider_bench.machines_wish import Machines, MachinesWish, machines_for
 from outrider_bench.measurement import Prompt
 from outrider_bench.network import DELAYS_MS, QUICK_DELAYS_MS
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import make_prompts
+from outrider_bench.prompts import make_prompts, source_of
 from outrider_bench.results import PLAIN, Recorder
 from outrider_bench.rows import rows_of
 from outrider_bench.schedule import turns
@@ -74,7 +74,8 @@ def measure(args: argparse.Namespace, amount: Amount, machines: Machines) -> Thr
     recorder = Recorder()
     with DistantPair(args, two_machines(), places=three_machines(machines.machines)) as pair, make_progress() as progress:
         contestants = contestants_of(pair)
-        prompts = {task: make_prompts(pair.gateway, task, amount.num_prompts, args.prompt_seed) for task in amount.tasks}
+        source = source_of(args, amount.max_tokens)
+        prompts = {task: make_prompts(pair.gateway, task, amount.num_prompts, args.prompt_seed, source) for task in amount.tasks}
         bar = progress.add_task("three machines", total=amount.num_turns)
         for delay_us in amount.delays_us:
             pair.play_model(delay_us)

@@ -22,7 +22,7 @@ from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import GOAL, TwoMachines, draw, judge, markdown, result, show
 from outrider_bench.predictions import Circumstances, predicted, shapes_in
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import TUNING_SEED, make_prompts
+from outrider_bench.prompts import TUNING_SEED, make_prompts, source_of
 from outrider_bench.replay import REPLAY_SEED, ReplayRun, record
 from outrider_bench.results import ADAPTIVE, PLAIN, Cell, Recorder
 from outrider_bench.rows import rows_of
@@ -80,8 +80,9 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
     with ExitStack() as stack, make_progress() as progress:
         pair = stack.enter_context(DistantPair(args, two_machines(), hedge_acceptance=args.replay_hedge_acceptance))
         contestants = contestants_of(pair, amount.fixed)
-        prompts = make_prompts(pair.gateway, TASK, amount.num_prompts, args.prompt_seed)
-        (apart,) = make_prompts(pair.gateway, TASK, 1, TUNING_SEED)
+        source = source_of(args, amount.max_tokens)
+        prompts = make_prompts(pair.gateway, source.task(TASK), amount.num_prompts, args.prompt_seed, source)
+        (apart,) = make_prompts(pair.gateway, source.task(TASK), 1, TUNING_SEED, source)
         pair.know([*_texts(contestants[0], prompts, amount.max_tokens), replayed_text(contestants[0], apart)])
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)
         run = ReplayRun(tuple(prompts), TEMPERATURE, amount.max_tokens, amount.repeats, args.draft_us)

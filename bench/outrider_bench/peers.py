@@ -29,7 +29,7 @@ from outrider_bench.openvino_folder import installed_versions
 from outrider_bench.peers_report import HEADINGS, BilledRow, billed_json, markdown, tables
 from outrider_bench.plot import draw
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import make_prompts
+from outrider_bench.prompts import make_prompts, source_of
 from outrider_bench.results import MAX_FLIPS_PER_1000, PLAIN, Cell, Flip, Recorder, Row
 from outrider_bench.sampling_check import Sampled, check_sampling
 from outrider_bench.speed import Amount, SpeedRun
@@ -104,7 +104,8 @@ def _measure(args: argparse.Namespace) -> Found:
         stage = set_up(args, stack)
         target, draft = model_path(args.target), model_path(args.draft)
         openvino = start_openvino(target, draft, args.dtype, stage.num_cores, stack) if args.device == "cpu" else None
-        speed = SpeedRun(stage, args.tasks, Amount.of(args), progress, Recorder())
+        amount = Amount.of(args)
+        speed = SpeedRun(stage, args.tasks, source_of(args, amount.max_tokens), amount, progress, Recorder())
         contestants = speed.choose(families(stage, openvino, speed.amount.quick))
         rows = speed.measure(contestants)
         flips = [flip for row in rows for flip in comparable(speed.recorder, row)]
@@ -144,7 +145,7 @@ def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args
     from outrider_bench.oracle import Oracle
 
     gateway = speed.stage.served[0].gateway
-    prompts = {task: make_prompts(gateway, task, speed.amount.num_prompts, speed.amount.prompt_seed) for task in speed.tasks}
+    prompts = {task: speed.reported(gateway, task) for task in speed.tasks}
     cells: dict[str, Cell] = {row.cell.name: row.cell for row in rows}
     return explain(flips, cells, speed.recorder, prompts, Oracle(model_path(args.target), args.dtype), PLAIN)
 
@@ -152,7 +153,7 @@ def _explained(speed: SpeedRun, rows: Sequence[Row], flips: Sequence[Flip], args
 def _sampled(speed: SpeedRun, contestants: Sequence[Contestant]) -> list[Sampled]:
     """On a prompt of the last task: in the usual order prose, whose answers are the most uncertain."""
     num_samples = QUICK_SAMPLES if speed.amount.quick else NUM_SAMPLES
-    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, speed.amount.prompt_seed)
+    (prompt,) = make_prompts(speed.stage.served[0].gateway, speed.tasks[-1], 1, speed.amount.prompt_seed, speed.source)
     bar = speed.progress.add_task("sampling", total=num_samples * len(contestants))
     return check_sampling(contestants, prompt, num_samples, lambda: speed.progress.advance(bar))
 

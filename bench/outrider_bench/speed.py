@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from outrider.cli.connection import Connection
 from outrider.cli.console import make_console
 from outrider.v1 import verifier_pb2
 from outrider_bench import network, predictions
@@ -33,13 +34,14 @@ from outrider_bench.goals import (
     stack_ratio,
     worst_cell,
 )
+from outrider_bench.measurement import Prompt
 from outrider_bench.micro import MicroBenchmark, replayed_text
 from outrider_bench.network_report import TwoMachines
 from outrider_bench.one_process import InOneProcess, twins
 from outrider_bench.plot import draw
 from outrider_bench.predictions import Prediction, predicted, shapes_in
 from outrider_bench.progress import make_progress
-from outrider_bench.prompts import TUNING_SEED, make_prompts
+from outrider_bench.prompts import TUNING_SEED, PromptSource, make_prompts, source_of
 from outrider_bench.replay import ACCEPTANCES, MicroOfCells, ReplayRun, measure_replay, replay_contestants
 from outrider_bench.report import HEADINGS, RECONCILING, as_json, cells, markdown
 from outrider_bench.results import MAX_FLIPS_PER_1000, Cell, Flip, Recorder, Row
@@ -85,6 +87,7 @@ class SpeedRun:
 
     stage: Stage
     tasks: Sequence[str]
+    source: PromptSource
     amount: Amount
     progress: Progress
     recorder: Recorder
@@ -95,15 +98,20 @@ class SpeedRun:
     def choose(self, families: Sequence[list[Contestant]]) -> list[Contestant]:
         """One contestant of each family, the fastest of its candidate settings over all tasks and temperatures."""
         gateway = self.stage.served[0].gateway
-        prompts = [each for task in self.tasks for each in make_prompts(gateway, task, self.amount.num_tuning_prompts, TUNING_SEED)]
+        num = self.amount.num_tuning_prompts
+        prompts = [each for task in self.tasks for each in make_prompts(gateway, task, num, TUNING_SEED, self.source)]
         total = sum(num_tuning_answers(len(family), len(prompts), len(TEMPERATURES)) for family in families)
         bar = self.progress.add_task("choosing settings", total=total)
         return [fastest(each, prompts, TEMPERATURES, self.amount.max_tokens, lambda: self.progress.advance(bar)) for each in families]
 
+    def reported(self, gateway: Connection, task: str) -> list[Prompt]:
+        """A task's prompts that settings are not chosen on."""
+        return make_prompts(gateway, task, self.amount.num_prompts, self.amount.prompt_seed, self.source)
+
     def measure(self, contestants: Sequence[Contestant]) -> list[Row]:
         """Every contestant in every cell, in balanced orders; one unrecorded answer each to warm up."""
         gateway = self.stage.served[0].gateway
-        prompts = {task: make_prompts(gateway, task, self.amount.num_prompts, self.amount.prompt_seed) for task in self.tasks}
+        prompts = {task: self.reported(gateway, task) for task in self.tasks}
         grid = [Cell(task, temperature) for task in self.tasks for temperature in TEMPERATURES]
         for contestant in contestants:
             contestant.answer(prompts[self.tasks[0]][0], self.amount.max_tokens, 0.0, seed=0)
@@ -119,13 +127,13 @@ class SpeedRun:
     def replay(self) -> list[Row]:
         """Drafts of fixed acceptance, at the pace the draft model had in the cells before."""
         served = self.stage.apart
-        prompts = tuple(make_prompts(served.gateway, self.tasks[0], self.amount.num_prompts, self.amount.prompt_seed))
+        prompts = tuple(self.reported(served.gateway, self.tasks[0]))
         contestants = replay_contestants(served.gateway, self.stage.policies, served.describe())
         total = len(self.amount.replay_temperatures) * len(ACCEPTANCES) * len(contestants) * self.amount.replay_repeats
         bar = self.progress.add_task("replayed drafts", total=total)
         self.step_us = self.recorder.draft_us_per_token(stack_name(PACE_OF))
         self.verify_us = self.recorder.verify_us_per_step(stack_name(PACE_OF))
-        (apart,) = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED)
+        (apart,) = make_prompts(served.gateway, self.tasks[0], 1, TUNING_SEED, self.source)
         wishes = {contestant.name: contestant.wishes for contestant in contestants}
         rows: list[Row] = []
 
@@ -198,7 +206,8 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> Found:
     with ExitStack() as stack, make_progress() as progress:
         stage = set_up(args, stack)
-        speed = SpeedRun(stage, args.tasks, Amount.of(args), progress, Recorder())
+        amount = Amount.of(args)
+        speed = SpeedRun(stage, args.tasks, source_of(args, amount.max_tokens), amount, progress, Recorder())
         contestants = speed.choose(list(stage.families(speed.amount.quick)))
         contestants += twins(contestants, stage, stack)
         rows = speed.measure(contestants)

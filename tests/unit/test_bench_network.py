@@ -23,6 +23,7 @@ from outrider_bench.measurement import Prompt, Summary
 from outrider_bench.micro import MicroBenchmarks
 from outrider_bench.network_report import TwoMachines, judge, markdown, result
 from outrider_bench.predictions import Circumstances, Prediction
+from outrider_bench.prompt_files import NO_FILES
 from outrider_bench.report import as_json
 from outrider_bench.results import ADAPTIVE, PLAIN, Row
 
@@ -175,10 +176,11 @@ def test_ramps_are_asked_as_often_as_bursts_and_in_turns(monkeypatch: pytest.Mon
     """One contestant's behind the other's, minutes apart, once: the hour made a verifier with a drafter half as quick as one without."""
     monkeypatch.setattr(load, "DistantPair", lambda *_: Pair())
     monkeypatch.setattr(load, "lone_verifier", lambda *_: nullcontext())
-    monkeypatch.setattr(load, "make_prompts", lambda _, task, num, seed: [Prompt(task, (1,))] * num)
+    monkeypatch.setattr(load, "make_prompts", lambda _, task, num, seed, source: [Prompt(task, (1,))] * num)
     monkeypatch.setattr(load, "burst", lambda _, prompts, *more: Burst(1.0, 1.0, ((1,),) * len(prompts)))
     amount = load.Amount((1, 4), 8, 3)
     args = build_parser().parse_args(["bench", "load"])
+    args.prompt_files = NO_FILES
     plan = ThreadPlan(1, 1, (), (), lent=1)
     asked = [(cell.stage, name) for cell, name, _ in load.measure(args, "shared cores", plan, amount) if cell.acceptance and cell.stage]
     stages = [stage for _, stage in load.ramp_of((1, 4))]

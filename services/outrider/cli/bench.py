@@ -31,6 +31,7 @@ FIXED_POLICIES = (
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
 ON_A_CARD = ("gpu", "peers")
+FROM_FILES = ("speed", "peers", "machines", "network", "load")
 AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
@@ -38,6 +39,7 @@ _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
   outrider bench --tasks copying --repeats 5 --out copying.md
+  outrider bench --prompts-from mt_bench.jsonl code.jsonl    your own prompts, a task of each file
   outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
   outrider bench --made widened               the reference pair with a target ten times as large: a step of many milliseconds, real text
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
@@ -95,7 +97,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="identity: in which numerics (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="speed, peers, machines: which tasks (%(default)s)"
+        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK",
+        help="speed, peers, machines: which of the reference tasks (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prompts-from", nargs="+", type=Path, default=[], metavar="FILE",
+        help=f"{', '.join(FROM_FILES)}: your prompts in place of the reference tasks, each file a task: .jsonl (a record a line, as "
+        "MT-Bench, Spec-Bench, GSM8K, HumanEval or ShareGPT have them), .json (a list) or .txt (a prompt a line); a quarter of each file "
+        "is kept apart for choosing settings, prompts that leave no room for --max-tokens are passed over",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prompt-field",
+        metavar="NAME",
+        help="of those records, what holds the text (the first there is of prompt, turns, question, ...)",
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
     parser.add_argument("--prompts", type=int, metavar="N", help="speed, peers: prompts of each task; identity: requests")
@@ -223,6 +237,16 @@ def _device(what: str, device: str | None) -> str:
     return device or ("cuda" if what == "gpu" else "cpu")
 
 
+def _read_prompts(args: argparse.Namespace) -> None:
+    """The user's files, whose tasks take the place of the reference tasks."""
+    if args.prompts_from and args.what not in FROM_FILES:
+        raise InvalidRequest("--prompts-from", f"{args.what} makes its own prompts; {', '.join(FROM_FILES)} take files")
+    if args.prompt_field and not args.prompts_from:
+        raise InvalidRequest("--prompt-field", "says where the text is in the files of --prompts-from, and there are none")
+    args.prompt_files = importlib.import_module("outrider_bench.prompt_files").read_files(args.prompts_from, args.prompt_field)
+    args.tasks = list(args.prompt_files.tasks) or args.tasks
+
+
 def run(args: argparse.Namespace) -> int:
     """Hand over to the driver; its exit code is 0 when every answer that must be identical was."""
     if importlib.util.find_spec("outrider_bench") is None:
@@ -233,6 +257,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequest("bench", f"{args.what} takes no further word, got {args.files[0]}")
     args.device = _device(args.what, args.device)
     importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
+    _read_prompts(args)
     driver = importlib.import_module(f"outrider_bench.{args.what}")
     with tempfile.TemporaryDirectory(prefix="outrider-made-") as folder:
         if args.made is not None:
