@@ -16,6 +16,7 @@ from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptanc
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
+from outrider.session.pacing.pace_rates import KEEP_UNSEEN
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import (
     Pace,
@@ -249,6 +250,25 @@ def test_a_drafter_that_is_slow_only_while_it_runs_ahead_is_used_in_turns() -> N
     for _ in range(20):
         driver.round(acceptance=0.95, draft_us_per_token=30_000.0)
     assert driver.policy.draft_ahead(driver.session) == driver.wait_len() > 1
+
+
+@pytest.mark.parametrize(("keeps", "runs_ahead"), [(KEEP_UNSEEN, True), (1.0, False)], ids=["as it is", "broken twin: believed for ever"])
+def test_a_drafter_that_is_slow_no_more_while_it_runs_ahead_does_so_again(
+    keeps: float, runs_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another took its place, or whoever else wanted its core has gone: drafts in turns say nothing of that."""
+    monkeypatch.setattr("outrider.session.pacing.pace_rates.KEEP_UNSEEN", keeps)
+    driver = Driver()
+    for draft_us in (2_000.0, 30_000.0):
+        for _ in range(20):
+            driver.round(acceptance=0.95, draft_us_per_token=draft_us)
+
+    def pace_after_a_round(draft_us: float) -> Pace:
+        return driver.policy._sessions.of(driver.round(acceptance=0.95, draft_us_per_token=draft_us)).course.pace
+
+    assert pace_after_a_round(30_000.0) is Pace.SERIAL
+    paces = [pace_after_a_round(2_000.0 + at % 2) for at in range(1_000)]
+    assert (Pace.AHEAD in paces) is runs_ahead
 
 
 def test_a_probe_waits_for_its_guesses_unless_drafting_is_slow() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.contract import CostCurve, StepView
-from outrider.session.pacing.pace_rates import HOPED_RATIO, MAX_HOPES, UP_RATE, PaceRates
+from outrider.session.pacing.pace_rates import HOPED_RATIO, KEEP_UNSEEN, MAX_HOPES, MAX_VAIN, UP_RATE, PaceRates
 from outrider.session.pacing.round_model import Pace, best_ahead_course, measured_rates
 from outrider.session.statistics import DraftInterval, SessionStatistics
 
@@ -124,6 +124,65 @@ def test_drafting_ahead_is_kept_as_a_multiple() -> None:
     assert rates.draft_us(Pace.AHEAD) == pytest.approx(1_000.0 * (1.0 + UP_RATE * 0.5))
     rates.observe(ahead(800.0))
     assert (rates.draft_us(Pace.SERIAL), rates.draft_us(Pace.AHEAD)) == (800.0, 800.0), "never quicker than undisturbed"
+
+
+def seen_slow(ratio: float) -> PaceRates:
+    """Drafting takes a millisecond a token in turns, and so many times that beside the target."""
+    rates = PaceRates()
+    rates.observe({}, [1_000.0])
+    for _ in range(100):
+        rates.observe(ahead(1_000.0 * ratio))
+    assert rates.draft_us(Pace.AHEAD) == pytest.approx(1_000.0 * ratio, rel=1e-3)
+    return rates
+
+
+def looks_until_hoped(rates: PaceRates, ratio: float) -> int:
+    """Looks at which nobody ran ahead until no more than that is expected of it."""
+    for num in range(1_000):
+        if rates.draft_us(Pace.AHEAD) <= 1_000.0 * ratio:
+            return num
+        rates.observe(drafted(1_000.0))
+    raise AssertionError("it is believed for ever")
+
+
+def test_what_was_seen_of_running_ahead_is_believed_less_and_less_while_nobody_does() -> None:
+    """A verifier whose first drafter fought for its cores took every later one for as slow, and drafted in turns for good."""
+    rates = seen_slow(5.0)
+    num = looks_until_hoped(rates, 3.0)
+    assert KEEP_UNSEEN**num <= 0.5 < KEEP_UNSEEN ** (num - 1)
+    assert rates.draft_us(Pace.SERIAL) == 1_000.0
+    assert looks_until_hoped(rates, 1.01) > num
+    believed_us = rates.draft_us(Pace.AHEAD)
+    rates.observe({})
+    assert rates.draft_us(Pace.AHEAD) == believed_us > 1_000.0, "nobody drafted, so nobody looked"
+
+
+def test_one_try_shows_whether_it_is_as_it_was() -> None:
+    rates = seen_slow(5.0)
+    looks_until_hoped(rates, 2.0)
+    rates.observe(ahead(5_000.0))
+    assert rates.draft_us(Pace.AHEAD) == pytest.approx(5_000.0, rel=1e-3), "at once, and not by an eighth"
+    looks_until_hoped(rates, 2.0)
+    rates.observe(ahead(40_000.0))
+    assert rates.draft_us(Pace.AHEAD) == pytest.approx(5_000.0 + UP_RATE * 35_000.0, rel=1e-3), (
+        "a stall of that try is no news of what it was"
+    )
+    looks_until_hoped(rates, 2.0)
+    rates.observe(ahead(1_500.0))
+    assert rates.draft_us(Pace.AHEAD) == pytest.approx(1_500.0)
+
+
+def test_hopes_in_vain_come_more_and_more_seldom_until_one_comes_true() -> None:
+    rates, waits = seen_slow(5.0), list[int]()
+    for _ in range(MAX_VAIN + 2):
+        waits.append(looks_until_hoped(rates, 2.0))
+        rates.observe(ahead(5_000.0))
+    assert waits == pytest.approx([waits[0] * 2 ** min(num, MAX_VAIN) for num in range(MAX_VAIN + 2)], rel=0.1)
+    looks_until_hoped(rates, 2.0)
+    rates.observe(ahead(2_000.0))
+    for _ in range(100):
+        rates.observe(ahead(5_000.0))
+    assert looks_until_hoped(rates, 2.0) == pytest.approx(waits[0], abs=2)
 
 
 # --- what a guess beside a step costs it ------------------------------------------------------------------------------------------

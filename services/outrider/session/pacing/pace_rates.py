@@ -18,6 +18,11 @@ from outrider.session.pacing.round_model import MAX_LEAVE_LEN, Pace, RoundRates,
 DOWN_RATE, UP_RATE = 1.0, 1 / 8
 HOPED_RATIO = 2.0  # of drafting beside the target to drafting alone, while only the former was seen: else nobody would find out
 MAX_HOPES = 2  # measurements for which that is believed: clocks that disagree may never show an undisturbed one
+# Of what drafting beside the target was seen to take more than in turns, what is still believed after a look at drafts of which none was
+# made so: another drafter, or the same in a quieter hour, would never be found out. A hope in vain halves how fast the next one grows.
+KEEP_UNSEEN = 0.97
+MAX_VAIN = 3
+VAIN = 1.25  # times what was hoped
 
 
 class PaceRates:
@@ -25,7 +30,8 @@ class PaceRates:
     its first token.
 
     Drafting beside the target is kept as how many times longer it takes than in turns: what makes the drafter quicker or slower, its first
-    rounds above all, does so at either pace, and only the one in use is measured.
+    rounds above all, does so at either pace, and only the one in use is measured. So while nobody runs ahead, what was seen of that is
+    believed less and less, until somebody tries; a try shows at once whether it is as it was.
     """
 
     def __init__(self) -> None:
@@ -35,6 +41,8 @@ class PaceRates:
         self._beside_us = 0.0  # of a token, while that was not sure
         self._num_unsure = 0  # times that it was measured so
         self._ahead_ratio = 1.0  # of a token while the target may be at work, to that
+        self._believed = 1.0  # of what that is above 1
+        self._num_vain = 0  # hopes in a row
 
     @property
     def is_known(self) -> bool:
@@ -43,11 +51,17 @@ class PaceRates:
 
     def draft_us(self, pace: Pace) -> float:
         """Drafting time of a token at this pace, or at another while this one was never tried; 0 when nothing is known."""
-        return self._alone_us * self._ahead_ratio if pace is Pace.AHEAD else self._alone_us
+        return self._alone_us * self._hoped_ratio if pace is Pace.AHEAD else self._alone_us
+
+    @property
+    def _hoped_ratio(self) -> float:
+        return 1.0 + self._believed * (self._ahead_ratio - 1.0)
 
     def observe(self, fresh: Mapping[Pace, Sequence[SessionView]], alone: Sequence[float] = ()) -> None:
         """Sessions that drafted lately, by the pace they did it at. alone: what a token took those of them of which a draft was lately
         undisturbed."""
+        if self.is_sure and fresh and Pace.AHEAD not in fresh:
+            self._believed *= KEEP_UNSEEN ** (0.5**self._num_vain)
         if alone:
             self._follow_alone(alone)
         for pace, sessions in fresh.items():
@@ -90,9 +104,19 @@ class PaceRates:
         self._alone_us = self._beside_us / self._ahead_ratio
 
     def _follow_ahead(self, measured: Sequence[float]) -> None:
-        self._ahead_ratio = _followed(self._ahead_ratio, [token_us / self._alone_us for token_us in measured])
+        ratios = [token_us / self._alone_us for token_us in measured]
+        if self._believed < 1.0:
+            self._try(sum(ratios) / len(ratios))
+        self._ahead_ratio = _followed(self._ahead_ratio, ratios)
         if self._ahead_ratio < 1.0:  # never quicker than undisturbed: it is that estimate which has grown old
             self._alone_us, self._ahead_ratio = self._alone_us * self._ahead_ratio, 1.0
+
+    def _try(self, ratio: float) -> None:
+        """Somebody drafts beside the target again."""
+        found = max(1.0, min(ratio, self._ahead_ratio))  # never worse than it was: what disturbs a measurement makes it longer
+        in_vain = found > VAIN * self._hoped_ratio
+        self._num_vain = min(MAX_VAIN, self._num_vain + 1) if in_vain else 0
+        self._ahead_ratio, self._believed = found, 1.0
 
     def of_rounds(self, view: StepView, pace: Pace, leave_len: int = MAX_LEAVE_LEN) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
