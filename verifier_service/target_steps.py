@@ -7,6 +7,7 @@ sessions begin.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -89,7 +90,12 @@ class TargetSteps:
         cost, cost_drafting = self.loan.curves()
         prefill = self._sessions.queue.price.bound(num_decoding, cost) if num_decoding < len(views) else None
         most = self._engine.limits.max_rows
-        return self._planner.plan(views, cost, most, now_us, cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead)
+        begin_ns = time.perf_counter_ns()
+        plan = self._planner.plan(views, cost, most, now_us, cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead)
+        own_ns = (time.perf_counter_ns() - begin_ns) // len(ready)
+        for hosted in ready:
+            hosted.session.statistics.plan_ns += own_ns
+        return plan
 
     def _without_waiting(self, ready: list[HostedSession], now_us: int) -> list[HostedSession]:
         """Without those whose prompt another session is reading for them."""

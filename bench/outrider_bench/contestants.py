@@ -136,6 +136,7 @@ def draft_numbers(statistics: generation_pb2.DraftStatistics) -> DraftNumbers:
         num_looked_up=statistics.num_looked_up,
         reconcile_ms=statistics.reconcile_us / 1000.0,
         session_ms=statistics.session_us / 1000.0,
+        plan_ms=statistics.plan_us / 1000.0,
     )
 
 

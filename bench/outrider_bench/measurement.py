@@ -33,6 +33,7 @@ class DraftNumbers:
     num_looked_up: int = 0
     reconcile_ms: float = 0.0
     session_ms: float = 0.0
+    plan_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Answer:
 class Summary:
     """A cell's repetition or a cell as a whole; rates are 0 where nothing was drafted. reconcile_share: aligning tails and re-rooting trees
     on the verifier's side, of the time from the first token to the last; session_share: all else of its sessions' own steps, of that
-    time."""
+    time; plan_share: its policy's plans."""
 
     tokens_per_s: float
     first_token_ms: float
@@ -63,6 +64,7 @@ class Summary:
     cpu_ms_per_token: float = 0.0
     reconcile_share: float = 0.0
     session_share: float = 0.0
+    plan_share: float = 0.0
 
 
 def summarise(answers: Sequence[Answer]) -> Summary:
@@ -87,6 +89,7 @@ def summarise(answers: Sequence[Answer]) -> Summary:
         cpu_ms_per_token=_ratio(sum(answer.cpu_ms for answer in answers), num_tokens),
         reconcile_share=_ratio(sum(draft.reconcile_ms for draft in drafts), rounds_ms),
         session_share=_ratio(sum(draft.session_ms for draft in drafts), rounds_ms),
+        plan_share=_ratio(sum(draft.plan_ms for draft in drafts), rounds_ms),
     )
 
 
@@ -108,6 +111,7 @@ def median_summary(repetitions: Sequence[Summary]) -> Summary:
         cpu_ms_per_token=median("cpu_ms_per_token"),
         reconcile_share=median("reconcile_share"),
         session_share=median("session_share"),
+        plan_share=median("plan_share"),
     )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from outrider.cli.connection import CollectedAnswer
 from outrider.session.pacing.contract import CostCurve
 from outrider.v1 import verifier_pb2
-from outrider_bench.contestants import DraftWishes, Stack
+from outrider_bench.contestants import DRAFTLESS, DraftWishes, Stack
 from outrider_bench.link import round_trips_us
 from outrider_bench.measurement import Prompt
 
@@ -31,6 +33,8 @@ class MicroBenchmarks:
     beside the step that reads its prompt (below 0 where reading is cheaper than the curve goes on to say). draft_us: a replayed token.
     round_trip_us: a message to the drafter's thread and its answer, the network's delay included. guess_us: what a round of drafts in turns
     takes beyond its step, a plain round's overhead, its drafting and a message there and back.
+    plan_us: what plans take in a round, by policy, in the service, on the same prompt. draft_slowdown: how many times as long a token
+    is drafted beside the target, where drafter and verifier share cores.
     """
 
     verify: CostCurve
@@ -41,6 +45,8 @@ class MicroBenchmarks:
     max_rows: int
     guess_us: int = 0
     unlent: CostCurve | None = None
+    plan_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    draft_slowdown: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,12 @@ class DraftedRounds:
 @dataclass(frozen=True, slots=True)
 class OverlappedSteps:
     """Of an answer whose drafter is at work all along: a mean step but for the first, which reads the prompt and takes late_us longer than
-    the same of plain decoding."""
+    the same of plain decoding. draft_us: a guess, verified or not."""
 
     num_rows: float
     step_us: float
     late_us: float
+    draft_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +105,27 @@ class MicroBenchmark:
     """Samples taken between the turns of a cell, so that whatever drifts falls on both alike; medians in the end.
 
     plain: our stack without drafts. info: of the verifier before its first request. drafter: its address, as the verifier reaches it; it
-    must replay the prompt's `replayed_text` of the same temperature as well. prompt: none of a cell's.
+    must replay the prompt's `replayed_text` of the same temperature as well. prompt: none of a cell's. policies: whose plans are timed,
+    beside those that everything else is measured with.
     """
 
     def __init__(
-        self, plain: Stack, info: verifier_pb2.VerifierServiceGetInfoResponse, drafter: str, prompt: Prompt, temperature: float = 0.0
+        self,
+        plain: Stack,
+        info: verifier_pb2.VerifierServiceGetInfoResponse,
+        drafter: str,
+        prompt: Prompt,
+        temperature: float = 0.0,
+        policies: Sequence[str] = (),
     ) -> None:
         self._plain, self._drafter, self._prompt, self._temperature = plain, drafter, prompt, temperature
-        self._drafted = Stack("drafts in turns", plain.gateway, DRAFTED, plain.threads)
-        self._overlapped = Stack("drafts beside the target", plain.gateway, OVERLAPPED, plain.threads)
-        self._identity = info.identity
-        self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         unlent = tuple(zip(info.cost_rows, info.cost_unlent_us, strict=True)) if info.cost_unlent_us else ()
         self._unlent = CostCurve(unlent) if unlent else None
+        timed = (DraftWishes(policy, no_lookup=True) for policy in policies if policy not in DRAFTLESS)
+        asked = (DRAFTED, *((OVERLAPPED,) if unlent else ()), *timed)
+        self._drafting = {wishes.pacing: Stack(wishes.text, plain.gateway, wishes, plain.threads) for wishes in asked}
+        self._identity = info.identity
+        self._verify = CostCurve(tuple(zip(info.cost_rows, info.cost_us, strict=True)) or ((1, 1.0),))
         self._max_rows = info.max_rows
         self._rounds_us: list[float] = []
         self._steps_us: list[float] = []
@@ -118,18 +133,21 @@ class MicroBenchmark:
         self._drafts: list[DraftedRounds] = []
         self._beside: list[OverlappedSteps] = []
         self._trips_us: list[float] = []
+        self._plans_us: dict[str, list[float]] = {}
 
     def sample(self) -> None:
-        """One plain answer and its first token alone, the same one drafted, beside the target too where cores are lent, and messages."""
+        """One plain answer and its first token alone, the same one drafted under each policy, and messages."""
         first = _ask(self._plain, self._prompt, self._temperature, 1)
         answer = _ask(self._plain, self._prompt, self._temperature)
         self._rounds_us.append(token_us(answer))
         self._steps_us.append(further_step_us(first, answer))
         self._firsts_us.append(1e6 * answer.first_token_s)
-        self._drafts.append(drafted_rounds(first, _ask(self._drafted, self._prompt, self._temperature)))
+        asked = {policy: _ask(stack, self._prompt, self._temperature) for policy, stack in self._drafting.items()}
+        for policy, drafted in asked.items():
+            self._plans_us.setdefault(policy, []).append(planned_us(first, drafted))
+        self._drafts.append(drafted_rounds(first, asked[DRAFTED.pacing]))
         if self._unlent is not None:
-            beside = _ask(self._overlapped, self._prompt, self._temperature)
-            self._beside.append(overlapped_steps(first, answer, beside))
+            self._beside.append(overlapped_steps(first, answer, asked[OVERLAPPED.pacing]))
         self._trips_us += round_trips_us(self._drafter, self._identity)
 
     def result(self) -> MicroBenchmarks:
@@ -144,7 +162,15 @@ class MicroBenchmark:
         trip_us = statistics.median(self._trips_us)
         draft_us = statistics.median(drafts.draft_us for drafts in self._drafts)
         guess_us = max(0, round(statistics.median(drafts.beyond_us(verify) for drafts in self._drafts) - overhead_us - trip_us))
-        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, self._unlent_now(verify))
+        plan_us = {name: statistics.median(found) for name, found in self._plans_us.items()}
+        beside = self._unlent_now(verify), plan_us, self._draft_slowdown(draft_us)
+        return MicroBenchmarks(verify, overhead_us, request_us, draft_us, trip_us, self._max_rows, guess_us, *beside)
+
+    def _draft_slowdown(self, alone_us: float) -> float:
+        """alone_us: of a token in turns. Sharing cores makes nothing faster."""
+        if not self._beside or not alone_us:
+            return 1.0
+        return max(1.0, statistics.median(steps.draft_us for steps in self._beside) / alone_us)
 
     def _pace(self, plain_us: float) -> Pace:
         """plain_us: of a step of one row, now."""
@@ -204,7 +230,14 @@ def overlapped_steps(first: CollectedAnswer, plain: CollectedAnswer, answer: Col
     late_us = max(0.0, 1e6 * (answer.first_token_s - plain.first_token_s))
     num_rounds = max(1, counted.num_rounds - 1)
     steps_us = counted.verify_us - first.first.finished.statistics.verify_us - late_us
-    return OverlappedSteps(1.0 + counted.num_drafted / num_rounds, max(1.0, steps_us / num_rounds), late_us)
+    draft_us = counted.draft_us / max(1, counted.num_guessed)
+    return OverlappedSteps(1.0 + counted.num_drafted / num_rounds, max(1.0, steps_us / num_rounds), late_us, draft_us)
+
+
+def planned_us(first: CollectedAnswer, answer: CollectedAnswer) -> float:
+    """Of an answer, what its policy's plans took in a round but for the first. first: of the same prompt, its first token alone."""
+    reading, counted = (each.first.finished.statistics for each in (first, answer))
+    return max(0, counted.plan_us - reading.plan_us) / max(1, counted.num_rounds - 1)
 
 
 def verify_between(verify: CostCurve, num_rows: float) -> float:

@@ -85,10 +85,11 @@ def measure(args: argparse.Namespace, amount: Amount) -> TwoMachines:
         (apart,) = make_prompts(pair.gateway, source.task(TASK), 1, TUNING_SEED, source)
         pair.know([*_texts(contestants[0], prompts, amount.max_tokens), replayed_text(contestants[0], apart)])
         bar = progress.add_task("two machines", total=len(amount.worlds) * len(contestants) * amount.repeats)
+        policies = [contestant.wishes.pacing for contestant in contestants]
         run = ReplayRun(tuple(prompts), TEMPERATURE, amount.max_tokens, amount.repeats, args.draft_us)
         for world in amount.worlds:
             pair.play(world)
-            micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart)
+            micro = MicroBenchmark(contestants[0], pair.verifier, pair.drafter, apart, policies=policies)
             record(cell_of(world), contestants, run, recorder, micro, lambda: progress.advance(bar))
             at[cell_of(world)] = Circumstances(micro.result(), world.acceptance, REPLAY_SEED, world.delay_us, args.replay_hedge_acceptance)
         rows = rows_of(list(at), contestants, recorder, lambda _: pair.verifier)

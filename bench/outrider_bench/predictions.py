@@ -15,7 +15,7 @@ from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.markdown_table import markdown_table
 from outrider_bench.measurement import Prompt
-from outrider_bench.micro import MicroBenchmarks, steps_text
+from outrider_bench.micro import DRAFTED, MicroBenchmarks, steps_text
 from outrider_bench.results import PLAIN, Cell, Recorder, Row
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, Shape, World
@@ -30,6 +30,8 @@ MICRO_HEADINGS = (
     "a drafted token us",
     "a message us",
     "guesses in a round us",
+    "plans in a round us",
+    "drafting beside the target x",
     "a step by rows, ms",
     "the same beside a drafter at work, ms",
 )
@@ -82,7 +84,7 @@ class Prediction:
 
 def predicted_tokens_per_s(wishes: DraftWishes, at: Circumstances, shapes: Sequence[Shape]) -> float:
     """What a contestant reaches over requests of these shapes. Raises StuckError when its policy makes no progress."""
-    world = replace(world_of(wishes, at, shapes[0]), shapes=tuple(shapes))
+    world = planned_by(policy_name(wishes), replace(world_of(wishes, at, shapes[0]), shapes=tuple(shapes)), at.micro.plan_us)
     first_len, pass_len = shapes[0].output_len, sum(shape.output_len for shape in shapes)
     first_us, all_us = (_simulated_us(world, policy_name(wishes), first_len + num * pass_len) for num in (0, NUM_PASSES))
     return 1e6 * pass_len / ((all_us - first_us) / NUM_PASSES + len(shapes) * at.micro.request_us)
@@ -90,6 +92,13 @@ def predicted_tokens_per_s(wishes: DraftWishes, at: Circumstances, shapes: Seque
 
 def _simulated_us(world: World, policy: str, num_tokens: int) -> float:
     return float(simulate(world, make_pacing(policy), num_tokens).elapsed_us)
+
+
+def planned_by(policy: str, world: World, plan_us: Mapping[str, float]) -> World:
+    """The world in which a round beside guesses takes as long as this policy's plans let it: what it is known to take is that of the policy
+    it was measured with. plan_us: of a round in the service, by policy; nothing of a policy that was not asked."""
+    known_us = plan_us.get(DRAFTED.pacing, 0.0)
+    return replace(world, guess_us=max(0, round(world.guess_us + plan_us.get(policy, known_us) - known_us)))
 
 
 def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
@@ -104,6 +113,7 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
         message_us=at.message_us,
         step_overhead_us=micro.step_overhead_us,
         guess_us=micro.guess_us,
+        draft_slowdown=micro.draft_slowdown,
         hedge_acceptance=at.hedge_acceptance,
         luck_by_position=True,
         prompt_len=shape.prompt_len,
@@ -166,4 +176,5 @@ def _cells(each: Prediction) -> tuple[str, ...]:
 def _micro_cells(cell: Cell, at: Circumstances) -> tuple[str, ...]:
     micro = at.micro
     beside = str(micro.step_overhead_us), f"{micro.request_us:.0f}", f"{micro.draft_us:.0f}", str(at.message_us), str(micro.guess_us)
-    return cell.name, *beside, steps_text(micro.verify), "the same" if micro.unlent is None else steps_text(micro.unlent)
+    drafting = ", ".join(f"{name} {us:.0f}" for name, us in micro.plan_us.items()), f"{micro.draft_slowdown:.2f}"
+    return cell.name, *beside, *drafting, steps_text(micro.verify), "the same" if micro.unlent is None else steps_text(micro.unlent)

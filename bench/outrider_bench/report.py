@@ -99,6 +99,7 @@ def as_json(row: Row) -> dict[str, object]:
         "overlap_share": round(summary.overlap_share, 3),
         "reconcile_share": round(summary.reconcile_share, 4),
         "session_share": round(summary.session_share, 4),
+        "plan_share": round(summary.plan_share, 4),
         "num_tokens": summary.num_tokens,
     }
 

@@ -138,7 +138,7 @@ class SpeedRun:
         rows: list[Row] = []
 
         def begin(drafter: str) -> MicroBenchmark:
-            return MicroBenchmark(contestants[0], served.verifier, drafter, apart)
+            return MicroBenchmark(contestants[0], served.verifier, drafter, apart, policies=[each.wishes.pacing for each in contestants])
 
         micro = MicroOfCells(begin, replayed_text(contestants[0], apart))
         for temperature in self.amount.replay_temperatures:

@@ -64,7 +64,7 @@ def test_adaptive_is_judged_against_the_fastest_of_all_others() -> None:
     report = markdown({"date": "today"}, found)
     assert "| 5 ms, acceptance 0.7, T = 0 | outrider pearl | 138 | 125 | 1.10 |" in report
     assert "| 5 ms | 0.7 | 150 | 1.50 | pearl | 1.20 | 40% | 80% | 1.2% |" in report
-    assert "| 5 ms, acceptance 0.7, T = 0 | 150 | 900 | 520 | 80 | 0 | 1: 2.00, 8: 4.00 |" in report
+    assert "| 5 ms, acceptance 0.7, T = 0 | 150 | 900 | 520 | 80 | 0 |  | 1.00 | 1: 2.00, 8: 4.00 |" in report
     assert "### 5 ms, acceptance 0.7, T = 0" in report
 
 

@@ -302,8 +302,8 @@ def test_statistics_come_over_in_milliseconds() -> None:
     message = generation_pb2.DraftStatistics(
         num_rounds=2, num_drafted=8, num_accepted=6, verify_us=10_000, draft_us=4_000, overlapped_draft_us=1_000
     )
-    message.reconcile_us, message.session_us = 250, 500
-    assert draft_numbers(message) == replace(DRAFT, reconcile_ms=0.25, session_ms=0.5)
+    message.reconcile_us, message.session_us, message.plan_us = 250, 500, 125
+    assert draft_numbers(message) == replace(DRAFT, reconcile_ms=0.25, session_ms=0.5, plan_ms=0.125)
 
 
 def test_nothing_is_reported_on_the_prompts_that_settings_are_chosen_on() -> None:

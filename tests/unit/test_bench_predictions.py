@@ -17,7 +17,7 @@ from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
 from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
-from outrider_bench.predictions import Circumstances, predicted_tokens_per_s, shapes_in, world_of
+from outrider_bench.predictions import Circumstances, planned_by, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
 from outrider_bench.simulation.event_loop import Simulation, simulate
@@ -99,13 +99,14 @@ class Gateway:
     """Answers in the given times: (first token, every further token), seconds. Drafted: 16 rounds of 3 guesses in 8 ms, 1.2 of drafting.
 
     step_us: of each plain step but the first, as the verifier counts it; that takes 4 ms. drafted_us: of each step of four rows.
-    beside_us: the same with the drafter at work, where the first takes 3 ms longer.
+    beside_us: the same with the drafter at work, where the first takes 3 ms longer. num_guessed: by it, of which 48 are verified.
     """
 
     times_s: list[tuple[float, float]]
     step_us: int = 2000
     drafted_us: int = 5000
     beside_us: int = 7000
+    num_guessed: int = 48
 
     def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
         assert request.ignore_eos
@@ -113,14 +114,15 @@ class Gateway:
             first_s, each_s = self.times_s.pop(0) if request.max_tokens > 1 else (9.0, 9.0)
             arrivals = [(first_s + number * each_s, 1) for number in range(request.max_tokens)]
             steps_us = 4000 + (request.max_tokens - 1) * self.step_us
-            counted = generation_pb2.DraftStatistics(num_rounds=request.max_tokens, verify_us=steps_us)
+            counted = generation_pb2.DraftStatistics(num_rounds=request.max_tokens, verify_us=steps_us, plan_us=60)
             plainly = generation_pb2.Finished(statistics=counted)
             return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * request.max_tokens, arrivals=arrivals, finished=plainly)})
-        assert request.draft.pacing in ("serial", "pearl")
+        assert request.draft.pacing in ("serial", "pearl", "adaptive")
         begin_s, steps_us = (
             (0.020, 4000 + 16 * self.drafted_us) if request.draft.pacing == "serial" else (0.013, 7000 + 16 * self.beside_us)
         )
         counted = generation_pb2.DraftStatistics(num_rounds=17, num_drafted=48, draft_us=19_200, verify_us=steps_us)
+        counted.plan_us, counted.num_guessed = 17 * 60, self.num_guessed
         finished = generation_pb2.Finished(statistics=counted)
         arrivals = [(begin_s + number * 0.008, 4) for number in range(17)]
         return CollectedAnswer(samples={0: CollectedSample(token_ids=[1] * 68, arrivals=arrivals, finished=finished)})
@@ -132,7 +134,7 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     gateway = Gateway([(0.010, 0.0025), (0.012, 0.0024), (9.0, 9.0)])
     info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], max_rows=256)
     plain = Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), "")
-    micro = MicroBenchmark(plain, info, "unix:drafter", Prompt("copying", (1, 2, 3)))
+    micro = MicroBenchmark(plain, info, "unix:drafter", Prompt("copying", (1, 2, 3)), policies=("lookup", "serial", "adaptive"))
     for _ in range(3):
         micro.sample()
     found = micro.result()
@@ -144,6 +146,8 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
         "a round less its step of four rows, overhead, drafts and a message and back"
     )
     assert steps_text(found.verify) == "1: 2.00, 4: 5.00"
+    assert found.plan_us == {"serial": 60.0, "adaptive": 60.0}, "of sixteen rounds, the first left out"
+    assert found.draft_slowdown == 1.0, "no cores are shared"
 
 
 def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +214,37 @@ def test_steps_beside_a_drafter_at_work_have_a_pace_of_their_own(
     unlent = micro.result().unlent
     assert unlent is not None
     assert [unlent.verify_us(rows) for rows in (1, 4, 64)] == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize(("num_guessed", "slowdown"), [(24, 2.0), (48, 1.0), (96, 1.0)])
+def test_a_token_beside_the_target_takes_as_long_as_all_that_were_guessed_there(
+    monkeypatch: pytest.MonkeyPatch, num_guessed: int, slowdown: float
+) -> None:
+    """Drafts in turns take 400 us a token; more than half of what a drafter that runs ahead guesses may never be verified."""
+    monkeypatch.setattr(micro_module, "round_trips_us", lambda drafter, identity: [300.0])
+    info = verifier_pb2.VerifierServiceGetInfoResponse(cost_rows=[1, 4], cost_us=[2000.0, 5000.0], cost_unlent_us=[3000.0, 7000.0])
+    gateway = Gateway([(0.010, 0.0025)], num_guessed=num_guessed)
+    micro = MicroBenchmark(Stack(PLAIN, cast(Any, gateway), DraftWishes("off"), ""), info, "unix:drafter", Prompt("copying", (1,)))
+    micro.sample()
+    assert micro.result().draft_slowdown == pytest.approx(slowdown)
+    assert world_of(DraftWishes("pearl"), replace(AT, micro=micro.result()), SHAPE).draft_slowdown == pytest.approx(slowdown)
+
+
+@pytest.mark.parametrize(("pacing", "guess_us"), [("plain", 100), ("serial", 100), ("pearl", 70), ("adaptive", 190), ("unasked", 100)])
+def test_a_round_takes_what_its_own_policys_plans_do(pacing: str, guess_us: int) -> None:
+    """It was measured under `serial`, 60 us of it plans; `adaptive`, whose plans take longer, was predicted too quick."""
+    plan_us = {"serial": 60.0, "pearl": 30.0, "adaptive": 150.0}
+    world = world_of(DraftWishes("serial"), replace(AT, micro=replace(MICRO, guess_us=100)), SHAPE)
+    assert planned_by(pacing, world, plan_us).guess_us == guess_us
+    assert planned_by(pacing, world, {}) == world, "a service that does not tell"
+
+
+def test_a_policy_whose_plans_take_longer_is_predicted_slower() -> None:
+    quick, slow = (
+        predicted_tokens_per_s(DraftWishes("pearl", 4), replace(AT, acceptance=1.0, micro=replace(MICRO, plan_us=known)), [SHAPE, SHAPE])
+        for known in ({"serial": 60.0, "pearl": 60.0}, {"serial": 60.0, "pearl": 760.0})
+    )
+    assert quick > 1.1 * slow
 
 
 def test_a_step_beside_a_drafter_at_work_is_never_quicker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,6 +241,8 @@ def test_statistics_survive_with_their_ratios() -> None:
         num_hedge_tests=9,
         num_hedge_hits=4,
         session_us=6,
+        plan_us=7,
+        num_guessed=31,
     )
     message = convert.statistics_to_proto(statistics)
     assert convert.statistics_from_proto(message) == statistics

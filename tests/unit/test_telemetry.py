@@ -53,6 +53,7 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
         overlapped_draft_us=500_000,
         reconcile_us=250_000,
         session_us=750_000,
+        plan_us=125_000,
         pacing="pearl",
         num_drafter_losses=3,
         drafter_losses=(("acceptance", 1), ("gone", 2)),
@@ -70,6 +71,7 @@ def test_a_sample_adds_up_in_the_shape_of_vllm() -> None:
     assert value_of(metrics, names.OVERLAPPED_DRAFT_SECONDS, "ref-large", "pearl") == 1.0
     assert value_of(metrics, names.RECONCILE_SECONDS, "ref-large", "pearl") == 0.5
     assert value_of(metrics, names.SESSION_SECONDS, "ref-large", "pearl") == 1.5
+    assert value_of(metrics, names.PLAN_SECONDS, "ref-large", "pearl") == 0.25
     assert [value_of(metrics, names.NUM_DRAFTER_LOSSES, "ref-large", "pearl", cause) for cause in ("acceptance", "gone")] == [2, 4]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,12 +12,14 @@ import pytest
 from fakes import TruthTable
 from fakes_simulation import spec_of
 from outrider.session.events import DrafterFrameArrived, DrafterJoined, RoundPlanned, RoundVerified
+from outrider.session.pacing.contract import CostCurve, PacingPlan
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.serial import SerialPacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Tail, TailEnd
 from outrider.types.statistics import DraftStatistics
 from outrider.types.tree import Verdict, extend_hash
+from verifier_service.target_steps import TargetSteps
 
 PROMPT = [1, 2, 3]
 READ_NS = 700  # every look at the stopwatch finds so much more: what is between two looks takes so long
@@ -34,9 +38,9 @@ def take_round(session: VerifierSession, verdict: Verdict) -> None:
     session.step(RoundVerified(verdict, 0, 0))
 
 
-def tail(prefix: list[int], tokens: list[int]) -> DrafterFrameArrived:
+def tail(prefix: list[int], tokens: list[int], tree_id: int = 0) -> DrafterFrameArrived:
     parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
-    frame = Tail(1, 1, 0, 0, len(prefix), extend_hash(0, prefix), np.array(tokens, np.int32), parents, TailEnd.MORE, "lab", 0, 0, 0)
+    frame = Tail(1, 1, tree_id, 0, len(prefix), extend_hash(0, prefix), np.array(tokens, np.int32), parents, TailEnd.MORE, "lab", 0, 0, 0)
     return DrafterFrameArrived("d", frame, 0)
 
 
@@ -64,6 +68,34 @@ def test_a_tail_and_a_commit_are_reconciled_and_the_rest_is_the_session() -> Non
     num_steps = 6  # each its own two looks, and as many more as were reconciled in it
     assert totals.reconcile_us == num_reconciled * READ_NS // 1000
     assert totals.session_us == (num_steps + 2 * num_reconciled - num_reconciled) * READ_NS // 1000
+
+
+def test_guesses_count_as_they_come_whether_or_not_a_round_verifies_them() -> None:
+    session = session_of(drafted=True)
+    drafted_round(session)
+    assert session.statistics.totals("serial").num_guessed == session.statistics.num_drafted == 2
+    session.step(tail([*PROMPT, 4, 5, 7], [1, 2, 3], 1))
+    session.step(tail([*PROMPT, 4, 5, 7], [1, 2, 3], 1))
+    totals = session.statistics.totals("serial")
+    assert (totals.num_guessed, totals.num_drafted) == (5, 2), "nobody verified the newest; what is sent twice counts once"
+
+
+@pytest.mark.parametrize("num_sessions", [1, 3])
+def test_what_a_plan_takes_is_shared_by_those_it_was_made_for(num_sessions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifier_service.target_steps.time", SimpleNamespace(perf_counter_ns=itertools.count(0, 900).__next__))
+    sessions = [session_of(drafted=False) for _ in range(num_sessions)]
+    for session in sessions:
+        take_round(session, Verdict((), 4, bonus=True))
+    late = session_of(drafted=False)
+    hosted = [SimpleNamespace(session=one, policy="plain", is_left_out=lambda _, one=one: one is late) for one in (*sessions, late)]
+    engine = SimpleNamespace(limits=SimpleNamespace(max_rows=64), identity=SimpleNamespace(model="any"))
+    loan = SimpleNamespace(curves=lambda: (CostCurve(((1, 1.0),)), None), ahead=None)
+    planner = SimpleNamespace(plan=lambda *_, **__: PacingPlan((), None, "nobody"))
+    steps = TargetSteps(*(cast(Any, one) for one in (engine, loan, hosted, planner, None)))
+    for _ in range(2):
+        steps.plan()
+    assert [session.statistics.plan_ns for session in sessions] == [2 * 900 // num_sessions] * num_sessions
+    assert late.statistics.plan_ns == 0, "nothing was planned for it"
 
 
 @pytest.mark.parametrize("drafted", [True, False])

@@ -286,6 +286,7 @@ async def test_a_text_that_repeats_itself_is_looked_up_and_the_next_session_expe
         assert loop.tokens(answer) == table.answer(PROMPT, len(PROMPT) + 200, frozenset({0}))
         assert (statistics.num_looked_up > 0) is (lookup and pacing == "lookup")
         assert statistics.session_us > statistics.reconcile_us == 0, "the service counts, and there is no drafter"
+        assert statistics.plan_us > statistics.num_guessed == 0
     assert statistics.num_drafted == statistics.num_looked_up > statistics.num_looked_up_accepted > 100
     loop.stop()
     assert loop.scheduler.sessions.kinds.unlike.priors.lookup[-1] != FIRST_RIGHTS[-1], "long matches were judged often enough"

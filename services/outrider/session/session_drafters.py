@@ -338,6 +338,7 @@ class SessionDrafters:
             stats.num_tails_gapped += 1
             return []
         stats.num_tails_joined += 1
+        stats.num_guessed += len(tail.tokens)
         if self._spec.with_rows and tail.end is TailEnd.CONFIDENCE:
             link.discard_tree()  # its size depends on the tokens drawn: rejection acceptance would be biased
         return []

@@ -90,6 +90,7 @@ class SessionStatistics:
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
     step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
+    plan_ns: its share of what planning steps takes, which whoever plans them counts. num_guessed: nodes of joined tails.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one. by_depth: how acceptance
     differs with what a drafter knew when it guessed.
     """
@@ -104,6 +105,7 @@ class SessionStatistics:
     draft_us: int = 0
     reconcile_ns: int = 0  # summed before it is rounded, as step_ns is: an event takes a few microseconds
     step_ns: int = 0
+    plan_ns: int = 0
     draft_wait_us: int = 0
     drafter_losses: Counter[DrafterLossCause] = field(default_factory=Counter)
     num_cached_prompt: int = 0
@@ -132,6 +134,7 @@ class SessionStatistics:
     heard_us: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    num_guessed: int = 0
     _num_alike: int = 0  # guesses judged since their acceptance last changed
     _num_first_right: int = 0  # of the first FIRST_TESTS that were judged
     by_depth: DepthRecord = field(default_factory=DepthRecord)
@@ -158,6 +161,7 @@ class SessionStatistics:
             overlapped_draft_us=min(self.overlapped_draft_us, self.draft_us),
             reconcile_us=self.reconcile_ns // NS_PER_US,
             session_us=(self.step_ns - self.reconcile_ns) // NS_PER_US,
+            plan_us=self.plan_ns // NS_PER_US,
             draft_wait_us=self.draft_wait_us,
             pacing=pacing,
             num_drafter_losses=self.num_drafter_losses,
@@ -167,6 +171,7 @@ class SessionStatistics:
             num_looked_up_accepted=self.num_looked_up_accepted,
             num_hedge_tests=self.num_hedge_tests,
             num_hedge_hits=self.num_hedge_hits,
+            num_guessed=self.num_guessed,
         )
 
     @property

@@ -227,6 +227,13 @@ SESSION_SECONDS = Metric(
     _SPECULATION,
     "seconds",
 )
+PLAN_SECONDS = Metric(
+    "outrider_plan_seconds_total",
+    MetricKind.COUNTER,
+    "Time the verifier spent deciding when steps begin and what they hold, shared by the samples in question.",
+    _SPECULATION,
+    "seconds",
+)
 DRAFT_WAIT_SECONDS = Metric(
     "outrider_draft_wait_seconds_total", MetricKind.COUNTER, "Time samples were ready and waited for drafts.", _SPECULATION, "seconds"
 )

@@ -30,6 +30,7 @@ def record_sample(metrics: LocalMetrics, model: str, statistics: DraftStatistics
         (names.OVERLAPPED_DRAFT_SECONDS, statistics.overlapped_draft_us / US_PER_S),
         (names.RECONCILE_SECONDS, statistics.reconcile_us / US_PER_S),
         (names.SESSION_SECONDS, statistics.session_us / US_PER_S),
+        (names.PLAN_SECONDS, statistics.plan_us / US_PER_S),
         (names.DRAFT_WAIT_SECONDS, statistics.draft_wait_us / US_PER_S),
     )
     metrics.add_all(labels, counts)

@@ -19,7 +19,8 @@ class DraftStatistics:
     drafted_by_depth, accepted_by_depth: entry d counts rounds in which depth d was guessed / its guess accepted.
     verify_us: in steps that verified this sample. draft_us: spent by drafters; overlapped_draft_us: the part of it that ran while a
     round of this sample was being verified. reconcile_us: aligning tails with the truth and moving the trees of guesses along it;
-    session_us: all else that the verifier's session did, times of the two apart. draft_wait_us: ready, but waiting for drafts.
+    session_us: all else that the verifier's session did, times of the two apart. plan_us: planning steps that it was ready for, shared with
+    the others that were. draft_wait_us: ready, but waiting for drafts. num_guessed: nodes that drafters sent, verified or not.
     num_cached_prompt: tokens of the prompt whose KV the target still had, or another request's, so that it did not read them.
     num_hedge_tests: guesses contradicted while side branches were allowed; num_hedge_hits: of them those that found one.
     drafter_losses: num_drafter_losses by cause, for the verifier's own metrics; it does not travel.
@@ -36,6 +37,7 @@ class DraftStatistics:
     overlapped_draft_us: int = 0
     reconcile_us: int = 0
     session_us: int = 0
+    plan_us: int = 0
     draft_wait_us: int = 0
     pacing: str = ""
     num_drafter_losses: int = 0
@@ -44,6 +46,7 @@ class DraftStatistics:
     num_looked_up_accepted: int = 0
     num_hedge_tests: int = 0
     num_hedge_hits: int = 0
+    num_guessed: int = 0
     drafter_losses: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -168,7 +168,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ...) -> None: ...
 
 class DraftStatistics(_message.Message):
-    __slots__ = ("num_rounds", "num_drafted", "num_accepted", "mean_emitted_per_round", "acceptance_rate", "drafted_by_depth", "accepted_by_depth", "verify_us", "draft_us", "overlapped_draft_us", "reconcile_us", "draft_wait_us", "pacing", "num_drafter_losses", "num_cached_prompt_tokens", "num_looked_up", "num_looked_up_accepted", "num_hedge_tests", "num_hedge_hits", "session_us")
+    __slots__ = ("num_rounds", "num_drafted", "num_accepted", "mean_emitted_per_round", "acceptance_rate", "drafted_by_depth", "accepted_by_depth", "verify_us", "draft_us", "overlapped_draft_us", "reconcile_us", "draft_wait_us", "pacing", "num_drafter_losses", "num_cached_prompt_tokens", "num_looked_up", "num_looked_up_accepted", "num_hedge_tests", "num_hedge_hits", "session_us", "plan_us", "num_guessed")
     NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,8 @@ class DraftStatistics(_message.Message):
     NUM_HEDGE_TESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_HEDGE_HITS_FIELD_NUMBER: _ClassVar[int]
     SESSION_US_FIELD_NUMBER: _ClassVar[int]
+    PLAN_US_FIELD_NUMBER: _ClassVar[int]
+    NUM_GUESSED_FIELD_NUMBER: _ClassVar[int]
     num_rounds: int
     num_drafted: int
     num_accepted: int
@@ -209,7 +211,9 @@ class DraftStatistics(_message.Message):
     num_hedge_tests: int
     num_hedge_hits: int
     session_us: int
-    def __init__(self, num_rounds: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., mean_emitted_per_round: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., drafted_by_depth: _Optional[_Iterable[int]] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., verify_us: _Optional[int] = ..., draft_us: _Optional[int] = ..., overlapped_draft_us: _Optional[int] = ..., reconcile_us: _Optional[int] = ..., draft_wait_us: _Optional[int] = ..., pacing: _Optional[str] = ..., num_drafter_losses: _Optional[int] = ..., num_cached_prompt_tokens: _Optional[int] = ..., num_looked_up: _Optional[int] = ..., num_looked_up_accepted: _Optional[int] = ..., num_hedge_tests: _Optional[int] = ..., num_hedge_hits: _Optional[int] = ..., session_us: _Optional[int] = ...) -> None: ...
+    plan_us: int
+    num_guessed: int
+    def __init__(self, num_rounds: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., mean_emitted_per_round: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., drafted_by_depth: _Optional[_Iterable[int]] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., verify_us: _Optional[int] = ..., draft_us: _Optional[int] = ..., overlapped_draft_us: _Optional[int] = ..., reconcile_us: _Optional[int] = ..., draft_wait_us: _Optional[int] = ..., pacing: _Optional[str] = ..., num_drafter_losses: _Optional[int] = ..., num_cached_prompt_tokens: _Optional[int] = ..., num_looked_up: _Optional[int] = ..., num_looked_up_accepted: _Optional[int] = ..., num_hedge_tests: _Optional[int] = ..., num_hedge_hits: _Optional[int] = ..., session_us: _Optional[int] = ..., plan_us: _Optional[int] = ..., num_guessed: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("index", "finish_reason", "stop_string", "usage", "statistics", "time_to_first_token_us", "total_us", "num_failovers", "exact")

@@ -86,6 +86,8 @@ def statistics_to_proto(statistics: DraftStatistics) -> generation_pb2.DraftStat
         num_hedge_tests=statistics.num_hedge_tests,
         num_hedge_hits=statistics.num_hedge_hits,
         session_us=statistics.session_us,
+        plan_us=statistics.plan_us,
+        num_guessed=statistics.num_guessed,
     )
 
 
@@ -113,4 +115,6 @@ def statistics_from_proto(message: generation_pb2.DraftStatistics) -> DraftStati
         num_hedge_tests=message.num_hedge_tests,
         num_hedge_hits=message.num_hedge_hits,
         session_us=message.session_us,
+        plan_us=message.plan_us,
+        num_guessed=message.num_guessed,
     )
