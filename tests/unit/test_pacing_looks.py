@@ -59,6 +59,24 @@ def test_a_course_that_changes_brings_looks_back() -> None:
     assert looks_apart(driver) == 1
 
 
+@pytest.mark.parametrize(("reads", "beside", "is_known", "is_looked_at"), [
+    (1, 0, True, True), (80, 0, True, False), (80, 1, True, True), (80, 80, True, False), (80, 0, False, True),
+])  # fmt: skip
+def test_nobody_is_looked_at_while_all_read_their_prompts(
+    reads: int, beside: int, is_known: bool, is_looked_at: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was chosen would be looked at again behind that step, for which the first token waits. reads, beside: uncached tokens of a
+    session that begins, and of another in the step, if there is one."""
+    driver = taught(0.9) if is_known else Driver()
+    driver.now_us += 1_000_000
+    begins = replace(successor(driver), num_uncached=reads)
+    sessions = (begins, replace(begins, session=begins.session + 1, num_uncached=beside)) if beside else (begins,)
+    looked = list[StepView]()
+    monkeypatch.setattr(AdaptivePacing, "_look", lambda _, view: looked.append(view))
+    driver.policy.plan(StepView(sessions, FLAT, 128, driver.now_us))
+    assert bool(looked) is is_looked_at
+
+
 def test_who_decodes_plainly_is_looked_at_for_guesses_that_are_right_and_not_for_wrong_ones() -> None:
     for acceptance, is_looked_at in ((0.0, False), (0.5, True)):
         driver = taught(0.02)

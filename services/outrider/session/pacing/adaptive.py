@@ -27,7 +27,7 @@ from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
-from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
+from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes, is_read_alone
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.pace_memory import PaceMemory
@@ -105,7 +105,8 @@ class AdaptivePacing(ExplainsAdaptive):
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0
-        if self._look_times.begin(view.now_us) or (self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)):
+        asks_look = self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)
+        if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):

@@ -7,12 +7,19 @@ changed anything. Must not know courses, or what a look weighs.
 
 from __future__ import annotations
 
+from outrider.session.pacing.contract import StepView
 from outrider.session.pacing.surprise import MAX_SESSIONS
 
 LOOK_EVERY_US = 40_000
 PLAIN_LOOKS = 4  # times as seldom while nobody goes with guesses
 CALM_LOOKS = 4  # and by and by where one look after another finds what the one before did, of so few that a surprise is looked at
 SESSIONS_A_LOOK = 8  # for more of them, looks come less often
+
+
+def is_read_alone(view: StepView) -> bool:
+    """Whether all of a step read their prompts: whatever a look chose would be looked at again behind that step, for which they wait.
+    (While nothing is known of drafters, looks come then too: answers may be over before any is heard of.)"""
+    return all(session.num_uncached > 1 for session in view.sessions)
 
 
 class LookTimes:
