@@ -16,7 +16,7 @@ from outrider.v1 import generation_pb2, verifier_pb2
 from outrider_bench import micro as micro_module
 from outrider_bench.contestants import DraftWishes, Stack
 from outrider_bench.measurement import Answer, Prompt
-from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
+from outrider_bench.micro import MAX_ASKED, PLAIN_TOKENS, MicroBenchmark, MicroBenchmarks, Pace, replayed_text, steps_text, token_us
 from outrider_bench.predictions import Circumstances, planned_by, predicted_tokens_per_s, shapes_in, world_of
 from outrider_bench.replay import MAX_SAMPLES_A_REPETITION, ReplayRun, record, replay_cell
 from outrider_bench.results import PLAIN, Cell, Recorder
@@ -148,6 +148,28 @@ def test_a_micro_benchmark_is_the_median_of_its_samples_beside_the_measured_step
     assert steps_text(found.verify) == "1: 2.00, 4: 5.00"
     assert found.plan_us == {"serial": 60.0, "adaptive": 60.0}, "of sixteen rounds, the first left out"
     assert found.draft_slowdown == 1.0, "no cores are shared"
+
+
+@pytest.mark.parametrize("num_stalled", [1, 4, 5])
+def test_an_answer_that_comes_all_at_once_is_asked_for_again(num_stalled: int) -> None:
+    """A client that was stalled for forty milliseconds: it knows when the last token came, and no other."""
+    left = num_stalled
+
+    class Stalling(Gateway):
+        def ask(self, request: generation_pb2.GenerateRequest) -> CollectedAnswer:
+            nonlocal left
+            answer = super().ask(request)
+            if left:
+                left -= 1
+                answer.first.arrivals[:] = [(0.2, request.max_tokens)]
+            return answer
+
+    plain = Stack(PLAIN, cast(Any, Stalling([(0.01, 0.002)] * (num_stalled + 1))), DraftWishes("off"), "")
+    if num_stalled < MAX_ASKED:
+        assert token_us(micro_module._ask(plain, Prompt("copying", (1,)), 0.0)) == pytest.approx(2000.0)
+        return
+    with pytest.raises(RuntimeError, match="in one message"):
+        micro_module._ask(plain, Prompt("copying", (1,)), 0.0)
 
 
 def test_a_step_costs_no_more_than_a_round_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
