@@ -35,6 +35,9 @@ CHAINS_KEPT = 512  # expectations of chains, by what they follow from: looks cho
 _ALMOST_ONE = 0.999
 _FloatArray = npt.NDArray[np.float64]
 _RANKS: _FloatArray = np.arange(MAX_SERIAL_LEN + 2, dtype=np.float64)  # made once: numpy lets go of the interpreter to make one
+_ONE = np.ones(1)
+_LEVELS = np.arange(MAX_WAIT_LEN + 2)
+_BEGINS = np.arange(1, MAX_WAIT_LEN + 2)  # a guess lies where the round before has its own token
 
 
 class Pace(Enum):
@@ -238,22 +241,20 @@ def _ahead_course(
         emitted = emitted + _side_tokens(rates, right, sent, side_share)
     hit_wait_us = np.maximum(0.0, longest - ready) * rates.draft_us
     if foreseen is None:
-        hit_share = goes_on[:, None] / (1.0 + goes_on[:, None] - goes_on[None, :])  # [miss_len, hit_len]
-        tokens = (1.0 - hit_share) * emitted[:, None] + hit_share * emitted[None, :]
+        num_hits = goes_on[:, None] / (1.0 - goes_on)
+        more = num_hits * emitted
     else:
-        hit_share, tokens = _by_depth(goes_on, emitted, foreseen, branch_share)
-    waits_us = _mean_longest_wait(miss_wait_us[:, None], hit_wait_us[None, :], hit_share, rates.num_sessions)
-    steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
-    round_us = waits_us + steps_us
-    speeds = tokens / round_us
+        num_hits, more = _by_depth(goes_on, foreseen, branch_share)
+    speeds = _speeds(emitted, more, (miss_wait_us, hit_wait_us, step_us), num_hits, rates.num_sessions)
     # The drafter has leave for so many beyond what it knows to be the truth: far away that is what flows in a way there and back, unless
     # rounds without guesses are quicker than that.
-    flow = np.broadcast_to(rates.leave_len / (2.0 * rates.link_us + step_us + hit_wait_us), speeds.shape).copy()
-    flow[0] = np.maximum(flow[0], 1.0 / (step_us[0] + unheard_wait_us))
-    speeds = np.minimum(speeds, flow)
+    flow = rates.leave_len / (2.0 * rates.link_us + step_us + hit_wait_us)
+    unheard = np.minimum(speeds[0], np.maximum(flow, 1.0 / (step_us[0] + unheard_wait_us)))
+    np.minimum(speeds, flow, out=speeds)
+    speeds[0] = unheard
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     speeds[:, useful_len + 1 :] = 0.0
-    miss_len, hit_len = (int(at) for at in np.unravel_index(int(np.argmax(speeds)), speeds.shape))
+    miss_len, hit_len = divmod(int(speeds.argmax()), MAX_WAIT_LEN + 1)
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     if rates.toll_us:
         useful_len = min(useful_len, _worth_len(rates.toll_us * float(speeds[miss_len, hit_len]), right))
@@ -267,29 +268,44 @@ def _foreseen(reached: _FloatArray, ready: _FloatArray, num_unheard: int) -> tup
     the chance that the next is such a round too. reached: chance that the guess at depth 1, 2, ... and all before it are right; ready:
     guesses that are made meanwhile, beyond which the drafter knows what the round before has brought; num_unheard: rounds of length 0
     that pass meanwhile."""
-    whole = np.concatenate(([1.0], reached))
-    begins = np.arange(1, MAX_WAIT_LEN + 2)  # a guess lies where the round before has its own token
+    whole = np.concatenate((_ONE, reached))
+    begins = _BEGINS.copy()
     begins[0] = min(num_unheard, MAX_WAIT_LEN)
-    ranks = np.arange(MAX_WAIT_LEN + 2)
-    known = np.minimum(ranks[-1], ready.astype(np.int64))[:, None]
-    ahead = whole[begins[:, None] + ranks[None, :]] / whole[begins][:, None]
-    reach = np.where(ranks[None, :] <= known, ahead, np.take_along_axis(ahead, known, 1) * whole[ranks][None, :] / whole[known])
-    return np.cumsum(reach[:, :-1], axis=1), reach[:, 1:]
+    known = np.minimum(MAX_WAIT_LEN + 1, ready.astype(np.int64))
+    ahead = whole[begins[:, None] + _LEVELS] / whole[begins][:, None]
+    at_known = ahead[_LEVELS[:-1], known] / whole[known]
+    reach = np.where(known[:, None] >= _LEVELS, ahead, at_known[:, None] * whole[: MAX_WAIT_LEN + 2])
+    return reach[:, :-1].cumsum(axis=1), reach[:, 1:]
 
 
-def _by_depth(
-    goes_on: _FloatArray, emitted: _FloatArray, foreseen: tuple[_FloatArray, _FloatArray], branch_share: float
-) -> tuple[_FloatArray, _FloatArray]:
-    """Share of rounds whose guesses were made meanwhile, and tokens of a round, [miss_len, hit_len]: the first of them follows a round for
-    which the drafter had started over, each other one a round like itself."""
+def _by_depth(goes_on: _FloatArray, foreseen: tuple[_FloatArray, _FloatArray], branch_share: float) -> tuple[_FloatArray, _FloatArray]:
+    """Rounds whose guesses were made meanwhile, for each whose drafter had started over, and their tokens, [miss_len, hit_len]: the first
+    of them follows a round of the other length, each other one a round like itself."""
     first, first_goes_on = foreseen
     first_goes_on = first_goes_on + (1.0 - first_goes_on) * branch_share
-    again, again_goes_on = np.diagonal(first), np.minimum(_ALMOST_ONE, np.diagonal(first_goes_on))
-    num_first = np.broadcast_to(goes_on[:, None], first.shape)
-    num_again = num_first * first_goes_on / (1.0 - again_goes_on)[None, :]
-    num_all = 1.0 + num_first + num_again
-    tokens = (emitted[:, None] + num_first * first + num_again * again[None, :]) / num_all
-    return (num_first + num_again) / num_all, tokens
+    again, again_goes_on = first.diagonal(), np.minimum(_ALMOST_ONE, first_goes_on.diagonal())
+    num_first = goes_on[:, None]
+    num_again = num_first * first_goes_on / (1.0 - again_goes_on)
+    return num_first + num_again, num_first * first + num_again * again
+
+
+def _speeds(
+    emitted: _FloatArray,
+    more: _FloatArray,
+    times_us: tuple[_FloatArray, _FloatArray, _FloatArray],
+    num_hits: _FloatArray,
+    num_sessions: int,
+) -> _FloatArray:
+    """Tokens per microsecond, [miss_len, hit_len]. emitted: of a round whose drafter had started over; more, num_hits: tokens and number of
+    the rounds for each of those whose guesses were made meanwhile. times_us: waits of either, and steps, by length."""
+    miss_wait_us, hit_wait_us, step_us = times_us
+    if num_sessions == 1:  # nobody waits for anybody else: as much of either round as there is
+        return np.asarray((emitted[:, None] + more) / ((miss_wait_us + step_us)[:, None] + num_hits * (hit_wait_us + step_us)), np.float64)
+    num_all = 1.0 + num_hits
+    hit_share = num_hits / num_all
+    waits_us = _mean_longest_wait(miss_wait_us[:, None], hit_wait_us[None, :], hit_share, num_sessions)
+    steps_us = (1.0 - hit_share) * step_us[:, None] + hit_share * step_us[None, :]
+    return np.asarray((emitted[:, None] + more) / num_all / (waits_us + steps_us), np.float64)
 
 
 def _worth_len(toll: float, right: float) -> int:
