@@ -12,10 +12,13 @@ import pytest
 
 from outrider.cli import bench
 from outrider.errors import InvalidRequest
+from outrider_bench.goals import bound_fraction, ratios
+from outrider_bench.measurement import Answer, summarise
 from outrider_bench.prompt_files import NO_FILES, TUNING_PART, PromptFiles, read_files
 from outrider_bench.prompts import TUNING_SEED, PromptSource, make_prompts, source_of
+from outrider_bench.results import PLAIN, Cell, Row
 
-QUESTION = "How many ducks?"
+QUESTION, BEST = "How many ducks?", "outrider serial"
 RECORDS: tuple[tuple[str, object], ...] = (
     ("HumanEval", {"task_id": "HumanEval/0", "prompt": QUESTION, "test": "def check(): ..."}),
     ("MT-Bench", {"question_id": 81, "category": "writing", "turns": [QUESTION, "And geese?"]}),
@@ -145,6 +148,18 @@ def test_where_one_task_is_enough_it_is_the_first_file() -> None:
     assert source_of(argparse.Namespace(prompt_files=NO_FILES), 8).task("arithmetic") == "arithmetic"
 
 
+def test_where_none_of_the_goals_tasks_was_run_the_worst_of_all_that_were_counts() -> None:
+    def row(task: str, contestant: str, tokens_per_s: float) -> Row:
+        summary = summarise([Answer((1,) * 10, 1.0, 10_000.0 / tokens_per_s)])
+        return Row(Cell(task, 0.0), contestant, summary, 0.0, 0.5 if contestant == BEST else None, (tokens_per_s,))
+
+    mine = [row("ducks", BEST, 30.0), row("ducks", PLAIN, 10.0), row("geese", BEST, 20.0), row("geese", PLAIN, 10.0)]
+    assert ratios(mine, BEST)["iso_t0_vs_own_plain"] == 2.0
+    assert bound_fraction(mine, BEST)["bound_fraction_at"] in (f"{BEST}, ducks, T = 0", f"{BEST}, geese, T = 0")
+    with_goal = [*mine, row("copying", BEST, 40.0), row("copying", PLAIN, 10.0)]
+    assert ratios(with_goal, BEST)["iso_t0_vs_own_plain"] == 4.0, "geese are no goal of anybody's beside copying"
+
+
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
@@ -170,5 +185,7 @@ def test_who_makes_prompts_takes_none_and_a_field_needs_a_file(tmp_path: Path) -
     path = jsonl(tmp_path / "ducks.jsonl", [QUESTION])
     with pytest.raises(InvalidRequest, match="simulate makes its own prompts"):
         bench.run(parsed("simulate", "--prompts-from", str(path)))
+    with pytest.raises(InvalidRequest, match="--tasks: are the reference tasks"):
+        bench.run(parsed("speed", "--tasks", *bench.TASKS, "--prompts-from", str(path)))
     with pytest.raises(InvalidRequest, match="--prompt-field: says where"):
         bench.run(parsed("speed", "--prompt-field", "Body"))

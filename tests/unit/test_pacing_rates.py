@@ -178,7 +178,9 @@ def test_hopes_in_vain_come_more_and_more_seldom_until_one_comes_true() -> None:
         waits.append(looks_until_hoped(rates, 2.0))
         rates.observe(ahead(5_000.0))
     assert waits == pytest.approx([waits[0] * 2 ** min(num, MAX_VAIN) for num in range(MAX_VAIN + 2)], rel=0.1)
-    looks_until_hoped(rates, 2.0)
+    rates.observe(drafted(1_000.0))
+    rates.observe(ahead(5_000.0))
+    assert looks_until_hoped(rates, 2.0) == pytest.approx(waits[-1], rel=0.1), "one look's hope is none that could come true"
     rates.observe(ahead(2_000.0))
     for _ in range(100):
         rates.observe(ahead(5_000.0))

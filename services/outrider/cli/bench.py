@@ -30,6 +30,7 @@ FIXED_POLICIES = (
 # Of replayed drafts: what the reference draft's second choice does where its first is wrong, on prose at T = 0.8 (bench/LOG.md).
 HEDGE_ACCEPTANCE = 0.35
 TASKS = ("arithmetic", "copying", "prose")
+EVERY_TASK = list(TASKS)  # this very list, where none is named
 ON_A_CARD = ("gpu", "peers")
 FROM_FILES = ("speed", "peers", "machines", "network", "load")
 AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
@@ -97,7 +98,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="identity: in which numerics (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK",
+        "--tasks", nargs="+", choices=TASKS, default=EVERY_TASK, metavar="TASK",
         help="speed, peers, machines: which of the reference tasks (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -243,6 +244,8 @@ def _read_prompts(args: argparse.Namespace) -> None:
         raise InvalidRequest("--prompts-from", f"{args.what} makes its own prompts; {', '.join(FROM_FILES)} take files")
     if args.prompt_field and not args.prompts_from:
         raise InvalidRequest("--prompt-field", "says where the text is in the files of --prompts-from, and there are none")
+    if args.prompts_from and args.tasks is not EVERY_TASK:
+        raise InvalidRequest("--tasks", "are the reference tasks, whose place the files of --prompts-from take; name one of the two")
     args.prompt_files = importlib.import_module("outrider_bench.prompt_files").read_files(args.prompts_from, args.prompt_field)
     args.tasks = list(args.prompt_files.tasks) or args.tasks
 

@@ -22,7 +22,7 @@ MAX_HOPES = 2  # measurements for which that is believed: clocks that disagree m
 # made so: another drafter, or the same in a quieter hour, would never be found out. A hope in vain halves how fast the next one grows.
 KEEP_UNSEEN = 0.97
 MAX_VAIN = 3
-VAIN = 1.25  # times what was hoped
+VAIN = 1.25  # times what was hoped, or of what was seen before one that came true
 
 
 class PaceRates:
@@ -114,8 +114,10 @@ class PaceRates:
     def _try(self, ratio: float) -> None:
         """Somebody drafts beside the target again."""
         found = max(1.0, min(ratio, self._ahead_ratio))  # never worse than it was: what disturbs a measurement makes it longer
-        in_vain = found > VAIN * self._hoped_ratio
-        self._num_vain = min(MAX_VAIN, self._num_vain + 1) if in_vain else 0
+        if found > VAIN * self._hoped_ratio:
+            self._num_vain = min(MAX_VAIN, self._num_vain + 1)
+        elif VAIN * found < self._ahead_ratio:  # it came true; a try that hoped for little says nothing
+            self._num_vain = 0
         self._ahead_ratio, self._believed = found, 1.0
 
     def of_rounds(self, view: StepView, pace: Pace, leave_len: int = MAX_LEAVE_LEN) -> RoundRates:
