@@ -54,6 +54,9 @@ class HedgingPacing:
     def draft_ahead(self, session: SessionView) -> int:
         return self._pacing.draft_ahead(session)
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        return self._pacing.lets_rest(session, committed_len)
+
     def hedge_nodes(self, session: SessionView) -> int:
         return self._budgets[session.committed_len % len(self._budgets)]
 

@@ -304,7 +304,7 @@ class Simulation:
         rows: list[SequenceRows] = []
         for entry in take:
             request = self.requests[entry.session]
-            how = entry.from_lookup, entry.side_nodes, entry.rest_until
+            how = entry.from_lookup, entry.side_nodes
             (verify,) = self.apply(request, RoundPlanned(entry.max_feed, entry.max_nodes, now_us, *how))
             assert isinstance(verify, Verify)
             tree = verify.tree

@@ -9,6 +9,7 @@ given back before a frame goes to it. Must not know streams or what is in a step
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from outrider.engine.contract import Engine
 from outrider.session.pacing.contract import CostCurve
@@ -56,11 +57,25 @@ class CoreLoan:
 
     # --- what steps cost --------------------------------------------------------------------------------------------------
 
-    def curves(self) -> tuple[CostCurve, CostCurve]:
-        """What steps cost while drafters rest, and while some may be at work.
+    def curves(self, num_sequences: int = 1) -> tuple[CostCurve, CostCurve]:
+        """What steps of so many sequences cost while drafters rest, and while some may be at work.
 
         Beside drafters of this machine there is no loan, beside those of others there is.
         """
+        resting, drafting = self._rows_curves()
+        if num_sequences == 1:
+            return resting, drafting
+        own_us = self._own.sequences.us(num_sequences)
+        resting_us = own_us if self._lent is None or not self._lends_to(num_sequences) else self._lent.sequences.us(num_sequences)
+        drafting_us = own_us if self._near else resting_us
+        return replace(resting, sequence_us=resting_us, num_sequences=num_sequences), replace(
+            drafting, sequence_us=drafting_us, num_sequences=num_sequences
+        )
+
+    def _lends_to(self, num_rows: int) -> bool:
+        return self._worth is not None and self._worth.lends(num_rows)
+
+    def _rows_curves(self) -> tuple[CostCurve, CostCurve]:
         own, lent = self._own, self._lent
         if lent is None:
             return own.alone.curve(), own.drafting.curve()
@@ -81,14 +96,16 @@ class CoreLoan:
         """What steps cost while a drafter of this machine may be at work, whether or not one is connected."""
         return self._own.drafting.curve()
 
-    def observe(self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool, was_ahead: bool = False) -> None:
-        """The step had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as in StepResult; it says
-        nothing of any other step, nor of a loan."""
+    def observe(
+        self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool, was_ahead: bool = False, num_sequences: int = 1
+    ) -> None:
+        """The step, of so many sequences, had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as
+        in StepResult; it says nothing of any other step, nor of a loan."""
         if was_ahead:
             self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
             return
         costs = self._lent if self._lent is not None and lent_threads else self._own
-        costs.observe(num_rows, step_us, drafting=drafting)
+        costs.observe(num_rows, step_us, drafting=drafting, num_sequences=num_sequences)
         if drafting:
             self._drafting = None
         else:

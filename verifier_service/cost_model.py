@@ -1,4 +1,5 @@
-"""What a step costs as a function of its rows: measured once at start, refined by every decode step after that.
+"""What a step costs as a function of its rows: measured once at start, refined by every decode step after that. And what each further
+sequence adds to it, which steps of several tell: a row more of the same one costs a half of that, and less.
 
 Knows an engine by its protocol and times by its results. Must not know sessions. The curve never falls with rows: noise that says so is
 flattened, because policies divide by differences of it.
@@ -90,9 +91,36 @@ def row_edges(rows: Sequence[int]) -> list[int]:
     return [math.isqrt(fewer * more) for fewer, more in itertools.pairwise(rows)]
 
 
+class SequenceCost:
+    """What each further sequence of a step adds to what its rows cost, in microseconds: running estimates by the number of sequences (of
+    many, the caches no longer lie near). Followed in steps of a row each, in which nothing else tells."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}  # by the power of two below the number of sequences
+        self._num_seen: dict[int, int] = {}
+
+    def us(self, num_sequences: int) -> float:
+        """As known of so many, or of the number nearest to it; 0 before any step of several."""
+        if not self._known:
+            return 0.0
+        at = num_sequences.bit_length()
+        return self._known[at] if at in self._known else self._known[min(self._known, key=lambda one: abs(one - at))]
+
+    def observe(self, num_sequences: int, added_us: float) -> None:
+        """A step of so many, of a row each, took so much longer than so many rows of one. A machine that stalled counts as MAX_SURPRISE
+        times what was expected."""
+        each_us, at = max(0.0, added_us / (num_sequences - 1)), num_sequences.bit_length()
+        self._num_seen[at] = num_seen = self._num_seen.get(at, 0) + 1
+        known_us = self._known.get(at)
+        if known_us is None:
+            self._known[at] = each_us
+            return
+        self._known[at] += max(REFINE_RATE, 1.0 / num_seen) * (min(each_us, MAX_SURPRISE * known_us + 1.0) - known_us)
+
+
 class StepCosts:
     """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves. And steps that
-    were computed ahead, on fewer threads than others: a third; None until there was one.
+    were computed ahead, on fewer threads than others: a third; None until there was one. What further sequences add is one for all.
 
     Kept as one, the curve of whichever pace is in use would hide what the other could do.
     """
@@ -101,14 +129,20 @@ class StepCosts:
         self.alone = alone
         self.drafting = alone.twin()
         self.ahead: CostModel | None = None
+        self.sequences = SequenceCost()
 
-    def observe(self, num_rows: int, step_us: int, *, drafting: bool, was_ahead: bool = False) -> None:
+    def observe(self, num_rows: int, step_us: int, *, drafting: bool, was_ahead: bool = False, num_sequences: int = 1) -> None:
         """A step without prefill; drafting: some drafter had leave to go on meanwhile. was_ahead: as in StepResult."""
         if was_ahead:
             self.ahead = self.ahead or self.alone.twin()
             self.ahead.observe(num_rows, step_us)
-        else:
+        elif num_sequences == 1:
             (self.drafting if drafting else self.alone).observe(num_rows, step_us)
+        elif num_rows == num_sequences and not drafting:
+            self.sequences.observe(num_sequences, step_us - self.alone.curve().verify_us(num_rows))
+        else:
+            added_us = (num_sequences - 1) * self.sequences.us(num_sequences)
+            (self.drafting if drafting else self.alone).observe(num_rows, max(1, step_us - round(added_us)))
 
 
 def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:

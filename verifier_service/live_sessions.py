@@ -93,6 +93,9 @@ class LiveSessions:
     def __iter__(self) -> Iterator[HostedSession]:
         return iter(self._sessions.values())
 
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._sessions
+
     def __getitem__(self, handle: int) -> HostedSession:
         return self._sessions[handle]
 

@@ -184,9 +184,11 @@ class Scheduler:
     def _arrivals(self, timeout_s: float | None) -> list[InboxItem]:
         """What there is to take in, once a drafter of this process has had its turn; lanes first, so that a drafter's last words come
         before its end."""
+        begin_us = monotonic_us()
         nearest = [] if self.resident is None else self.resident.arrivals()
         timeout_s = 0.0 if nearest else timeout_s
         items = self.inbox.take(timeout_s, self._lanes.all)
+        self.steps.rested_us += monotonic_us() - begin_us
         arrived = self._lanes.receive(monotonic_us(), waited=timeout_s != 0.0)
         self.sessions.outgoing.lost += [item for item in arrived if isinstance(item, PairDown)]
         return [*nearest, *arrived, *items]

@@ -42,16 +42,17 @@ class StepPlanner:
         cost_drafting: CostCurve | None = None,
         prefill: PrefillBound | None = None,
         cost_ahead: CostCurve | None = None,
+        guess_us: float = 0.0,
     ) -> PacingPlan:
         """Plan all sessions, each given with its policy's key; wakes at the earliest time any policy asks for. prefill: of the whole
-        step. cost_ahead: of one session's steps, so for one policy only."""
+        step. cost_ahead: of one session's steps, so for one policy only. guess_us: as in StepView."""
         self._turn += 1
         groups: dict[PolicyKey, list[SessionView]] = {}
         for key, view in views:
             groups.setdefault(key, []).append(view)
         if len(groups) == 1:
             ((key, own),) = groups.items()
-            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead))
+            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead, guess_us))
         keys = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []
@@ -61,7 +62,7 @@ class StepPlanner:
             left = max_rows - sum(entry.num_rows for entry in take)
             if left <= 0:
                 break
-            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill))
+            plan = self._planned(key, StepView(tuple(groups[key]), cost, left, now_us, cost_drafting, prefill, guess_us=guess_us))
             take += plan.take
             prefill = _what_is_left(prefill, plan, groups[key])
             reasons.append(plan.reason)

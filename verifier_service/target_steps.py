@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.engine.contract import Engine
@@ -23,16 +24,19 @@ from outrider.types.step import SequenceResult, SequenceRows, StepPlan
 from verifier_service.answer import AnswerStream
 from verifier_service.clock import monotonic_us
 from verifier_service.core_loan import CoreLoan
+from verifier_service.guess_handling import GuessHandling
 from verifier_service.hosted import HostedSession
 from verifier_service.live_sessions import LiveSessions
 from verifier_service.step_planner import StepPlanner
 
 _LOG = logging.getLogger(__name__)
+LEAST_STAYING = 0.75  # of the sessions that a plan took, for it to be repeated without those that ended
 
 
 class TargetSteps:
     """`plan`, then `take` what it says. num_steps: that the engine made; step_us: what they took in all. loan: what steps cost, and on
-    whose cores. metrics: how long samples waited for their first step."""
+    whose cores. metrics: how long samples waited for their first step. rested_us: added to by who waits, or lets a drafter of this thread
+    work, between two steps."""
 
     def __init__(self, engine: Engine, loan: CoreLoan, sessions: LiveSessions, planner: StepPlanner, metrics: LocalMetrics) -> None:
         self.num_steps = 0
@@ -45,12 +49,17 @@ class TargetSteps:
         self._planner = planner
         self._drafting = False  # whether drafters may be at work during the step that was planned, for a session that it could take
         self._left_out = False  # whether there are other sessions
+        self._num_guessing = 0  # of the sessions that were planned, those with guesses or drafters at work
+        self._handling = GuessHandling()
+        self._turn: tuple[int, int] | None = None  # sessions of the newest step, and when it was over; None = it says nothing of turns
+        self.rested_us = 0  # since then: waiting, or a drafter of this thread at work
         self._newest = PacingPlan((), None, "idle")
         self._num_repeated = 0  # steps that the newest plan was repeated for
+        self._num_taken = 0  # sessions that it took, of which some may have ended since
 
     @property
     def cost(self) -> CostCurve:
-        """What steps cost while drafters rest."""
+        """What steps of one session cost while drafters rest."""
         return self.loan.curves()[0]
 
     def plan(self) -> PacingPlan:
@@ -58,14 +67,21 @@ class TargetSteps:
         now_us = monotonic_us()
         if self._num_repeated < self._newest.repeats and self._still_holds(now_us):
             self._num_repeated += 1
+            self._num_guessing = 0
             return self._newest
         self._newest, self._num_repeated = self._asked(now_us), 0
+        self._num_taken = len(self._newest.take)
         return self._newest
 
     def _still_holds(self, now_us: int) -> bool:
-        """Whether the newest plan, which took everybody, finds everything as it was but for some more tokens of each session."""
-        if len(self._sessions) != len(self._newest.take):
-            return False
+        """Whether the newest plan, which took everybody, finds everything as it was but for some more tokens of each session, or the end of
+        a few. Of who leaves, nothing follows for those who stay as long as they are about as many."""
+        num_left = len(self._sessions)
+        if num_left != len(self._newest.take):
+            staying = tuple(part for part in self._newest.take if part.session in self._sessions)
+            if not self._num_taken * LEAST_STAYING <= num_left == len(staying):
+                return False
+            self._newest = replace(self._newest, take=staying)
         return all(self._grows_quietly(hosted) and not hosted.is_left_out(now_us) for hosted in self._sessions)
 
     def _grows_quietly(self, hosted: HostedSession) -> bool:
@@ -82,16 +98,20 @@ class TargetSteps:
         if not ready:
             return PacingPlan((), None, "idle")
         views = [(hosted.policy, hosted.session.view(now_us)) for hosted in ready]
-        num_decoding, self._drafting = 0, False
+        num_decoding, self._drafting, self._num_guessing = 0, False, 0
         for _, view in views:
             num_decoding += view.num_uncached == 1
             self._drafting = self._drafting or view.is_drafting
+            self._num_guessing += view.is_drafting or view.depth > 0
         self._left_out = len(views) < len(self._sessions)
-        cost, cost_drafting = self.loan.curves()
+        cost, cost_drafting = self.loan.curves(len(views))
         prefill = self._sessions.queue.price.bound(num_decoding, cost) if num_decoding < len(views) else None
         most = self._engine.limits.max_rows
         begin_ns = time.perf_counter_ns()
-        plan = self._planner.plan(views, cost, most, now_us, cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead)
+        plan = self._planner.plan(
+            views, cost, most, now_us,
+            cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead, guess_us=self._handling.us,
+        )  # fmt: skip
         own_ns = (time.perf_counter_ns() - begin_ns) // len(ready)
         for hosted in ready:
             hosted.session.statistics.plan_ns += own_ns
@@ -121,7 +141,7 @@ class TargetSteps:
         for one, entry in zip(hosted, plans, strict=True):
             if not one.answer.has_begun:
                 self._begin(one.answer, now_us)
-            planned = RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes, entry.rest_until)
+            planned = RoundPlanned(entry.max_feed, entry.max_nodes, now_us, entry.from_lookup, entry.side_nodes)
             for effect in self._sessions.apply(one, planned):
                 rows.append(one.rows(effect))
         if rows:
@@ -142,6 +162,7 @@ class TargetSteps:
         for one in rows:
             num_read += len(one.committed) + len(one.tokens) if len(one.committed) != 1 else 0
         reads = num_read > 0
+        self._end_turn(len(rows), reads=reads)
         lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
         try:
             result = self._engine.step(StepPlan(tuple(rows), lent))
@@ -155,14 +176,23 @@ class TargetSteps:
             return
         self.num_steps += 1
         self.step_us += result.step_us
+        self._turn = None if reads else (len(rows), monotonic_us())
         self.loan.count(lent)
         if reads:
-            self._sessions.queue.observe(result.num_rows, result.step_us, self.cost)
-            self._sessions.queue.price.observe(num_read, result.num_rows - num_read, result.step_us, self.cost)
+            cost = self.loan.curves(len(rows))[0]
+            self._sessions.queue.observe(result.num_rows, result.step_us, cost)
+            self._sessions.queue.price.observe(num_read, result.num_rows - num_read, result.step_us, cost)
         else:
-            self.loan.observe(result.num_rows, result.step_us, lent, drafting=self._drafting, was_ahead=result.was_ahead)
+            how = {"drafting": self._drafting, "was_ahead": result.was_ahead}
+            self.loan.observe(result.num_rows, result.step_us, lent, **how, num_sequences=len(rows))
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
+
+    def _end_turn(self, num_sessions: int, *, reads: bool) -> None:
+        """A step begins: what was done since the one before is told, if both were of as many sessions and neither read."""
+        turn, self._turn, rested_us, self.rested_us = self._turn, None, self.rested_us, 0
+        if turn is not None and not reads and turn[0] == num_sessions == len(self._sessions):
+            self._handling.observe(num_sessions, self._num_guessing, max(0, monotonic_us() - turn[1] - rested_us))
 
     def _lent_threads(self, rows: list[SequenceRows], *, reads: bool) -> int:
         sessions: Iterable[VerifierSession] = ()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ TAIL = 0.99
 ALONE = "outrider plain, no drafter attached"
 CONTESTANTS = (PLAIN, ADAPTIVE, ALONE)
 RAMP_ANSWERS = 4  # of each load of the ramp at least, one after another where few ask
+MOST_REPEATED = 8  # so many bursts of a small load for one of the largest: a burst of one request is over in a twentieth of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,17 @@ class Amount:
     max_tokens: int
     repeats: int
 
+    def repeats_of(self, size: int) -> int:
+        """Bursts of `size` requests: by the root of how much shorter they are than the largest, so that all are about as sure."""
+        return self.repeats * min(MOST_REPEATED, math.isqrt(max(self.sizes) // size))
+
     @staticmethod
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
         sizes = tuple(args.requests or (QUICK_SIZES if args.quick else SIZES))
         if any(not 1 <= size <= MAX_REQUESTS for size in sizes):
             raise InvalidRequest("--requests", f"must be in [1, {MAX_REQUESTS}], got {' '.join(map(str, sizes))}")
-        return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 3))
+        return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 6))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     layouts = {"two machines": two_machines(), "shared cores": plan_threads(len(usable_cores()), "adaptive", lends=True)}
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
-        asked = (len(amount.sizes) + len(ramp_of(amount.sizes))) * amount.repeats
+        asked = sum(map(amount.repeats_of, amount.sizes)) + len(ramp_of(amount.sizes)) * amount.repeats
         bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(CONTESTANTS) * asked)
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
@@ -139,7 +145,7 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
             for size in amount.sizes:
                 for contestant in contestants:  # warm, and let policies learn this drafter
                     burst(contestant, prompts[:size], amount.max_tokens, pool)
-                for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats):
+                for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats_of(size)):
                     contestant = contestants[turn.contestant]
                     yield turn.cell, contestant.name, burst(contestant, prompts[:size], amount.max_tokens, pool)
             for ramp in turns([ramp_of(amount.sizes)], len(contestants), amount.repeats):

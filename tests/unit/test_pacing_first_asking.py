@@ -148,7 +148,7 @@ def test_a_request_without_drafts_is_not_planned_anew_for_each_token_whatever_ot
     assert traffic.policy.plan(StepView((off, guessed), COST, 64, traffic.now_us)).repeats == 0
 
 
-def test_a_plain_plan_names_the_length_at_which_its_session_may_be_asked_and_not_before() -> None:
+def test_a_session_that_decodes_plainly_is_let_rest_until_it_may_be_asked_and_no_longer() -> None:
     """Until then nobody need ask; from then on who asks gets leave."""
     traffic = Traffic()
     while traffic.answers(0.05):
@@ -156,13 +156,16 @@ def test_a_plain_plan_names_the_length_at_which_its_session_may_be_asked_and_not
     session = traffic.begins()
     while traffic.leave(session):
         session = traffic.begins()
-    named: list[int] = []
-    while not (leave := traffic.leave(session)):
-        plan = traffic.policy.plan(StepView((session,), COST, 64, traffic.now_us))
-        named.append(plan.take[0].rest_until)
+    rested: list[bool] = []
+    while True:
+        rested.append(traffic.policy.lets_rest(session.session, session.committed_len))
+        if traffic.leave(session):
+            break
+        traffic.policy.plan(StepView((session,), COST, 64, traffic.now_us))
         traffic.now_us += 500
         session = replace(session, committed_len=session.committed_len + 1, waiting_since_us=traffic.now_us, has_drafter=False)
         assert session.committed_len < NUM_PROMPT + 4 * LATER
-    assert leave
-    assert named[0] >= NUM_PROMPT + LATER
-    assert max(named) <= session.committed_len <= named[-1] + 1, "what is counted at plans is a token behind"
+    assert rested == [True] * (len(rested) - 1) + [False]
+    assert session.committed_len >= NUM_PROMPT + LATER
+    assert not traffic.policy.lets_rest(session.session, session.committed_len), "a probe is on"
+    assert not traffic.policy.lets_rest(123_456, 99), "of one that was never seen nothing is clear"

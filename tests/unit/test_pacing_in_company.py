@@ -69,8 +69,9 @@ def test_who_is_left_out_as_it_begins_stays_so_however_often_it_is_thought_of() 
     policy.plan(step_of(4))
     session = new_session(100)
     assert [policy.draft_ahead(session) for _ in range(4)] == [0] * 4
-    assert policy._budget.num_left() == PROBE_AFTER
-    policy._budget.count_plain(PROBE_AFTER)
+    policy._budget.count_plain(PROBE_AFTER - 1)
+    assert not policy._budget.is_due(), "nobody has taken a probe, nor has any been counted"
+    policy._budget.count_plain(1)
     assert policy.draft_ahead(session) == 0
     later = replace(session, committed_len=session.committed_len + OWN_PROBE_AFTER)
     assert policy.draft_ahead(later) > 0, "a probe is due, and it has decoded for a while"

@@ -112,14 +112,14 @@ def test_a_probe_that_paid_for_its_session_is_no_gain_of_those_who_waited() -> N
 
 @pytest.mark.parametrize("hopeless", [False, True])
 @pytest.mark.parametrize("num_before", [0, PROBE_AFTER + 5])
-def test_when_a_probe_can_be_due_is_known_beforehand(num_before: int, hopeless: bool) -> None:
+def test_whether_a_probe_is_due_is_known_without_beginning_one(num_before: int, hopeless: bool) -> None:
     """With another session beside it, so that two tokens count for each of its own."""
     budget, probe, session = ProbeBudget(), Probe(READY.committed_len), READY
     budget.count_plain(num_before)
-    due_len = probe.due_len(session, budget, 2, hopeless=hopeless)
     while not probe.is_on:
         session = replace(session, committed_len=session.committed_len + 1)
         budget.count_plain(2)
+        is_due = probe.is_due(session.committed_len, budget, hopeless=hopeless)
         probe.begin_if_due(session, budget, hopeless=hopeless)
-    assert session.committed_len == due_len
-    assert due_len >= READY.committed_len + OWN_PROBE_AFTER
+        assert probe.is_on is is_due
+    assert session.committed_len >= READY.committed_len + OWN_PROBE_AFTER

@@ -199,6 +199,9 @@ class _NeverTakes:
     def draft_ahead(self, session: SessionView) -> int:
         return 0
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        return True
+
     def hedge_nodes(self, session: SessionView) -> int:
         return 0
 

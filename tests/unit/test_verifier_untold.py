@@ -35,10 +35,15 @@ class OnDemand(SerialPacing):
 
     on = False
     first = 1
+    rest_until = 0  # length below which it lets sessions rest
 
     def draft_ahead(self, session: SessionView) -> int:
         """Nothing while off."""
         return super().draft_ahead(session) if self.on else self.first * (session.committed_len == NUM_PROMPT)
+
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """Up to a length."""
+        return committed_len < self.rest_until
 
 
 def _session(pacing: OnDemand) -> VerifierSession:
@@ -50,14 +55,14 @@ def _session(pacing: OnDemand) -> VerifierSession:
     return session
 
 
-def _decode(session: VerifierSession, now_us: int, rest_until: int = 0) -> list[Commit]:
+def _decode(session: VerifierSession, now_us: int) -> list[Commit]:
     """One plain round; the commits it sends."""
-    return [frame for frame in _frames(session, now_us, rest_until) if isinstance(frame, Commit)]
+    return [frame for frame in _frames(session, now_us) if isinstance(frame, Commit)]
 
 
-def _frames(session: VerifierSession, now_us: int, rest_until: int = 0) -> list[VerifierFrame]:
+def _frames(session: VerifierSession, now_us: int) -> list[VerifierFrame]:
     """One plain round; all that it sends."""
-    session.step(RoundPlanned(64, 0, now_us, rest_until=rest_until))
+    session.step(RoundPlanned(64, 0, now_us))
     verdict = Verdict((), 8 + now_us % 100, True)
     effects: list[VerifierEffect] = session.step(RoundVerified(verdict, 10, now_us + 10))
     return [effect.frame for effect in effects if isinstance(effect, SendToDrafter)]
@@ -121,35 +126,37 @@ def test_a_long_rest_is_ended_within_a_few_commits() -> None:
     assert b"".join(commit.tokens.tobytes() for commit in told) == session.prefix.slice(3, session.committed_len).tobytes()
 
 
-def test_nobody_thinks_about_leave_before_the_length_that_the_plan_names() -> None:
+def test_nobody_thinks_about_leave_as_long_as_the_policy_lets_the_session_rest() -> None:
     pacing = OnDemand(4)
     session = _session(pacing)
     for at in range(1, REST_AFTER + 2):
         _decode(session, 100 * at)
-    pacing.on, rest_until = True, session.committed_len + 5 * LEAVE_EVERY
+    pacing.on = True
+    pacing.rest_until = rest_until = session.committed_len + 5 * LEAVE_EVERY
     while session.committed_len < rest_until - 1:
-        assert not _decode(session, 100 * session.committed_len, rest_until)
-    told = [commit for _ in range(LEAVE_EVERY) for commit in _decode(session, 100 * session.committed_len, rest_until)]
+        assert not _decode(session, 100 * session.committed_len)
+    told = [commit for _ in range(LEAVE_EVERY) for commit in _decode(session, 100 * session.committed_len)]
     assert rest_until <= told[0].begin + len(told[0].tokens) < rest_until + LEAVE_EVERY
     assert told[0].begin == 3
 
 
-def test_a_later_plan_that_names_no_length_ends_the_rest_within_a_few_commits() -> None:
+def test_a_policy_that_lets_it_rest_no_longer_ends_the_rest_within_a_few_commits() -> None:
     pacing = OnDemand(4)
+    pacing.rest_until = 1_000
     session = _session(pacing)
     for at in range(1, REST_AFTER + 10):
-        assert not _decode(session, 100 * at, rest_until=1_000)
-    pacing.on = True
+        assert not _decode(session, 100 * at)
+    pacing.on, pacing.rest_until = True, 0
     assert any(_decode(session, 10_000 + 100 * at) for at in range(LEAVE_EVERY))
 
 
-def test_a_drafter_that_does_not_rest_yet_is_thought_of_whatever_the_plan_names() -> None:
+def test_a_drafter_that_does_not_rest_yet_is_thought_of_whatever_the_policy_says() -> None:
     pacing = OnDemand(4)
     pacing.on = True
     session = _session(pacing)
     assert len(_decode(session, 100)) == 1
-    pacing.on = False
-    (told,) = _decode(session, 200, rest_until=1_000)
+    pacing.on, pacing.rest_until = False, 1_000
+    (told,) = _decode(session, 200)
     assert told.draft_until == session.committed_len, "its leave is taken back"
 
 

@@ -100,7 +100,7 @@ class Request:
 
     def plan(self, plan: SessionPlan, now_us: int) -> int:
         """Take part in a step; returns the rows it adds."""
-        self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us, side_nodes=plan.side_nodes, rest_until=plan.rest_until))
+        self._apply(RoundPlanned(plan.max_feed, plan.max_nodes, now_us, side_nodes=plan.side_nodes))
         assert self._pending is not None
         self.is_drafted = self._pending.tree.num_nodes > 0 or self._session.is_drafted_for_by(self.drafters)
         return len(self._pending.committed) + self._pending.tree.num_nodes

@@ -80,7 +80,6 @@ class RoundPlanned:
     now_us: int
     from_lookup: bool = False
     side_nodes: int = 0
-    rest_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)

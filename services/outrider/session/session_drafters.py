@@ -61,6 +61,7 @@ class DraftersView:
 
 
 NO_DRAFTERS = DraftersView(0, 0, tail_ended=True, has_drafter=False, following=False, is_drafting=False)
+_RESTING = dataclasses.replace(NO_DRAFTERS, takes_turns=True)
 
 
 class SessionDrafters:
@@ -83,6 +84,7 @@ class SessionDrafters:
         self._view = view
         self._stopwatch = stopwatch
         self._links: dict[str, DrafterLink] = {}
+        self._untouched: DraftersView | None = NO_DRAFTERS  # the view as long as none was opened: of many, most never are
 
     # --- what the session asks ----------------------------------------------------------------------------------------------
 
@@ -98,20 +100,20 @@ class SessionDrafters:
     @property
     def any_worth_waiting(self) -> bool:
         """Whether one is live and answers in time."""
-        return bool(self._links) and any(link.is_worth_waiting for link in self._links.values())
+        return self._untouched is None and any(link.is_worth_waiting for link in self._links.values())
 
     @property
     def are_at_rest(self) -> bool:
         """Whether none has leave to guess, a guess that stands, or so much to hear that it must be told."""
-        if not self._links:
+        if self._untouched is not None:
             return True
         known_len = len(self._prefix)
         return all(link.is_at_rest(known_len) for link in self._links.values())
 
     def view(self) -> DraftersView:
         """All of them as one."""
-        if not self._links:
-            return NO_DRAFTERS
+        if self._untouched is not None:
+            return self._untouched
         num_nodes = depth = 0
         side_depths: tuple[int, ...] = ()
         is_pending = has_drafter = is_following = is_drafting = False
@@ -145,7 +147,7 @@ class SessionDrafters:
 
     def _guessing(self) -> list[DrafterLink]:
         """Links whose tree stands at the truth and reaches beyond it; with rows only the first (merged draws would bias rejection)."""
-        if not self._links:
+        if self._untouched is not None:
             return []
         guessing = [link for link in self._links.values() if link.num_live]
         return guessing[:1] if self._spec.with_rows else guessing
@@ -244,6 +246,8 @@ class SessionDrafters:
             self._links[event.drafter] = link
         if link.is_open or link.state is LinkState.BANNED:
             return []
+        if self._untouched is not None:
+            self._untouched = _RESTING if all(one.takes_turns for one in self._links.values()) else NO_DRAFTERS
         if self._pacing.draft_ahead(self._view(event.now_us)) <= 0:
             link.close(LinkState.DEFERRED)
             return []
@@ -344,6 +348,7 @@ class SessionDrafters:
         return []
 
     def _open(self, link: DrafterLink, now_us: int) -> list[VerifierEffect]:
+        self._untouched = None
         link.reopen(len(self._prefix), self._max_hedge_nodes())
         view = self._view(now_us)
         link.credit = min(len(self._prefix) + max(0, self._pacing.draft_ahead(view)), self._spec.max_len - 1)

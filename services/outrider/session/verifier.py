@@ -49,9 +49,9 @@ MAX_LINK_US = 100_000  # one way, as far as a deadline allows for it: what a sto
 DEADLINE_FLOOR_US = 50_000
 DEADLINE_CEILING_US = 2_000_000
 UNMEASURED_DEADLINE_US = 250_000
-# Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only, or
-# when the policy has said that there may be some (SessionPlan.rest_until), should that be later.
-# Building a view, asking the policy and walking the links cost such a round a tenth of a step of a small target.
+# Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only, and
+# then where the policy does not let the session rest. Building a view, asking the policy and walking the links cost such a round a tenth of
+# a step of a small target.
 REST_AFTER, LEAVE_EVERY = 2, 4
 
 
@@ -106,7 +106,6 @@ class VerifierSession:
         self._ready_since_us = now_us
         self._deadline_us = now_us + UNMEASURED_DEADLINE_US
         self._num_rested = 0  # plain commits in a row without leave for any drafter
-        self._rest_until = 0  # committed length below which the newest plan has no leave for one that rests
 
     # --- what others may ask ----------------------------------------------------------------------------------------------
 
@@ -263,7 +262,6 @@ class VerifierSession:
 
     def _on_planned(self, event: RoundPlanned) -> list[VerifierEffect]:
         assert self._round is None, "a round is in flight"
-        self._rest_until = event.rest_until
         num_uncached = len(self.prefix) - self.cached_len
         num_fed = min(max(1, event.max_feed), num_uncached)
         wanted = num_fed == num_uncached
@@ -369,7 +367,7 @@ class VerifierSession:
         self._num_rested = self._num_rested + 1 if self._drafters.are_at_rest else 0
         if self._num_rested <= REST_AFTER:
             return False
-        return len(self.prefix) < self._rest_until or self._num_rested % LEAVE_EVERY > 0
+        return self._num_rested % LEAVE_EVERY > 0 or self._pacing.lets_rest(self.spec.session, len(self.prefix))
 
     def _grant_credit(self, view: SessionView, now_us: int) -> int:
         """draft_until for this commit, and the deadline that follows from it."""

@@ -86,8 +86,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._ended = EndedRounds(self._sessions, self._memory, self._budget, self._by_lookup, self._lone_rounds)
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
-        self._now_us = 0
-        self._num_sessions = 1
+        self._now_us, self._num_sessions = 0, 1
         self._step_us = 0.0  # of one row
         self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
@@ -132,10 +131,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
         """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
-        wanted: list[Wanted] = []
-        for session in view.sessions:
-            rest_until = self._sessions.of(session).rest_until(session, self._budget, len(view.sessions))
-            wanted.append(Wanted(session, going.get(session.session, 0), rest_until, session.session in going))
+        wanted = [Wanted(session, going.get(session.session, 0), session.session in going) for session in view.sessions]
         take = share_rows(wanted, view.max_rows, view.prefill)
         return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
 
@@ -167,6 +163,10 @@ class AdaptivePacing(ExplainsAdaptive):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
         return min(own.course.ahead_len, self._bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """As long as no probe is due, nor the time to ask its drafter."""
+        return self._sessions.lets_rest(session, committed_len, self._budget, is_far=self._is_far_away, is_full=self._saturation.is_on)
 
     def _is_put_off(self, session: SessionView) -> bool:
         rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None

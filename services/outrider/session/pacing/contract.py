@@ -24,11 +24,23 @@ PLAIN_REPEATS = 15  # steps without guesses that policies let pass unasked
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Measured verify time as a function of rows: (rows, us) points ascending; linear between. Beyond the last, a row costs what it
-    does between the last two points, or between the first and the last if that is more: points follow what steps take one by one, so that
-    two of them may lie as if rows cost nothing."""
+    """Measured verify time as a function of rows: (rows, us) points ascending, of one sequence; linear between. Beyond the last, a row
+    costs what it does between the last two points, or between the first and the last if that is more: points follow what steps take one
+    by one, so that two of them may lie as if rows cost nothing.
+
+    sequence_us: what each further sequence of a step adds to that, whatever its rows (it has a cache, a pick and an account of its own);
+    num_sequences: that share the steps asked about, of which those with fewer rows hold as many as they have rows.
+    """
 
     points: tuple[tuple[int, float], ...]
+    sequence_us: float = 0.0
+    num_sequences: int = 1
+
+    def shared_by(self, num_sequences: int) -> CostCurve:
+        """The same for steps of so many sequences."""
+        if num_sequences == self.num_sequences or not self.sequence_us:
+            return self
+        return CostCurve(self.points, self.sequence_us, num_sequences)
 
     def verify_us_of(self, num_rows: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """verify_us of many row counts at once."""
@@ -36,10 +48,17 @@ class CostCurve:
         found = np.interp(num_rows, rows, times)
         if len(rows) > 1:
             found += np.maximum(0.0, num_rows - rows[-1]) * self._slope
+        if self.sequence_us:
+            found += self.sequence_us * (np.clip(np.asarray(num_rows, np.float64), 1.0, self.num_sequences) - 1.0)
         return np.asarray(found, np.float64)
 
     def verify_us(self, num_rows: int) -> float:
         """Expected duration of a step of this many rows."""
+        if self.sequence_us and num_rows > 1:
+            return self._rows_us(num_rows) + self.sequence_us * (min(num_rows, self.num_sequences) - 1)
+        return self._rows_us(num_rows)
+
+    def _rows_us(self, num_rows: int) -> float:
         points = self.points
         if num_rows <= points[0][0] or len(points) == 1:
             return points[0][1]
@@ -146,6 +165,7 @@ class StepView:
     cost: of steps while drafters rest. cost_drafting: of steps while they may be at work, longer on shared cores; None = as cost.
     cost_ahead: of steps over a draft in turns that are computed ahead (engine/round_ahead.py); None = there was none.
     prefill: bounds what prompts take of the step; None = nothing but its rows does, for nobody decodes beside them.
+    guess_us: measured, what the verifier does for one session's guesses in a round, beside the step; 0 = unknown. All wait for it.
     """
 
     sessions: tuple[SessionView, ...]
@@ -155,6 +175,7 @@ class StepView:
     cost_drafting: CostCurve | None = None
     prefill: PrefillRoom | None = None
     cost_ahead: CostCurve | None = None
+    guess_us: float = 0.0
 
     @property
     def turn_cost(self) -> CostCurve:
@@ -180,8 +201,7 @@ class SessionPlan:
 
     from_lookup: guesses from the text itself instead of the drafters'. side_nodes: at most so many more rows for nodes of side branches,
     the shallowest first, beside guesses that are verified: where the guess is wrong and a branch right, the round goes on along it. 0 = a
-    chain only, and a mismatch finds its branch when the round is over. rest_until: committed length below which its drafters, once they
-    rest, will have no leave to guess, so that no commit before needs a thought about them; a later plan may say otherwise. 0 = unknown.
+    chain only, and a mismatch finds its branch when the round is over.
     """
 
     session: int
@@ -189,7 +209,6 @@ class SessionPlan:
     max_nodes: int
     from_lookup: bool = False
     side_nodes: int = 0
-    rest_until: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -236,6 +255,11 @@ class Pacing(Protocol):
 
     def draft_ahead(self, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter may draft (draft_until = committed_len + this); 0 = do not draft."""
+        ...
+
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """Whether drafters of this session that rest would have no leave at this length, so that nobody need make a view to ask
+        `draft_ahead`; False where that is not clear without one. Asked at commits, of many sessions: must be cheap."""
         ...
 
     def hedge_nodes(self, session: SessionView) -> int:

@@ -45,6 +45,7 @@ class EndedRounds:
 
     def count(self, view: StepView, times: PresentTimes) -> None:
         """Of every session that has committed since."""
+        num_plain = 0
         for session in view.sessions:
             own = self._sessions.of(session)
             if not session.following:
@@ -58,6 +59,7 @@ class EndedRounds:
             if own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN:
                 self._count_drafted(session, own, took_us, times)
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
+                num_plain += session.committed_len - own.committed_len
                 self._count_plain(session, own, took_us, len(view.sessions), times)
             if times.is_lone and own.looked_up and own.was_plain and session.num_uncached == 1:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
@@ -67,6 +69,9 @@ class EndedRounds:
                 self._sessions.count_texted(session, *self._by_lookup.offered(session.session, own.committed_len))
             self._sessions.confirm_plain(session)
             _begin_round(session, own)
+        if num_plain:
+            self._budget.count_plain(num_plain)
+            self._memory.count_plain(num_plain / len(view.sessions))
 
     def _count_drafted(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
         if own.course.pace is Pace.SERIAL:
@@ -77,11 +82,9 @@ class EndedRounds:
             self._lone.count(own.turn_len, took_us, own.expected_us, times.step_us)
 
     def _count_plain(self, session: SessionView, own: RememberedSession, took_us: int, num_sessions: int, times: PresentTimes) -> None:
-        num_tokens = session.committed_len - own.committed_len
-        self._budget.count_plain(num_tokens)
-        self._memory.count_plain(num_tokens / num_sessions)
         if num_sessions > 1 or not own.was_plain or session.num_uncached > 1:
             return
+        num_tokens = session.committed_len - own.committed_len
         most_us = MOST_TIMES * num_tokens * (times.step_us + times.beside_us)
         self._sessions.kind(session).plain.count(num_tokens, min(took_us, most_us) / times.step_us)
         if own.looked_up or not times.is_lone:

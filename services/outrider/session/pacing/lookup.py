@@ -76,6 +76,10 @@ class LookupPacing:
         """Nothing is drafted."""
         return 0
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """No drafter has leave, ever."""
+        return True
+
     def hedge_nodes(self, session: SessionView) -> int:
         """Nothing is drafted."""
         return 0

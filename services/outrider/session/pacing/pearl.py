@@ -56,6 +56,10 @@ class PearlPacing:
         """What is left of the block being verified, and the whole next block."""
         return 2 * self._length.of(session) - 1 if session.max_draft_len else 0
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """Every session drafts, unless its view says otherwise."""
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0

@@ -33,6 +33,10 @@ class PlainPacing:
         """Nothing is drafted."""
         return 0
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """Nothing is drafted."""
+        return True
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0

@@ -33,14 +33,14 @@ class ProbeBudget:
 
     def take(self, least: int = 0) -> bool:
         """Whether a probe is due, and `least` plain tokens were decoded since the one before; the next one is due after as many again."""
-        if self._num_plain < max(self._probe_after, least):
+        if not self.is_due(least):
             return False
         self._num_plain = 0
         return True
 
-    def num_left(self, least: int = 0) -> int:
-        """Plain tokens of all sessions until a probe is due, for who wants `least` of them."""
-        return max(0, max(self._probe_after, least) - self._num_plain)
+    def is_due(self, least: int = 0) -> bool:
+        """Whether `take` would be granted."""
+        return self._num_plain >= max(self._probe_after, least)
 
     def pay(self, lost_tokens: float) -> None:
         """A probe is over; plain decoding would have yielded so many tokens more in its time."""
@@ -70,15 +70,13 @@ class Probe:
 
     def begin_if_due(self, session: SessionView, budget: ProbeBudget, *, hopeless: bool = False) -> None:
         """Asked while none is under way, at commits. hopeless: guesses come from too far to pay."""
-        if session.committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.take(_least(hopeless)):
+        if self.is_due(session.committed_len, budget, hopeless=hopeless) and budget.take(_least(hopeless)):
             self.until, self.begin_len, self.begin_us = session.num_tested + PROBE_TESTS, session.committed_len, session.waiting_since_us
             self.seen, self.num_rounds, self.num_commits = session.num_tested, 0, 0
 
-    def due_len(self, session: SessionView, budget: ProbeBudget, num_sessions: int, *, hopeless: bool = False) -> int:
-        """Committed length at which the next one can be due, while none is under way, if all sessions go on alike."""
-        assert self.until is None
-        num_left = budget.num_left(_least(hopeless))
-        return max(self.plain_since + OWN_PROBE_AFTER, session.committed_len + -(-num_left // num_sessions))
+    def is_due(self, committed_len: int, budget: ProbeBudget, *, hopeless: bool = False) -> bool:
+        """Whether one would begin at this length, while none is under way."""
+        return committed_len - self.plain_since >= OWN_PROBE_AFTER and budget.is_due(_least(hopeless))
 
     def end_if_done(self, session: SessionView, budget: ProbeBudget, plain_us: float, num_sessions: int = 1) -> None:
         """Asked at each commit while one is under way. plain_us: a round of all without guesses; num_sessions: that share the steps, and

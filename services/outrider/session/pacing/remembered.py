@@ -57,15 +57,6 @@ class RememberedSession:
     hopeless: bool = False  # its drafter is too far away for any guess to pay
     is_asked: bool = False  # its drafter had leave to guess
 
-    def rest_until(self, session: SessionView, budget: ProbeBudget, num_sessions: int) -> int:
-        """Committed length below which there is no leave for its drafter, for all that is known now; 0 where there may be some at once.
-        Only for one without a probe under way."""
-        if self.course.pace is not Pace.PLAIN:
-            return 0
-        if session.committed_len < self.asked_from:
-            return self.asked_from  # whether to ask is looked at again then, probe or no probe
-        return self.probe.due_len(session, budget, num_sessions, hopeless=self.hopeless)
-
 
 @dataclass(slots=True)
 class RememberedKind:
@@ -149,6 +140,19 @@ class RememberedSessions:
         self._sessions.move_to_end(session.session)
         self._newest = session.session
         return own
+
+    def lets_rest(self, session: int, committed_len: int, budget: ProbeBudget, *, is_far: bool, is_full: bool) -> bool:
+        """Whether there is no leave for its drafters at this length, of a session that decodes plainly. is_far: whether to ask one that was
+        put off is looked at again when that is over, probe or no probe. is_full: steps are, and probes as seldom as where drafters are too
+        far away."""
+        own = self._sessions.get(session)
+        if own is None or own.course.pace is not Pace.PLAIN or own.probe.is_on:
+            return False
+        if committed_len < own.asked_from:
+            return True
+        if is_far and not own.is_met:
+            return False
+        return not own.probe.is_due(committed_len, budget, hopeless=own.hopeless or is_full)
 
     def look_up(self, guesses: Mapping[int, int]) -> None:
         """The rounds of these sessions go by their texts, with so many guesses: that says nothing of their courses."""

@@ -79,7 +79,8 @@ class RoundRates:
     num_sessions: that share every step, so that all wait for the last. link_us: one way between verifier and drafter. overhead_us: of a
     round on the verifier's side. start_us: of a draft that begins anew, beside its tokens. leave_len: tokens beyond a commit that a
     drafter may guess. toll_us: what a guess that is drafted beside a step adds to it, on cores that both want. turn_us: of a round in turns
-    as a whole, without its guesses and of each of them, where that was measured (lone_rounds.py); None = its parts make it.
+    as a whole, without its guesses and of each of them, where that was measured (lone_rounds.py); None = its parts make it. others_us: of
+    a round with guesses, what the verifier does for those of all but one session, beside the step.
     """
 
     num_sessions: int
@@ -91,10 +92,12 @@ class RoundRates:
     leave_len: int = MAX_LEAVE_LEN
     toll_us: float = 0.0
     turn_us: tuple[float, float] | None = None
+    others_us: float = 0.0
 
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
-        return np.interp(mean_rows, _RANKS[: len(self.step_us)], self.step_us) + self.overhead_us
+        round_us = np.interp(mean_rows, _RANKS[: len(self.step_us)], self.step_us) + self.overhead_us
+        return round_us + self.others_us * (mean_rows > 1.0) if self.others_us else round_us
 
 
 def measured_rates(
@@ -162,7 +165,8 @@ def serial_speed(rates: RoundRates, acceptance: float, length: int) -> float:
 
 def turn_us(rates: RoundRates, length: int) -> float:
     """Of a round in turns with so many guesses, by its parts."""
-    return float(rates.start_us + length * rates.draft_us + 2.0 * rates.link_us + rates.overhead_us + rates.step_us[length + 1])
+    beside_us = rates.overhead_us + (rates.others_us if length else 0.0)
+    return float(rates.start_us + length * rates.draft_us + 2.0 * rates.link_us + beside_us + rates.step_us[length + 1])
 
 
 def best_ahead_course(

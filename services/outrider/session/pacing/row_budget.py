@@ -15,12 +15,11 @@ from outrider.session.pacing.prefill_bound import MIN_PREFILL_ROWS
 
 
 class Wanted(NamedTuple):
-    """A session a policy wants in the step, with at most this many nodes. rest_until, from_lookup: as in SessionPlan; guesses from the
+    """A session a policy wants in the step, with at most this many nodes. from_lookup: as in SessionPlan; guesses from the
     text itself are all at hand, whatever drafters have made."""
 
     session: SessionView
     max_nodes: int
-    rest_until: int = 0
     from_lookup: bool = False
 
 
@@ -44,7 +43,7 @@ def _decoding_parts(decoding: Sequence[Wanted], left: int) -> list[SessionPlan]:
         fair = left // (len(decoding) - at)
         num_nodes = min(fair, entry.max_nodes if entry.from_lookup else min(entry.max_nodes, entry.session.num_nodes))
         left -= num_nodes
-        parts.append(SessionPlan(entry.session.session, 1, num_nodes, entry.from_lookup, rest_until=entry.rest_until))
+        parts.append(SessionPlan(entry.session.session, 1, num_nodes, entry.from_lookup))
     return parts
 
 

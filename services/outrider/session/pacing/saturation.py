@@ -23,11 +23,12 @@ class Saturation:
     def __init__(self) -> None:
         self.is_on = False
         self._cost: CostCurve | None = None
+        self._guess_us = 0.0
         self._num_sessions = self._num_begun = 0
 
     def observe(self, view: StepView) -> None:
         """Before each plan: who shares the step, and what it costs."""
-        self._cost, self._num_sessions, self._num_begun = view.cost, len(view.sessions), 0
+        self._cost, self._guess_us, self._num_sessions, self._num_begun = view.cost, view.guess_us, len(view.sessions), 0
 
     def begun(self) -> None:
         """One more session, which no plan has seen yet: where many begin at once, the first of them already has company."""
@@ -47,13 +48,13 @@ class Saturation:
         return self._is_full(self._num_sessions + self._num_begun, right, overhead_us)
 
     def _is_full(self, num: int, right: float, overhead_us: float) -> bool:
-        cost = self._cost
-        if cost is None or num < 2:
+        if self._cost is None or num < 2:
             return False
+        cost = self._cost.shared_by(num)
         step_us = cost.verify_us(num)
         least = (1.0 + LEAST_GAIN) * num / (step_us + overhead_us)
         for length in LENGTHS:
             tokens = sum(right**depth for depth in range(1, length + 1))
-            if any(who * tokens > least * (cost.verify_us(num + who * length) - step_us) for who in (1, num)):
+            if any(who * tokens > least * (cost.verify_us(num + who * length) - step_us + who * self._guess_us) for who in (1, num)):
                 return False
         return True

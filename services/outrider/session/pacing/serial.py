@@ -43,6 +43,10 @@ class SerialPacing:
         """One draft and no more: the drafter rests while its guesses are verified."""
         return self._length.of(session) if session.max_draft_len else 0
 
+    def lets_rest(self, session: int, committed_len: int) -> bool:
+        """Every session drafts, unless its view says otherwise."""
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0
