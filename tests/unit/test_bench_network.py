@@ -209,3 +209,10 @@ def test_a_ramp_goes_up_and_down_again_and_is_told_apart_from_bursts() -> None:
 def test_so_many_requests_cannot_be_asked(sizes: list[str]) -> None:
     with pytest.raises(InvalidRequest, match="--requests"):
         load.Amount.of(build_parser().parse_args(["bench", "load", "--requests", *sizes]))
+
+
+def test_small_loads_are_repeated_more_often_for_a_burst_of_theirs_is_short() -> None:
+    amount = load.Amount((1, 4, 16, 64), 64, 6)
+    assert [amount.repeats_of(size) for size in amount.sizes] == [48, 24, 12, 6]
+    assert load.Amount((1, 1024), 64, 3).repeats_of(1) == 3 * load.MOST_REPEATED
+    assert load.Amount((5,), 64, 3).repeats_of(5) == 3

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from outrider.session.pacing.company import KEEP_WITHIN, company_courses
 from outrider.session.pacing.contract import CostCurve
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, serial_courses
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, plain_course, serial_courses, turn_us
 
 STEP_US = 10_000.0
 FREE_ROWS = CostCurve(((1, STEP_US), (256, STEP_US)))
@@ -79,3 +80,17 @@ def test_a_length_is_kept_until_another_is_clearly_better_for_all() -> None:
 def test_the_rates_in_use_decide() -> None:
     slow = replace(rates(2), draft_us=9_000.0)
     assert company_courses(slow, [GOOD, GOOD], 32, 0)[0].hit_len < company_courses(rates(2), [GOOD, GOOD], 32, 0)[0].hit_len
+
+
+def test_a_round_with_guesses_takes_as_long_as_everybody_elses_are_handled() -> None:
+    plainly, handled = rates(4), replace(rates(4), others_us=3_000.0)
+    mean_rows = np.array([1.0, 2.0, 5.0])
+    assert (handled.round_us(mean_rows) - plainly.round_us(mean_rows)).tolist() == [0.0, 3_000.0, 3_000.0]
+    assert turn_us(handled, 3) == turn_us(plainly, 3) + 3_000.0
+    assert turn_us(handled, 0) == turn_us(plainly, 0)
+    assert plain_course(handled) == plain_course(plainly)
+    before, after = (company_courses(each, [GOOD] * 4, 32, 0)[0] for each in (plainly, handled))
+    assert after.hit_us - before.hit_us >= 3_000.0
+    assert after.tokens_per_us < before.tokens_per_us
+    dear = company_courses(replace(rates(4, DEAR_ROWS), others_us=3_000.0), [GOOD] * 4, 32, 0)
+    assert dear[0].hit_len >= company_courses(rates(4, DEAR_ROWS), [GOOD] * 4, 32, 0)[0].hit_len, "what a round costs anyway is no row's"

@@ -89,6 +89,7 @@ def test_a_plan_fits_its_rows_and_never_holds_the_overdue(
     for view in sessions:
         assert policy.draft_ahead(view) >= 0
         assert view.max_draft_len or not policy.draft_ahead(view)
+        assert not policy.lets_rest(view.session, view.committed_len) or not policy.draft_ahead(view), "who is let rest has no leave"
 
 
 def test_plain_never_waits() -> None:

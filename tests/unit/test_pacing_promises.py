@@ -24,14 +24,14 @@ def rates(num_sessions: int) -> RoundRates:
     return measured_rates(COST, num_sessions, DRAFT_US, LINK_US, OVERHEAD_US, START_US)
 
 
-def promised(courses: list[Course], num_guesses: list[int]) -> list[float]:
-    """Of a step in which each session has so many guesses, by session."""
+def promised(courses: list[Course], num_guesses: list[int], guess_us: float = 0.0) -> list[float]:
+    """Of a step in which each session has so many guesses, by session. guess_us: as in StepView."""
     sessions = RememberedSessions(courses[0])
     views = tuple(session_view(at, num, following=False) for at, num in enumerate(num_guesses))
     for view, course in zip(views, courses, strict=True):
         sessions.of(view).course = course
     plan = PacingPlan(tuple(SessionPlan(at, 1, num) for at, num in enumerate(num_guesses)), None, "verify")
-    step = StepView(views, COST, 512, NOW_US)
+    step = StepView(views, COST, 512, NOW_US, guess_us=guess_us)
     note_promises(plan, step, COST, sessions.known, OVERHEAD_US, excess_us(plan, COST, sessions.known))
     return [sessions.known(view.session).expected_us for view in views]
 
@@ -66,3 +66,12 @@ def test_who_drafts_alone_is_held_to_the_rows_that_came_too(num_guesses: int) ->
 def test_a_course_of_nothing_promises_nothing() -> None:
     """As the one that everybody begins with."""
     assert promised([Course(Pace.SERIAL, 4, 4, 4, 0.0, 0.0, 0.0)], [4]) == [0.0]
+
+
+def test_what_is_done_for_the_guesses_of_the_others_is_a_part_of_the_promise_where_there_are_any() -> None:
+    courses = company_courses(rates(4), [SURE] * 4, 8, 0)
+    for num_guesses, handled_us in (([2, 2, 0, 0], 3 * 500.0), ([0, 0, 0, 0], 0.0)):
+        plainly, handled = promised(courses, num_guesses), promised(courses, num_guesses, guess_us=500.0)
+        assert handled == pytest.approx([expected + handled_us for expected in plainly])
+    (course,) = company_courses(rates(1), [SURE], 8, 0)
+    assert promised([course], [2], guess_us=500.0) == promised([course], [2]), "one alone has the time of its guesses in its rounds"

@@ -223,3 +223,11 @@ def test_a_drafter_that_begins_anew_with_each_guess_says_what_beginning_takes_an
     rates.observe({Pace.SERIAL: [single]})
     expected_us = 60.0 + UP_RATE * (160.0 - 60.0) if takes_turns and not tells_start else 40.0
     assert rates.start_us == pytest.approx(expected_us), "all that one of a token took longer than a token"
+
+
+def test_rounds_with_guesses_of_a_company_take_what_is_done_for_those_of_the_others() -> None:
+    known = PaceRates()
+    known.observe(drafted(200.0))
+    for num in (1, 4):
+        view = StepView(tuple(session_view(at) for at in range(num)), CURVE, 64, NOW_US, guess_us=300.0)
+        assert {known.of_rounds(view, pace).others_us for pace in Pace} == {(num - 1) * 300.0}

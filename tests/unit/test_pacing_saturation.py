@@ -140,3 +140,27 @@ def test_a_crowd_that_begins_at_once_is_not_asked() -> None:
     assert not any(asked[32:])
     own = policy._sessions.of(crowd[-1])
     assert (own.course.pace, own.asked_from) == (Pace.PLAIN, crowd[-1].committed_len + LATER)
+
+
+def test_what_is_done_for_everybodys_guesses_fills_steps_too() -> None:
+    """Rows cost nothing here; of sixteen sessions each would wait for the frames and trees of all."""
+    free = CostCurve(((1, 1_000.0), (256, 1_000.0)))
+    for guess_us, is_full in ((0.0, False), (100.0, False), (2_000.0, True)):
+        saturation = Saturation()
+        saturation.observe(replace(view_of(16), cost=free, guess_us=guess_us))
+        saturation.look([0.9], OVERHEAD_US)
+        assert saturation.is_on is is_full
+
+
+def test_more_sequences_than_the_newest_plan_had_are_weighed_as_so_many() -> None:
+    """A row of a session that is there costs little, and one of a further session a good deal: a crowd has room for guesses."""
+    crowded = CostCurve(((1, 1_000.0), (64, 1_700.0), (256, 3_600.0)), 100.0, 2)
+    saturation = Saturation()
+    saturation.observe(replace(view_of(2), cost=crowded))
+    for _ in range(30):
+        saturation.begun()
+    assert not saturation.awaits(0.2, OVERHEAD_US)
+    saturation.observe(replace(view_of(2), cost=replace(crowded, sequence_us=0.0)))
+    for _ in range(30):
+        saturation.begun()
+    assert saturation.awaits(0.2, OVERHEAD_US)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,6 +211,23 @@ def test_a_deferred_drafter_that_is_lost_is_not_opened_before_it_joins_again() -
     (effect,) = session.step(DrafterJoined("d", 200))
     assert isinstance(effect, SendToDrafter)
     assert isinstance(effect.frame, Open)
+
+
+def test_drafters_that_were_never_opened_are_seen_as_none_but_for_whose_turn_they_take() -> None:
+    pacing = OnDemand(4)
+    pacing.first = 0
+    session = VerifierSession(spec_of(1, [5, 6, 7], 400, TruthTable(vocab_size=1000)), pacing, 0)
+    without = session.view(0)
+    session.step(DrafterJoined("own", 0, takes_turns=True))
+    assert session.view(0) == replace(without, takes_turns=True)
+    session.step(DrafterJoined("far", 0))
+    assert session.view(0) == without
+    assert not _frames(session, 100)
+    assert session.statistics.draft_wait_us == 0
+    pacing.on = True
+    opened = _frames(session, 200)
+    assert [type(frame) for frame in opened] == [Open] * 2
+    assert session.view(250).is_drafting
 
 
 def test_the_end_of_an_answer_tells_a_deferred_drafter_nothing() -> None:
