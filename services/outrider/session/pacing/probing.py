@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from outrider.session.pacing.contract import SessionView
 
 PROBE_SHARE = 0.02  # of the time without guesses may be spent on probes
-PROBE_AFTER = 48  # plain tokens between two probes, of all sessions together, at least
+COMPANY_SHARE = 0.01  # the same in company, whose tokens come so much faster that probes still come as soon
+PROBE_AFTER = 48  # plain tokens of each session between two probes of any, at least
 MAX_PROBE_AFTER = 4096
 HOPELESS_PROBE_AFTER = 1024  # where guesses come from too far to pay: their drafter is not even opened
 OWN_PROBE_AFTER = 24  # plain tokens of a session before a probe of its own: it is another's turn
@@ -42,9 +43,10 @@ class ProbeBudget:
         """Whether `take` would be granted."""
         return self._num_plain >= max(self._probe_after, least)
 
-    def pay(self, lost_tokens: float) -> None:
-        """A probe is over; plain decoding would have yielded so many tokens more in its time."""
-        self._probe_after = round(min(MAX_PROBE_AFTER, max(PROBE_AFTER, lost_tokens / PROBE_SHARE)))
+    def pay(self, lost_tokens: float, num_sessions: int = 1) -> None:
+        """A probe is over; plain decoding would have yielded all of these sessions so many tokens more in its time."""
+        share = PROBE_SHARE if num_sessions == 1 else COMPANY_SHARE
+        self._probe_after = round(min(MAX_PROBE_AFTER, max(num_sessions * PROBE_AFTER, lost_tokens / share)))
 
     def relax(self) -> None:
         """Guesses pay again: what probes used to cost says little now."""
@@ -90,7 +92,7 @@ class Probe:
             return
         if plain_us > 0.0:
             plain_tokens = num_sessions * (session.waiting_since_us - self.begin_us) / plain_us
-            budget.pay(plain_tokens - num_tokens - (num_sessions - 1) * self.num_commits)
+            budget.pay(plain_tokens - num_tokens - (num_sessions - 1) * self.num_commits, num_sessions)
         self.stop(session)
 
     def stop(self, session: SessionView) -> None:
