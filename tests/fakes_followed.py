@@ -145,7 +145,12 @@ def held(engine: PagedEngine, sequence: int) -> list[object]:
     state = engine._sequences.state(sequence)
     tree, slots = state.tree, state.table.slots[: state.cached_len + len(state.tree)]
     nodes = [tree.tokens.tolist(), tree.parents.tolist(), tree.depths.tolist(), tree.ancestry.tolist()]
-    return [state.committed.tolist(), *nodes, len(state.keys), *(pool.numpy()[:, :, slots].tobytes() for pool in engine._cache.pools)]
+    return [
+        state.committed.tolist(),
+        *nodes,
+        len(state.keys),
+        *(pool[:, :, slots].view(torch.uint8).numpy().tobytes() for pool in engine._cache.pools),
+    ]
 
 
 def read_by_another(engine: PagedEngine, sampling: SamplingParams) -> tuple[int, list[int]]:

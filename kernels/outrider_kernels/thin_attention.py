@@ -25,6 +25,7 @@ HEAD_DIM_MULTIPLE = 8
 _NO_TAIL = 0, 0
 
 _FloatArray = npt.NDArray[np.float32]
+PoolArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 _LongArray = npt.NDArray[np.int64]
 
 
@@ -33,7 +34,7 @@ class _Layer(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("heads", "attended", "pool", "rotations", "qk_scale")),
-        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "dim", "num_slots")),
+        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "dim", "num_slots", "holds_halves")),
         ("scaling", ctypes.c_float),
         ("epsilon", ctypes.c_float),
     )
@@ -95,15 +96,17 @@ class ThinAttention:
     """One layer's attention between buffers: `run(step)` reads the heads of the step's rows and writes what they attend to."""
 
     def __init__(
-        self, team: ThinTeam, sizes: HeadSizes, heads: _FloatArray, attended: _FloatArray, pool: _FloatArray, rotations: _FloatArray
+        self, team: ThinTeam, sizes: HeadSizes, heads: _FloatArray, attended: _FloatArray, pool: PoolArray, rotations: _FloatArray
     ) -> None:
         """heads: [most, (num_heads + 2 num_kv_heads) * dim]: queries, keys, values, rotary partners neighbours. attended: [most,
-        num_heads * dim]. pool: [2, num_kv_heads, num_slots, dim]. rotations: [positions, dim]: cosine and sine of each pair. All are
-        kept. Raises ValueError when something does not fit."""
+        num_heads * dim]. pool: [2, num_kv_heads, num_slots, dim], float32, or uint16: the bits of bfloat16, to which keys and values are
+        rounded as they are stored, and as which all rows see them, those of the same step too. rotations: [positions, dim]: cosine and
+        sine of each pair. All are kept. Raises ValueError when something does not fit."""
         num_all = sizes.num_heads + 2 * sizes.num_kv_heads
         arrays = (heads, attended, pool, rotations, *(() if sizes.qk_scale is None else (sizes.qk_scale,)))
-        if any(array.dtype != np.float32 or not array.flags.c_contiguous for array in arrays):
-            raise ValueError("thin attention works on float32 arrays in C order")
+        holds_halves = pool.dtype == np.uint16
+        if any(not array.flags.c_contiguous or (array.dtype != np.float32 and not (array is pool and holds_halves)) for array in arrays):
+            raise ValueError("thin attention works on float32 arrays in C order, and a pool of those or of bfloat16's bits")
         fits = heads.shape[1] == num_all * sizes.dim and attended.shape == (len(heads), sizes.num_heads * sizes.dim)
         if not fits or pool.shape[:2] != (2, sizes.num_kv_heads) or pool.shape[3] != sizes.dim or rotations.shape[1] != sizes.dim:
             raise ValueError(f"heads {heads.shape}, attended {attended.shape}, pool {pool.shape} do not fit {sizes}")
@@ -120,6 +123,7 @@ class ThinAttention:
             sizes.num_kv_heads,
             sizes.dim,
             pool.shape[2],
+            holds_halves,
             sizes.dim**-0.5,
             sizes.epsilon * sizes.dim,
         )

@@ -19,7 +19,7 @@ import torch
 
 from mostly_slow import mostly_slow
 from outrider_kernels import native_library, thin_team
-from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_attention import HeadSizes, PoolArray, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_team import ThinTeam
 from outrider_kernels.tree_attention import reference_tree_attention
 
@@ -78,15 +78,24 @@ class Layer:
     """Buffers and a pool, always the same for a shape."""
 
     def __init__(
-        self, team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool = False, num_slots: int = NUM_SLOTS, most: int = 11
+        self,
+        team: ThinTeam,
+        shape: tuple[int, int, int],
+        *,
+        has_norm: bool = False,
+        num_slots: int = NUM_SLOTS,
+        most: int = 11,
+        halves: bool = False,
     ) -> None:
+        """halves: the pool is of bfloat16."""
         draw = np.random.default_rng(sum(shape))
         num_heads, num_kv_heads, dim = shape
         qk_scale = (1.0 + 0.2 * draw.standard_normal((num_heads + num_kv_heads, dim))).astype(np.float32) if has_norm else None
         self.sizes = HeadSizes(num_heads, num_kv_heads, dim, 1e-5, qk_scale)
         self.first = draw.standard_normal((most, (num_heads + 2 * num_kv_heads) * dim)).astype(np.float32)
         self.heads, self.attended = self.first.copy(), np.full((most, num_heads * dim), np.nan, np.float32)
-        self.pool = draw.standard_normal((2, num_kv_heads, num_slots, dim)).astype(np.float32)
+        drawn = draw.standard_normal((2, num_kv_heads, num_slots, dim)).astype(np.float32)
+        self.pool: PoolArray = halves_of(drawn) if halves else drawn
         self.before = self.pool.copy()
         angles = draw.uniform(0.0, 6.0, (NUM_POSITIONS, dim // 2))
         self.rotations = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(NUM_POSITIONS, dim).astype(np.float32)
@@ -100,14 +109,14 @@ class Layer:
         self.attention.run(ThinStep(positions, slots, [one.keys(begin) for one, begin in zip(step, begins, strict=False)]))
         return self.attended[: len(positions)].reshape(len(positions), self.sizes.num_heads, self.sizes.dim).copy()
 
-    def expected(self, step: list[Sequence]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """By the definition, in fp64: what the rows attend to, and the pool afterwards."""
+    def expected(self, step: list[Sequence], *, stores: bool = True) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """By the definition, in fp64: what the rows attend to, and the pool afterwards. stores: else it holds their keys and values."""
         sizes, pool = self.sizes, self.before.astype(np.float64)
         row, parts = 0, []
         for sequence in step:
             turned = [self._turned(row + at, position) for at, position in enumerate(sequence.positions)]
             row += sequence.num_rows
-            for slot, heads in zip(sequence.slots[-sequence.num_rows :], turned, strict=True):
+            for slot, heads in zip(sequence.slots[-sequence.num_rows :], turned, strict=True) if stores else ():
                 pool[:, :, slot] = heads[sizes.num_heads :].reshape(2, sizes.num_kv_heads, sizes.dim)
             query = torch.from_numpy(np.stack(turned)[:, : sizes.num_heads])
             keys, values = torch.from_numpy(pool[:, :, list(sequence.slots)])
@@ -136,6 +145,25 @@ def check(team: ThinTeam, shape: tuple[int, int, int], *, has_norm: bool) -> Non
     kept = np.ones(NUM_SLOTS, np.bool_)
     kept[[slot for sequence in step for slot in sequence.slots[-sequence.num_rows :]]] = False
     assert np.array_equal(layer.pool[:, :, kept], layer.before[:, :, kept])
+    check_halves(team, shape, layer, has_norm=has_norm)
+
+
+def check_halves(team: ThinTeam, shape: tuple[int, int, int], floats: Layer, *, has_norm: bool) -> None:
+    """A pool of bfloat16 holds what one of floats does, rounded, and is attended to as what it holds. floats: after the same step."""
+    layer, step = Layer(team, shape, has_norm=has_norm, halves=True), sequences()
+    got = layer.run(step)
+    assert np.array_equal(layer.pool, halves_of(floats.pool))
+    layer.before = floats_of(layer.pool)
+    attended, _ = layer.expected(step, stores=False)
+    assert np.abs(got - attended).max() < TOLERANCE
+
+
+def halves_of(floats: PoolArray) -> npt.NDArray[np.uint16]:
+    return torch.from_numpy(floats).to(torch.bfloat16).view(torch.uint16).numpy()
+
+
+def floats_of(halves: npt.NDArray[Any]) -> FloatArray:
+    return torch.from_numpy(halves).view(torch.bfloat16).float().numpy()
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -224,9 +252,35 @@ def test_a_prompt_read_at_once_has_the_bits_of_one_read_row_by_row(shape: tuple[
     assert np.array_equal(singly.pool, at_once.pool)
 
 
+@pytest.mark.parametrize("shape", [(5, 1, 64), (6, 2, 24), (3, 3, 40)])
+def test_a_row_over_halves_has_its_own_bits_too(shape: tuple[int, int, int]) -> None:
+    at_once, singly = (Layer(ThinTeam(num), shape, most=PROMPT_ROWS, halves=True) for num in (3, 1))
+    got = at_once.run([prompt(0, PROMPT_ROWS, window=None)])
+    for row in range(PROMPT_ROWS):
+        singly.heads[0] = singly.first[row]
+        assert np.array_equal(singly.run([prompt(row, row + 1, window=None)])[0], got[row]), row
+    assert np.array_equal(singly.pool, at_once.pool)
+
+
+def test_every_number_is_rounded_as_torch_rounds_it() -> None:
+    """Ties, what is too great, too small or no number, and all of it in values, which nothing turns."""
+    odd = [0.0, -0.0, 1.00390625, 1.01171875, -1.00390625, 3.4e38, -3.4e38, 1e-40, np.inf, -np.inf, np.nan]
+    layer = Layer(ThinTeam(1), (1, 1, 16), halves=True)
+    values = np.array([*odd, *np.random.default_rng(5).standard_normal(5)], np.float32)
+    quiet = np.array([0x7F800001, 0xFFC12345], np.uint32).view(
+        np.float32
+    )  # signalling, in the lower half alone; quiet, with bits of its own
+    values[14:] = quiet
+    layer.heads[0, 32:] = values
+    layer.run([Sequence((0,), (99,), np.ones((1, 1), np.bool_))])
+    stored = floats_of(layer.pool[1, 0, 99])
+    assert np.array_equal(stored, torch.from_numpy(values).to(torch.bfloat16).float().numpy(), equal_nan=True)
+    assert np.isnan(stored[[10, 14, 15]]).all()
+
+
 def test_arrays_that_do_not_fit_are_refused() -> None:
     layer = Layer(ThinTeam(1), (4, 2, 8))
-    fitting = [layer.heads, layer.attended, layer.pool, layer.rotations]
+    fitting: list[Any] = [layer.heads, layer.attended, layer.pool, layer.rotations]
     wrongs: list[tuple[Any, str]] = [
         (layer.heads.astype(np.float64), "float32"),
         (layer.attended[:, :-1].copy(), "do not fit"),
@@ -249,7 +303,9 @@ BREAKS = {
         "num_heads + layer->num_kv_heads, num_all = num_turned",
         "num_heads + 2 * layer->num_kv_heads, num_all = num_turned - layer->num_kv_heads",
     ),
-    "stored at the next slot": ("step->slots[row]) * dim, heads", "step->slots[row] + 1) * dim, heads"),
+    "stored at the next slot": ("step->slots[row]) * dim;", "step->slots[row] + 1) * dim;"),
+    "cut off, not rounded": ("(own + 0x7FFFu + (own >> 16 & 1u)) >> 16", "own >> 16"),
+    "a block's last half vector of halves": ("if (at < length) *(bits *)", "if (0) *(bits *)"),
     "no mask": ("scores[begin + at] += mask[at];", ";"),
     "scores not scaled": ("heads[at] *= layer->scaling;", "heads[at] *= 1.0f;"),
     "keys passed over that somebody sees": ("mask[-1 - hidden] < 0.0f", "mask[-1 - hidden] <= 0.0f"),

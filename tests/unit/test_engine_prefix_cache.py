@@ -322,7 +322,7 @@ def test_kept_nodes_are_never_moved_into_a_block_that_can_be_found(model_dir: Pa
 
 def _block_bits(engine: PagedEngine, block: int) -> bytes:
     slots = slice(block * BLOCK_LEN, (block + 1) * BLOCK_LEN)
-    return b"".join(pool[:, :, slots].numpy().tobytes() for pool in engine._cache.pools)
+    return b"".join(pool[:, :, slots].view(torch.uint8).numpy().tobytes() for pool in engine._cache.pools)
 
 
 # --- when blocks can be found ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.explanation import Way
 from outrider.session.pacing.first_asking import LATER
-from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, Probe
+from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, Probe, ProbeBudget
 from outrider.session.pacing.round_model import Pace
 from outrider.session.pacing.saturation import Saturation
 
@@ -107,7 +107,7 @@ def test_probes_are_rare_where_steps_are_full() -> None:
     session = rounds(policy, 64, 120).sessions[0]
     own = policy._sessions.of(session)
     own.probe, own.hopeless = Probe(session.committed_len - 1_000), False
-    policy._budget.take(HOPELESS_PROBE_AFTER)
+    policy._budget = ProbeBudget()
     policy._budget.count_plain(HOPELESS_PROBE_AFTER - 1)
     for is_full in (True, False):
         policy._saturation.is_on = is_full

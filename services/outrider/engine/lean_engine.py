@@ -18,7 +18,7 @@ from outrider.engine.card_way import CardWay, card_way
 from outrider.engine.config import DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
-from outrider.engine.lean_weights import LeanSizes, lean_refusal, lean_sizes, read_lean_weights
+from outrider.engine.lean_weights import LeanSizes, LeanWeights, lean_refusal, lean_sizes, read_lean_weights
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.paged_engine import PagedEngine
@@ -61,21 +61,22 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         dtype = TORCH_DTYPES[config.dtype]
         asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
+    cache_dtype = weights.embedding.dtype if team is None else _cache_dtype(config, weights)
     forward = LeanForward(weights, team, config.array_rows)
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
         own = _reference(files, config)
-        probe_batches(forward, own, dtype, weights.embedding.dtype, config.device, vocabulary.size, invariant_shape(config))
+        probe_batches(forward, own, dtype, cache_dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config, vocabulary.size)
     return PagedEngine(
         forward,
-        model_identity(files, config, _backend(config, team, card), vocabulary, max_context, eos),
+        model_identity(files, config, _backend(config, team, card, cache_dtype), vocabulary, max_context, eos),
         config,
-        weights.embedding.dtype,
+        cache_dtype,
         vocabulary.missing_ids,
         step_threads(config, team),
         card,
@@ -88,7 +89,15 @@ def _multiplies_quads(team: ThinTeam | None, sizes: LeanSizes) -> bool:
     return team is not None and multiplies_bytes() and longest <= MOST_QUAD_INPUTS
 
 
-def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None) -> str:
+def _cache_dtype(config: EngineConfig, weights: LeanWeights) -> torch.dtype:
+    """Of keys and values beside thin products, which compute in float32 whatever is stored: the model's, as wherever it is served, half as
+    long to read. Not where keys have biases, of which some tens, as in the Qwen2 family, leave bfloat16 nothing of what tells keys apart;
+    nor behind weights whose rows are rounded less than that."""
+    biased = any(layer.qkv.bias is not None for layer in weights.layers)
+    return torch.float32 if biased or config.weights is not WeightFormat.FULL else TORCH_DTYPES[config.dtype]
+
+
+def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None, cache_dtype: torch.dtype) -> str:
     """What computes, for the fingerprint."""
     if card is not None:
         return "lean, card kernels"
@@ -97,9 +106,8 @@ def _backend(config: EngineConfig, team: ThinTeam | None, card: CardWay | None) 
     if config.dtype is not DType.BFLOAT16:
         return "lean, thin products"
     rows = _thin_rows(config.dtype)
-    if rows is not ThinRows.BFLOAT16:
-        return f"lean, thin products of {rows.value}"
-    return "lean, thin products by tiles" if multiplies_tiles() else "lean, thin products"
+    how = f" of {rows.value}" if rows is not ThinRows.BFLOAT16 else " by tiles" if multiplies_tiles() else ""
+    return f"lean, thin products{how}{', bfloat16 cache' if cache_dtype == torch.bfloat16 else ''}"
 
 
 def _thin_rows(dtype: DType) -> ThinRows:

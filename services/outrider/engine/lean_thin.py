@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from outrider.engine.decoder_forward import RowChain
@@ -20,7 +21,7 @@ from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.types.tree import FloatArray
 from outrider_kernels.cache_lines import zeros_on_lines
-from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
+from outrider_kernels.thin_attention import HeadSizes, PoolArray, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_chain import MAX_WINDOWS, ChainIds, ChainRows, ThinChain
 from outrider_kernels.thin_gate import ThinGate
 from outrider_kernels.thin_matrix import ThinMatrix
@@ -43,7 +44,7 @@ class LeanThin:
         self._embedding = cast(FloatArray, weights.embedding.numpy())
         self._buffers = _Buffers(weights, most_rows)
         rotations = cast(FloatArray, weights.rotations.numpy().view(np.float32))
-        pools = [cast(FloatArray, pool.numpy()) for pool in cache.pools]
+        pools = [_array_of(pool) for pool in cache.pools]
         self._windows, self._last_window = tuple(dict.fromkeys(sizes.windows)), sizes.windows[-1]
         operations: list[ThinOperation] = []
         for layer, pool, window in zip(weights.layers, pools, sizes.windows, strict=True):
@@ -116,6 +117,11 @@ def _to_last_keys(operations: list[ThinOperation], last: int, own_step: int) -> 
             return [*operations[:last], (attention, own_step)]
         case other:
             raise AssertionError(f"{other} is no attention")
+
+
+def _array_of(pool: Tensor) -> PoolArray:
+    """numpy has no bfloat16: its bits stand for it."""
+    return cast(PoolArray, (pool.view(torch.uint16) if pool.dtype == torch.bfloat16 else pool).numpy())
 
 
 def thin_step(batch: StepBatch, begin: int, end: int, window: int | None) -> ThinStep:
