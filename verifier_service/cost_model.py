@@ -107,15 +107,11 @@ class SequenceCost:
         return self._known[at] if at in self._known else self._known[min(self._known, key=lambda one: abs(one - at))]
 
     def observe(self, num_sequences: int, added_us: float) -> None:
-        """A step of so many, of a row each, took so much longer than so many rows of one. A machine that stalled counts as MAX_SURPRISE
-        times what was expected."""
+        """A step of so many, of a row each, took so much longer than so many rows of one."""
         each_us, at = max(0.0, added_us / (num_sequences - 1)), num_sequences.bit_length()
         self._num_seen[at] = num_seen = self._num_seen.get(at, 0) + 1
-        known_us = self._known.get(at)
-        if known_us is None:
-            self._known[at] = each_us
-            return
-        self._known[at] += max(REFINE_RATE, 1.0 / num_seen) * (min(each_us, MAX_SURPRISE * known_us + 1.0) - known_us)
+        known_us = self._known.get(at, each_us)
+        self._known[at] = known_us + max(REFINE_RATE, 1.0 / num_seen) * (each_us - known_us)
 
 
 class StepCosts:
@@ -139,10 +135,14 @@ class StepCosts:
         elif num_sequences == 1:
             (self.drafting if drafting else self.alone).observe(num_rows, step_us)
         elif num_rows == num_sequences and not drafting:
-            self.sequences.observe(num_sequences, step_us - self.alone.curve().verify_us(num_rows))
+            rows_us, added_us = self.alone.curve().verify_us(num_rows), self._added_us(num_sequences)
+            # a machine that stalled counts as MAX_SURPRISE times what was expected, as ever
+            self.sequences.observe(num_sequences, min(step_us, MAX_SURPRISE * (rows_us + added_us)) - rows_us)
         else:
-            added_us = (num_sequences - 1) * self.sequences.us(num_sequences)
-            (self.drafting if drafting else self.alone).observe(num_rows, max(1, step_us - round(added_us)))
+            (self.drafting if drafting else self.alone).observe(num_rows, max(1, step_us - round(self._added_us(num_sequences))))
+
+    def _added_us(self, num_sequences: int) -> float:
+        return (num_sequences - 1) * self.sequences.us(num_sequences)
 
 
 def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:

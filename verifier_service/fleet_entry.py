@@ -40,6 +40,7 @@ class FleetEntry:
             kv_blocks_total=limits.num_blocks,
             block_len=limits.block_len,
             cost=snapshot.cost,
+            sequence_us=snapshot.sequence_us,
             queue_us=snapshot.queue_us,
             pairs=dict(_measurements(scheduler, pairs)),
         )

@@ -1,7 +1,8 @@
 """What this side does for a session's guesses in a round, beside the target's step: frames, trees, leave, plans of the engine thread.
 
 With one session that is a part of its round like any other. In company each waits for the handling of everybody's guesses, and that is what
-decides whether guesses pay where rows are cheap. Told from the time between two steps, with and without guesses, of about as many sessions.
+decides whether guesses pay where rows are cheap. Told from the time between two steps that were both planned, with and without guesses, of
+about as many sessions.
 Lives on the engine thread. Must not know sessions, frames or policies.
 """
 

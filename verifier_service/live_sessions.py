@@ -57,7 +57,8 @@ MAX_HANDLE = (1 << 32) - 1
 class LiveSessions:
     """By handle. kinds: from the sessions that ended, where the next one's estimates begin. record: how often each drafter was
     right; one that hardly ever is gets no new sessions (floor), and is given up by those that run and have no use for it. outgoing: what
-    waits to be said. cost: of steps, as now measured. queue: how long a new session waits. metrics: what drafters did is counted into.
+    waits to be said. cost: of steps of so many sessions, as now measured. queue: how long a new session waits.
+    metrics: what drafters did is counted into.
     shared: other answers, for guesses."""
 
     def __init__(
@@ -65,7 +66,7 @@ class LiveSessions:
         engine: Engine,
         planner: StepPlanner,
         max_sessions: int,
-        cost: Callable[[], CostCurve],
+        cost: Callable[[int], CostCurve],
         queue: QueueTime | None = None,
         metrics: LocalMetrics | None = None,
         shared: SharedNgrams | None = None,
@@ -192,7 +193,7 @@ class LiveSessions:
         if limits.prefix_cache and len(reading) > 1:
             late = waiting({hosted.handle: hosted.prefill() for hosted in reading}, limits.block_len)
         num_unread = sum(hosted.num_unread for hosted in reading if hosted.handle not in late)
-        return self.queue.wait_us(num_unread, len(self._sessions) - len(reading), self._cost())
+        return self.queue.wait_us(num_unread, len(self._sessions) - len(reading), self._cost(max(1, len(self._sessions))))
 
     # --- events and effects -----------------------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ class SchedulerSnapshot:
     """What the engine thread holds, as of when it last slept, or PUBLISH_EVERY_US ago where it never does.
 
     num_drafter_sessions: opened at drafters by live sessions. num_lent_steps: of num_steps, those that ran on lent cores too.
-    step_us: what all steps took. queue_us: what a session admitted now waits for its first step. acceptance, late_share: how often each
-    drafter was right, and late, by endpoint.
+    cost: of steps of one sequence; sequence_us: what each further one adds. step_us: what all steps took. queue_us: what a session admitted
+    now waits for its first step. acceptance, late_share: how often each drafter was right, and late, by endpoint.
     """
 
     num_sessions: int = 0
@@ -50,6 +50,7 @@ class SchedulerSnapshot:
     num_free_blocks: int = 0
     cost: tuple[tuple[int, float], ...] = ()
     cost_unlent: tuple[tuple[int, float], ...] = ()
+    sequence_us: float = 0.0
     num_steps: int = 0
     num_lent_steps: int = 0
     step_us: int = 0
@@ -159,7 +160,7 @@ class Scheduler:
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us, self._prefill_price)
         self.sessions = LiveSessions(
-            self._engine, self._planner, self._max_sessions, lambda: loan.curves()[0], queue, self._metrics, self._shared
+            self._engine, self._planner, self._max_sessions, lambda num: loan.curves(num)[0], queue, self._metrics, self._shared
         )
         self.steps = TargetSteps(self._engine, loan, self.sessions, self._planner, self._metrics)
 
@@ -260,6 +261,7 @@ class Scheduler:
             num_drafter_sessions=sum(hosted.session.num_open_drafters for hosted in self.sessions),
             num_free_blocks=self._engine.num_free_blocks,
             cost=self.steps.cost.points,
+            sequence_us=self.steps.loan.curves(max(2, len(self.sessions)))[0].sequence_us,
             cost_unlent=self.steps.loan.unlent.points if self.steps.loan.is_possible else (),
             num_steps=self.steps.num_steps,
             num_lent_steps=self.steps.loan.num_steps,

@@ -191,7 +191,9 @@ class TargetSteps:
     def _end_turn(self, num_sessions: int, *, reads: bool) -> None:
         """A step begins: what was done since the one before is told, if both were of as many sessions and neither read."""
         turn, self._turn, rested_us, self.rested_us = self._turn, None, self.rested_us, 0
-        if turn is not None and not reads and turn[0] == num_sessions == len(self._sessions):
+        if turn is None or reads or not turn[0] == num_sessions == len(self._sessions):
+            return
+        if self._num_guessing or not self._num_repeated:  # turns with guesses are all planned: a plan's time is no guess's
             self._handling.observe(num_sessions, self._num_guessing, max(0, monotonic_us() - turn[1] - rested_us))
 
     def _lent_threads(self, rows: list[SequenceRows], *, reads: bool) -> int:

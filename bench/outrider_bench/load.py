@@ -1,4 +1,4 @@
-"""Many requests at a time: `adaptive` with a useful and with a useless drafter beside plain continuous batching (`outrider bench load`).
+"""Many requests at a time: `adaptive` with a good, a middling and a useless drafter beside plain batching (`outrider bench load`).
 
 Two layouts: a core each (two machines), and every core for both (iso-hardware), where a drafter that is of no use must get out of the
 way. Plain decoding is asked of a verifier that has a drafter (`draft.off`), and of one that has none: the difference is what a drafter
@@ -39,7 +39,8 @@ from outrider_bench.schedule import turns
 SIZES = (1, 4, 16, 64)
 QUICK_SIZES = (1, 8)
 MAX_REQUESTS = 1024
-ACCEPTANCES = (0.7, 0.0)
+ACCEPTANCES = (0.9, 0.7, 0.0)
+QUICK_ACCEPTANCES = (0.7, 0.0)
 TASK = "arithmetic"
 TEMPERATURE = 0.0
 TAIL = 0.99
@@ -94,6 +95,7 @@ class Amount:
     sizes: tuple[int, ...]
     max_tokens: int
     repeats: int
+    acceptances: tuple[float, ...] = ACCEPTANCES
 
     def repeats_of(self, size: int) -> int:
         """Bursts of `size` requests: by the root of how much shorter they are than the largest, so that all are about as sure."""
@@ -105,7 +107,8 @@ class Amount:
         sizes = tuple(args.requests or (QUICK_SIZES if args.quick else SIZES))
         if any(not 1 <= size <= MAX_REQUESTS for size in sizes):
             raise InvalidRequest("--requests", f"must be in [1, {MAX_REQUESTS}], got {' '.join(map(str, sizes))}")
-        return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 6))
+        acceptances = tuple(args.replay_acceptances or (QUICK_ACCEPTANCES if args.quick else ACCEPTANCES))
+        return Amount(sizes, args.max_tokens or (32 if args.quick else 64), args.repeats or (1 if args.quick else 4), acceptances)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     bursts: dict[tuple[LoadCell, str], list[Burst]] = {}
     with make_progress() as progress:
         asked = sum(map(amount.repeats_of, amount.sizes)) + len(ramp_of(amount.sizes)) * amount.repeats
-        bar = progress.add_task("load", total=len(layouts) * len(ACCEPTANCES) * len(CONTESTANTS) * asked)
+        bar = progress.add_task("load", total=len(layouts) * len(amount.acceptances) * len(CONTESTANTS) * asked)
         for layout, threads in layouts.items():
             for cell, contestant, burst in measure(args, layout, threads, amount):
                 bursts.setdefault((cell, contestant), []).append(burst)
@@ -140,7 +143,7 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
         prompts = make_prompts(pair.gateway, source.task(TASK), most, args.prompt_seed, source)
         texts = burst(contestants[0], prompts, amount.max_tokens, pool).texts
         pair.know([(*prompt.token_ids, *text) for prompt, text in zip(prompts, texts, strict=True)])
-        for acceptance in ACCEPTANCES:
+        for acceptance in amount.acceptances:
             pair.play(World(0, acceptance))
             for size in amount.sizes:
                 for contestant in contestants:  # warm, and let policies learn this drafter

@@ -89,6 +89,8 @@ def test_worlds_come_from_the_command_line_in_milliseconds() -> None:
     assert network.Amount.of(parser.parse_args(["bench", "network", "--quick"])).worlds == (World(5_000, 0.7),)
     assert network.Amount.of_goal().worlds == (World(5_000, 0.7),)
     assert load.Amount.of(parser.parse_args(["bench", "load", "--requests", "2", "3"])).sizes == (2, 3)
+    assert load.Amount.of(parser.parse_args(["bench", "load"])).acceptances == load.ACCEPTANCES
+    assert load.Amount.of(parser.parse_args(["bench", "load", "--replay-acceptances", "0.8"])).acceptances == (0.8,)
 
 
 @pytest.mark.parametrize("wrong", [["--delays-ms", "-1"], ["--replay-acceptances", "1.5"]])
@@ -178,7 +180,7 @@ def test_ramps_are_asked_as_often_as_bursts_and_in_turns(monkeypatch: pytest.Mon
     monkeypatch.setattr(load, "lone_verifier", lambda *_: nullcontext())
     monkeypatch.setattr(load, "make_prompts", lambda _, task, num, seed, source: [Prompt(task, (1,))] * num)
     monkeypatch.setattr(load, "burst", lambda _, prompts, *more: Burst(1.0, 1.0, ((1,),) * len(prompts)))
-    amount = load.Amount((1, 4), 8, 3)
+    amount = load.Amount((1, 4), 8, 3, (0.7, 0.0))
     args = build_parser().parse_args(["bench", "load"])
     args.prompt_files = NO_FILES
     plan = ThreadPlan(1, 1, (), (), lent=1)

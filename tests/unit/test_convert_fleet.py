@@ -25,6 +25,7 @@ VERIFIER = Replica(
     kv_blocks_total=90,
     block_len=16,
     cost=((1, 900.0), (8, 1100.5)),
+    sequence_us=62.5,
     queue_us=12.5,
     pairs={"10.0.0.2:71": PairMeasurement(150, 0.75, True, 0.125), "10.0.0.3:71": PairMeasurement()},
 )
@@ -65,6 +66,7 @@ def _changed(change: Callable[[pb.Replica], object]) -> pb.Replica:
         ("replica.queue_us", lambda message: setattr(message, "queue_us", -1.0)),
         ("replica.draft_us", lambda message: setattr(message, "draft_us", float("inf"))),
         ("replica.read_us", lambda message: setattr(message, "read_us", -1.0)),
+        ("replica.cost_sequence_us", lambda message: setattr(message, "cost_sequence_us", float("nan"))),
         ("replica.pairs.late_share", lambda message: setattr(message.pairs[0], "late_share", 1.5)),
         ("replica.pairs.acceptance_rate", lambda message: setattr(message.pairs[0], "acceptance_rate", 2.0)),
     ],

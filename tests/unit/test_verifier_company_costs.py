@@ -5,7 +5,6 @@ Run: pytest tests/unit/test_verifier_company_costs.py
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,12 +58,18 @@ def test_what_is_not_known_of_so_many_sequences_is_that_of_the_number_nearest_to
     assert costs.us(4) >= 0.0
 
 
-def test_a_step_that_stalled_does_not_make_sequences_dear() -> None:
-    costs = SequenceCost()
-    for _ in range(50):
-        costs.observe(8, 7 * 50.0)
-    costs.observe(8, 7 * 50_000.0)
-    assert costs.us(8) < 55.0
+def test_a_step_that_stalled_does_not_make_sequences_dear_and_cheap_ones_may_grow_dear() -> None:
+    costs = after_steps((8, 8))
+    before_us = costs.sequences.us(8)
+    costs.observe(8, 50 * step_us(8, 8), drafting=False, num_sequences=8)
+    assert costs.sequences.us(8) < before_us + step_us(8, 8) / 7 / 15
+    free = StepCosts(CostModel(dict(ROWS)))
+    for _ in range(100):
+        free.observe(8, 500, drafting=False, num_sequences=8)  # less than its rows should take
+    assert free.sequences.us(8) == 0.0
+    for _ in range(60):
+        free.observe(8, step_us(8, 8), drafting=False, num_sequences=8)
+    assert free.sequences.us(8) == pytest.approx(SEQUENCE_US, rel=0.05)
 
 
 def test_policies_are_told_what_steps_of_so_many_sessions_cost() -> None:
@@ -222,6 +227,9 @@ def test_turns_between_steps_of_the_same_sessions_are_told_without_rests(monkeyp
     made = Steps(monkeypatch, 4)
     made.turn()
     made.turn(rested_us=5_000)
+    assert not made.handled, "a turn whose plan is repeated has no plan's time"
+    made.steps._num_repeated = 15
+    made.turn(rested_us=5_000)
     made.num_guessing = 3
     made.turn()
     assert made.handled == [(4, 0, made.TURN_US), (4, 3, made.TURN_US)]
@@ -234,6 +242,7 @@ def test_turns_between_steps_of_the_same_sessions_are_told_without_rests(monkeyp
 
 def test_what_was_rested_before_a_turn_that_tells_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Steps(monkeypatch, 2)
-    for rested_us in itertools.repeat(7_000, 2):
-        made.turn(rested_us)
-    assert made.handled == [(2, 0, made.TURN_US)]
+    made.num_guessing = 1
+    for _ in range(2):
+        made.turn(rested_us=7_000)
+    assert made.handled == [(2, 1, made.TURN_US)]

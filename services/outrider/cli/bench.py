@@ -143,7 +143,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         type=_probability,
         metavar="A",
-        help="network, gpu: of a drafted token (0.5 0.7 0.9; --quick: 0.7; gpu: 0.6 0.8 0.9; 0.8)",
+        help="network, load, gpu: of a drafted token (0.5 0.7 0.9; --quick: 0.7; load: 0.9 0.7 0; 0.7 0; gpu: 0.6 0.8 0.9; 0.8)",
     )
     group.add_argument(
         "--requests",

@@ -115,6 +115,7 @@ class _Search:
         self._drafters = DrafterChoice(table, wish, warm_drafters) if wish.wants_drafts else None
         num_sessions = np.maximum(1, np.rint(verifiers.load.load[SESSIONS, rows] + wish.num_samples)).astype(np.int64)
         steps_us = step_us(verifiers.steps_us[rows], rows_of_steps(num_sessions))
+        steps_us += (verifiers.sequence_us[rows] * (num_sessions - 1))[:, None]
         plain = plain_us(steps_us)
         opening_us = verifiers.load.load[QUEUE_US, rows] + _reading_us(verifiers, rows, wish, warm)
         opening = opening_us / min(wish.max_tokens, SPREAD_TOKENS)

@@ -30,8 +30,8 @@ _PREFILL_AT = int(np.searchsorted(GRID_ROWS, PREFILL_ROWS))
 
 
 class VerifierTable(ReplicaRows):
-    """steps_us: [rows, GRID_ROWS]. read_us: a prompt token. observed_pace: what a token took of late, of what was
-    expected, beside other verifiers. pace: the same where it is far enough from 1 to be believed, else 1.
+    """steps_us: [rows, GRID_ROWS], of one session; sequence_us: what each further one adds. read_us: a prompt token. observed_pace: what a
+    token took of late, of what was expected, beside other verifiers. pace: the same where it is far enough from 1 to be believed, else 1.
 
     pair_rows: of drafters it has measured, NOBODY where none; pair_trip_us, pair_acceptance and pair_late (the share of rounds that went on
     without its guesses) belong to these. nearest_us, likeliest: bounds over all drafters, measured or not.
@@ -42,7 +42,7 @@ class VerifierTable(ReplicaRows):
         self.fingerprint = np.full(capacity, NOBODY, np.int64)
         self.max_context, self.num_blocks, self.block_len = (np.zeros(capacity) for _ in range(3))
         self.steps_us = np.zeros((capacity, len(GRID_ROWS)))
-        self.read_us, self.nearest_us, self.likeliest = (np.zeros(capacity) for _ in range(3))
+        self.read_us, self.sequence_us, self.nearest_us, self.likeliest = (np.zeros(capacity) for _ in range(4))
         self.observed_pace, self.pace = np.ones(capacity), np.ones(capacity)
         self.pair_rows = np.full((capacity, MAX_KEPT_PAIRS), NOBODY, np.int64)
         self.pair_trip_us, self.pair_acceptance, self.pair_late = (np.zeros((capacity, MAX_KEPT_PAIRS)) for _ in range(3))
@@ -73,7 +73,7 @@ class VerifierTable(ReplicaRows):
         self.max_sessions[row] = replica.max_sessions
         pages = replica.block_len and replica.kv_blocks_total
         self.num_blocks[row], self.block_len[row] = (replica.kv_blocks_total, replica.block_len) if pages else (np.inf, 1.0)
-        self.steps_us[row] = sampled(replica.cost)
+        self.steps_us[row], self.sequence_us[row] = sampled(replica.cost), replica.sequence_us
         self.read_us[row] = self.steps_us[row, _PREFILL_AT] / PREFILL_ROWS
         self.load.report(row, (replica.num_sessions, replica.kv_blocks_used, replica.queue_us))
         self._update_pairs(row, replica.pairs, drafter_row)

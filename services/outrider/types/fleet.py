@@ -36,9 +36,9 @@ class PairMeasurement:
 class Replica:
     """One process of the fleet, as of its newest heartbeat (fleet.proto, Replica).
 
-    replica_id: the same after a restart. incarnation: grows with every start. cost: (rows, microseconds) of a step, ascending; verifiers.
-    pairs: by drafter endpoint; verifiers. draft_us: of a drafted token, read_us: of a prompt's token that it has not read before; drafters,
-    0 = unknown. queue_us: until a new session's first step.
+    replica_id: the same after a restart. incarnation: grows with every start. cost: (rows, microseconds) of a step of one sequence,
+    ascending; sequence_us: what each further one adds; verifiers. pairs: by drafter endpoint; verifiers. draft_us: of a drafted token,
+    read_us: of a prompt's token that it has not read before; drafters, 0 = unknown. queue_us: until a new session's first step.
     """
 
     replica_id: str
@@ -53,6 +53,7 @@ class Replica:
     kv_blocks_total: int = 0
     block_len: int = 0
     cost: tuple[tuple[int, float], ...] = ()
+    sequence_us: float = 0.0
     queue_us: float = 0.0
     draft_us: float = 0.0
     read_us: float = 0.0

@@ -25,39 +25,39 @@ _sym_db = _symbol_database.Default()
 from outrider.v1 import identity_pb2 as outrider_dot_v1_dot_identity__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17outrider/v1/fleet.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\"y\n\x0fPairMeasurement\x12\x0f\n\x07\x64rafter\x18\x01 \x01(\t\x12\x15\n\rround_trip_us\x18\x02 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x03 \x01(\x01\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12\x12\n\nlate_share\x18\x05 \x01(\x01\"\x94\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x04role\x18\x03 \x01(\x0e\x32\x18.outrider.v1.ReplicaRole\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12,\n\x08identity\x18\x05 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x11\n\tblock_len\x18\t \x01(\r\x12\x11\n\tcost_rows\x18\n \x03(\r\x12\x0f\n\x07\x63ost_us\x18\x0b \x03(\x01\x12\x10\n\x08queue_us\x18\x0c \x01(\x01\x12\x10\n\x08\x64raft_us\x18\r \x01(\x01\x12+\n\x05pairs\x18\x0e \x03(\x0b\x32\x1c.outrider.v1.PairMeasurement\x12\x0f\n\x07read_us\x18\x10 \x01(\x01J\x04\x08\x0f\x10\x10R\nlate_share\"8\n\x0f\x41nnounceRequest\x12%\n\x07replica\x18\x01 \x01(\x0b\x32\x14.outrider.v1.Replica\"K\n\x10\x41nnounceResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x19\n\x11\x61nnounce_every_ms\x18\x02 \x01(\r\x12\r\n\x05\x64rain\x18\x03 \x01(\x08\"\xdf\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nprefix_len\x18\x03 \x01(\r\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x13\n\x0bnum_samples\x18\x05 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12\x0f\n\x07\x65xclude\x18\x07 \x03(\t\x12\x14\n\x0cwants_drafts\x18\x08 \x01(\x08\x12\x16\n\x0eprefix_digests\x18\t \x03(\x0c\x12\x1a\n\x12prefix_digest_lens\x18\n \x03(\r\"\x94\x01\n\rPlaceResponse\x12\x14\n\x0cplacement_id\x18\x01 \x01(\x04\x12\x10\n\x08verifier\x18\x02 \x01(\t\x12\x10\n\x08\x64rafters\x18\x03 \x03(\t\x12\x12\n\ndrafts_off\x18\x04 \x01(\x08\x12\x10\n\x08token_us\x18\x05 \x01(\x01\x12\x14\n\x0c\x61lternatives\x18\x06 \x03(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\x7f\n\rFinishRequest\x12\x14\n\x0cplacement_id\x18\x01 \x01(\x04\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x10\n\x08token_us\x18\x03 \x01(\x01\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"\x10\n\x0e\x46inishResponse\"\x14\n\x12GetTopologyRequest\"L\n\x13GetTopologyResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12&\n\x08replicas\x18\x02 \x03(\x0b\x32\x14.outrider.v1.Replica\"\"\n\x0c\x44rainRequest\x12\x12\n\nreplica_id\x18\x01 \x01(\t\"\x0f\n\rDrainResponse*`\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_ROLE_VERIFIER\x10\x01\x12\x18\n\x14REPLICA_ROLE_DRAFTER\x10\x02\x32\xec\x02\n\x0c\x46leetService\x12G\n\x08\x41nnounce\x12\x1c.outrider.v1.AnnounceRequest\x1a\x1d.outrider.v1.AnnounceResponse\x12>\n\x05Place\x12\x19.outrider.v1.PlaceRequest\x1a\x1a.outrider.v1.PlaceResponse\x12\x41\n\x06\x46inish\x12\x1a.outrider.v1.FinishRequest\x1a\x1b.outrider.v1.FinishResponse\x12P\n\x0bGetTopology\x12\x1f.outrider.v1.GetTopologyRequest\x1a .outrider.v1.GetTopologyResponse\x12>\n\x05\x44rain\x12\x19.outrider.v1.DrainRequest\x1a\x1a.outrider.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17outrider/v1/fleet.proto\x12\x0boutrider.v1\x1a\x1aoutrider/v1/identity.proto\"y\n\x0fPairMeasurement\x12\x0f\n\x07\x64rafter\x18\x01 \x01(\t\x12\x15\n\rround_trip_us\x18\x02 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x03 \x01(\x01\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12\x12\n\nlate_share\x18\x05 \x01(\x01\"\xae\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x04role\x18\x03 \x01(\x0e\x32\x18.outrider.v1.ReplicaRole\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12,\n\x08identity\x18\x05 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12%\n\x04live\x18\x07 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x08 \x01(\r\x12\x11\n\tblock_len\x18\t \x01(\r\x12\x11\n\tcost_rows\x18\n \x03(\r\x12\x0f\n\x07\x63ost_us\x18\x0b \x03(\x01\x12\x10\n\x08queue_us\x18\x0c \x01(\x01\x12\x10\n\x08\x64raft_us\x18\r \x01(\x01\x12+\n\x05pairs\x18\x0e \x03(\x0b\x32\x1c.outrider.v1.PairMeasurement\x12\x0f\n\x07read_us\x18\x10 \x01(\x01\x12\x18\n\x10\x63ost_sequence_us\x18\x11 \x01(\x01J\x04\x08\x0f\x10\x10R\nlate_share\"8\n\x0f\x41nnounceRequest\x12%\n\x07replica\x18\x01 \x01(\x0b\x32\x14.outrider.v1.Replica\"K\n\x10\x41nnounceResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x19\n\x11\x61nnounce_every_ms\x18\x02 \x01(\r\x12\r\n\x05\x64rain\x18\x03 \x01(\x08\"\xdf\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nprefix_len\x18\x03 \x01(\r\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x13\n\x0bnum_samples\x18\x05 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12\x0f\n\x07\x65xclude\x18\x07 \x03(\t\x12\x14\n\x0cwants_drafts\x18\x08 \x01(\x08\x12\x16\n\x0eprefix_digests\x18\t \x03(\x0c\x12\x1a\n\x12prefix_digest_lens\x18\n \x03(\r\"\x94\x01\n\rPlaceResponse\x12\x14\n\x0cplacement_id\x18\x01 \x01(\x04\x12\x10\n\x08verifier\x18\x02 \x01(\t\x12\x10\n\x08\x64rafters\x18\x03 \x03(\t\x12\x12\n\ndrafts_off\x18\x04 \x01(\x08\x12\x10\n\x08token_us\x18\x05 \x01(\x01\x12\x14\n\x0c\x61lternatives\x18\x06 \x03(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\x7f\n\rFinishRequest\x12\x14\n\x0cplacement_id\x18\x01 \x01(\x04\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x10\n\x08token_us\x18\x03 \x01(\x01\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"\x10\n\x0e\x46inishResponse\"\x14\n\x12GetTopologyRequest\"L\n\x13GetTopologyResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12&\n\x08replicas\x18\x02 \x03(\x0b\x32\x14.outrider.v1.Replica\"\"\n\x0c\x44rainRequest\x12\x12\n\nreplica_id\x18\x01 \x01(\t\"\x0f\n\rDrainResponse*`\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_ROLE_VERIFIER\x10\x01\x12\x18\n\x14REPLICA_ROLE_DRAFTER\x10\x02\x32\xec\x02\n\x0c\x46leetService\x12G\n\x08\x41nnounce\x12\x1c.outrider.v1.AnnounceRequest\x1a\x1d.outrider.v1.AnnounceResponse\x12>\n\x05Place\x12\x19.outrider.v1.PlaceRequest\x1a\x1a.outrider.v1.PlaceResponse\x12\x41\n\x06\x46inish\x12\x1a.outrider.v1.FinishRequest\x1a\x1b.outrider.v1.FinishResponse\x12P\n\x0bGetTopology\x12\x1f.outrider.v1.GetTopologyRequest\x1a .outrider.v1.GetTopologyResponse\x12>\n\x05\x44rain\x12\x19.outrider.v1.DrainRequest\x1a\x1a.outrider.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAROLE']._serialized_start=1410
-  _globals['_REPLICAROLE']._serialized_end=1506
+  _globals['_REPLICAROLE']._serialized_start=1436
+  _globals['_REPLICAROLE']._serialized_end=1532
   _globals['_PAIRMEASUREMENT']._serialized_start=68
   _globals['_PAIRMEASUREMENT']._serialized_end=189
   _globals['_REPLICA']._serialized_start=192
-  _globals['_REPLICA']._serialized_end=596
-  _globals['_ANNOUNCEREQUEST']._serialized_start=598
-  _globals['_ANNOUNCEREQUEST']._serialized_end=654
-  _globals['_ANNOUNCERESPONSE']._serialized_start=656
-  _globals['_ANNOUNCERESPONSE']._serialized_end=731
-  _globals['_PLACEREQUEST']._serialized_start=734
-  _globals['_PLACEREQUEST']._serialized_end=957
-  _globals['_PLACERESPONSE']._serialized_start=960
-  _globals['_PLACERESPONSE']._serialized_end=1108
-  _globals['_FINISHREQUEST']._serialized_start=1110
-  _globals['_FINISHREQUEST']._serialized_end=1237
-  _globals['_FINISHRESPONSE']._serialized_start=1239
-  _globals['_FINISHRESPONSE']._serialized_end=1255
-  _globals['_GETTOPOLOGYREQUEST']._serialized_start=1257
-  _globals['_GETTOPOLOGYREQUEST']._serialized_end=1277
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=1279
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=1355
-  _globals['_DRAINREQUEST']._serialized_start=1357
-  _globals['_DRAINREQUEST']._serialized_end=1391
-  _globals['_DRAINRESPONSE']._serialized_start=1393
-  _globals['_DRAINRESPONSE']._serialized_end=1408
-  _globals['_FLEETSERVICE']._serialized_start=1509
-  _globals['_FLEETSERVICE']._serialized_end=1873
+  _globals['_REPLICA']._serialized_end=622
+  _globals['_ANNOUNCEREQUEST']._serialized_start=624
+  _globals['_ANNOUNCEREQUEST']._serialized_end=680
+  _globals['_ANNOUNCERESPONSE']._serialized_start=682
+  _globals['_ANNOUNCERESPONSE']._serialized_end=757
+  _globals['_PLACEREQUEST']._serialized_start=760
+  _globals['_PLACEREQUEST']._serialized_end=983
+  _globals['_PLACERESPONSE']._serialized_start=986
+  _globals['_PLACERESPONSE']._serialized_end=1134
+  _globals['_FINISHREQUEST']._serialized_start=1136
+  _globals['_FINISHREQUEST']._serialized_end=1263
+  _globals['_FINISHRESPONSE']._serialized_start=1265
+  _globals['_FINISHRESPONSE']._serialized_end=1281
+  _globals['_GETTOPOLOGYREQUEST']._serialized_start=1283
+  _globals['_GETTOPOLOGYREQUEST']._serialized_end=1303
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=1305
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=1381
+  _globals['_DRAINREQUEST']._serialized_start=1383
+  _globals['_DRAINREQUEST']._serialized_end=1417
+  _globals['_DRAINRESPONSE']._serialized_start=1419
+  _globals['_DRAINRESPONSE']._serialized_end=1434
+  _globals['_FLEETSERVICE']._serialized_start=1535
+  _globals['_FLEETSERVICE']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

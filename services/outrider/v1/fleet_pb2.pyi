@@ -32,7 +32,7 @@ class PairMeasurement(_message.Message):
     def __init__(self, drafter: _Optional[str] = ..., round_trip_us: _Optional[int] = ..., acceptance_rate: _Optional[float] = ..., connected: _Optional[bool] = ..., late_share: _Optional[float] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs", "read_us")
+    __slots__ = ("replica_id", "incarnation", "role", "endpoint", "identity", "draining", "live", "max_sessions", "block_len", "cost_rows", "cost_us", "queue_us", "draft_us", "pairs", "read_us", "cost_sequence_us")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Replica(_message.Message):
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     READ_US_FIELD_NUMBER: _ClassVar[int]
+    COST_SEQUENCE_US_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: int
     role: ReplicaRole
@@ -63,7 +64,8 @@ class Replica(_message.Message):
     draft_us: float
     pairs: _containers.RepeatedCompositeFieldContainer[PairMeasurement]
     read_us: float
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ..., read_us: _Optional[float] = ...) -> None: ...
+    cost_sequence_us: float
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., endpoint: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., draining: _Optional[bool] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., block_len: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., queue_us: _Optional[float] = ..., draft_us: _Optional[float] = ..., pairs: _Optional[_Iterable[_Union[PairMeasurement, _Mapping]]] = ..., read_us: _Optional[float] = ..., cost_sequence_us: _Optional[float] = ...) -> None: ...
 
 class AnnounceRequest(_message.Message):
     __slots__ = ("replica",)
