@@ -47,6 +47,7 @@ TAIL = 0.99
 ALONE = "outrider plain, no drafter attached"
 CONTESTANTS = (PLAIN, ADAPTIVE, ALONE)
 RAMP_ANSWERS = 4  # of each load of the ramp at least, one after another where few ask
+WARM_SHARE = 4  # a quarter as many bursts come before those that count
 MOST_REPEATED = 8  # so many bursts of a small load for one of the largest: a burst of one request is over in a twentieth of a second
 
 
@@ -101,6 +102,10 @@ class Amount:
         """Bursts of `size` requests: by the root of how much shorter they are than the largest, so that all are about as sure."""
         return self.repeats * min(MOST_REPEATED, math.isqrt(max(self.sizes) // size))
 
+    def warm_ups_of(self, size: int) -> int:
+        """Bursts before those that count: what a policy learned of the drafter before is forgotten within some hundreds of tokens."""
+        return max(1, self.repeats_of(size) // WARM_SHARE)
+
     @staticmethod
     def of(args: argparse.Namespace) -> Amount:
         """From the command line."""
@@ -146,7 +151,7 @@ def measure(args: argparse.Namespace, layout: str, threads: ThreadPlan, amount: 
         for acceptance in amount.acceptances:
             pair.play(World(0, acceptance))
             for size in amount.sizes:
-                for contestant in contestants:  # warm, and let policies learn this drafter
+                for contestant in contestants * amount.warm_ups_of(size):  # and let policies learn this drafter
                     burst(contestant, prompts[:size], amount.max_tokens, pool)
                 for turn in turns([LoadCell(layout, size, acceptance)], len(contestants), amount.repeats_of(size)):
                     contestant = contestants[turn.contestant]

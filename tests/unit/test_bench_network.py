@@ -216,5 +216,6 @@ def test_so_many_requests_cannot_be_asked(sizes: list[str]) -> None:
 def test_small_loads_are_repeated_more_often_for_a_burst_of_theirs_is_short() -> None:
     amount = load.Amount((1, 4, 16, 64), 64, 6)
     assert [amount.repeats_of(size) for size in amount.sizes] == [48, 24, 12, 6]
+    assert [amount.warm_ups_of(size) for size in amount.sizes] == [12, 6, 3, 1]
     assert load.Amount((1, 1024), 64, 3).repeats_of(1) == 3 * load.MOST_REPEATED
     assert load.Amount((5,), 64, 3).repeats_of(5) == 3
