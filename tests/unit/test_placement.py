@@ -224,13 +224,6 @@ def test_the_quicker_verifier_is_chosen_until_its_load_makes_it_the_slower_one()
     assert place(table_of([replace(quick, queue_us=2e6), slow]), wish()).verifier == "slow:1"
 
 
-def test_what_further_sessions_add_to_a_step_counts_where_there_are_some() -> None:
-    for num_sessions, chosen in ((0, "dear:1"), (9, "quick:1")):
-        dear = verifier("dear", sequence_us=1_000.0, num_sessions=num_sessions)
-        quick = verifier("quick", cost=scaled(4, 1.1), num_sessions=num_sessions)
-        assert place(table_of([dear, quick]), wish()).verifier == chosen, num_sessions
-
-
 def test_equally_quick_verifiers_are_taken_by_load() -> None:
     fleet = [verifier(f"v{at}", num_sessions=3 if at != 5 else 2, cost=((1, STEP_US),)) for at in range(8)]
     assert place(table_of(fleet), wish()).verifier == "v5:1"
