@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from outrider.session.pacing.company import KEEP_WITHIN, company_courses
+from outrider.session.pacing.company import KEEP_WITHIN, _own_lengths, company_courses
 from outrider.session.pacing.contract import CostCurve
-from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, plain_course, serial_courses, turn_us
+from outrider.session.pacing.round_model import Course, Pace, RoundRates, chains, measured_rates, plain_course, serial_courses, turn_us
 
 STEP_US = 10_000.0
 FREE_ROWS = CostCurve(((1, STEP_US), (256, STEP_US)))
@@ -94,3 +94,13 @@ def test_a_round_with_guesses_takes_as_long_as_everybody_elses_are_handled() -> 
     assert after.tokens_per_us < before.tokens_per_us
     dear = company_courses(replace(rates(4, DEAR_ROWS), others_us=3_000.0), [GOOD] * 4, 32, 0)
     assert dear[0].hit_len >= company_courses(rates(4, DEAR_ROWS), [GOOD] * 4, 32, 0)[0].hit_len, "what a round costs anyway is no row's"
+
+
+def test_what_a_round_costs_anyway_is_no_row_s_when_each_gets_its_own_length() -> None:
+    chances = [GOOD, POOR, GOOD, (0.6, 1.0)]
+    emitted, sent = (np.array(each) for each in zip(*(chains(*share, 16) for share in chances), strict=True))
+    plainly, handled = rates(4, DEAR_ROWS), replace(rates(4, DEAR_ROWS), others_us=9_000.0)
+    speed = 1.0 / STEP_US
+    lengths = [_own_lengths(each, emitted, sent, 12, speed).tolist() for each in (plainly, handled)]
+    assert lengths[0] == lengths[1]
+    assert len(set(lengths[0])) > 1

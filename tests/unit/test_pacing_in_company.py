@@ -14,7 +14,8 @@ from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
 from outrider.session.pacing.by_lookup import ByLookup
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
-from outrider.session.pacing.probing import OWN_PROBE_AFTER, PROBE_AFTER
+from outrider.session.pacing.probing import OWN_PROBE_AFTER, PROBE_AFTER, ProbeBudget
+from outrider.session.pacing.remembered import RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace
 
 COST = CostCurve(((1, 1_000.0), (16, 2_000.0), (64, 4_000.0)))
@@ -113,3 +114,23 @@ def test_what_a_step_holds_beside_a_session_is_what_the_others_of_it_decided() -
                 assert rest.tokens == pytest.approx(len(live) + sum(known.tokens for known in others))
                 found.add(rest.num_rows - len(live))
     assert len(found) > 10
+
+
+def test_who_is_let_rest_is_told_from_its_length_and_what_is_due() -> None:
+    sessions, budget = RememberedSessions(PLAIN), ProbeBudget()
+    own = sessions.of(new_session(1))
+    later = own.begin + OWN_PROBE_AFTER
+
+    def rests(committed_len: int, *, is_far: bool = False, is_full: bool = False) -> bool:
+        return sessions.lets_rest(1, committed_len, budget, is_far=is_far, is_full=is_full)
+
+    assert rests(later), "no probe is due"
+    assert not rests(later, is_far=True), "whether to ask a drafter far away is looked at again, probe or no probe"
+    own.is_met = True
+    assert rests(later, is_far=True)
+    budget.count_plain(PROBE_AFTER)
+    assert not rests(later)
+    assert rests(later - 1), "it has not decoded enough itself"
+    assert rests(later, is_full=True), "and where steps are full more is wanted of all"
+    own.asked_from = later + 9
+    assert rests(later)

@@ -5,11 +5,15 @@ Run: pytest tests/unit/test_verifier_company_costs.py
 
 from __future__ import annotations
 
+import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from fakes import TableEngine
+from fakes_scheduler import TABLE, Loop, ended
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan
 from outrider.types.step import StepResult
 from verifier_service.core_loan import CoreLoan
@@ -46,6 +50,16 @@ def test_steps_with_guesses_tell_what_rows_cost_once_it_is_known_what_sequences_
         costs.observe(64, 5_000 + 15 * SEQUENCE_US, drafting=False, num_sequences=16)
     assert costs.alone.curve().verify_us(64) == pytest.approx(5_000, rel=0.05)
     assert costs.sequences.us(16) == pytest.approx(SEQUENCE_US, rel=0.02)
+
+
+def test_steps_beside_drafters_at_work_tell_nothing_of_sequences() -> None:
+    """On shared cores they take longer, and that is the drafters'."""
+    costs = after_steps((16, 16))
+    for _ in range(50):
+        costs.observe(16, 2 * step_us(16, 16), drafting=True, num_sequences=16)
+    assert costs.sequences.us(16) == pytest.approx(SEQUENCE_US, rel=0.02)
+    assert costs.drafting.curve().verify_us(16) + 15 * SEQUENCE_US == pytest.approx(2 * step_us(16, 16), rel=0.05)
+    assert dict(costs.alone.curve().points) == ROWS
 
 
 def test_what_is_not_known_of_so_many_sequences_is_that_of_the_number_nearest_to_it() -> None:
@@ -240,9 +254,38 @@ def test_turns_between_steps_of_the_same_sessions_are_told_without_rests(monkeyp
     assert made.handled[2:] == [(3, 3, made.TURN_US)]
 
 
+def test_who_had_guesses_when_a_plan_was_made_has_none_when_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Steps(monkeypatch, 4)
+    made.num_guessing = 2
+    made.turn()
+    made.num_guessing = 0
+    made.turn()
+    assert (made.num_asked, made.handled) == (1, [])
+
+
 def test_what_was_rested_before_a_turn_that_tells_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Steps(monkeypatch, 2)
     made.num_guessing = 1
     for _ in range(2):
         made.turn(rested_us=7_000)
     assert made.handled == [(2, 1, made.TURN_US)]
+
+
+async def test_waiting_for_something_to_do_is_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(TableEngine(TABLE, num_blocks=1024))
+    rested_us: list[int] = []
+    end_turn = loop.scheduler.steps._end_turn
+
+    def noted(num_sessions: int, *, reads: bool) -> None:
+        rested_us.append(loop.scheduler.steps.rested_us)
+        end_turn(num_sessions, reads=reads)
+
+    monkeypatch.setattr(loop.scheduler.steps, "_end_turn", noted)
+    ended(loop, loop.open(4))
+    num_before, begun_s = len(rested_us), time.monotonic()
+    while time.monotonic() < begun_s + 0.05:
+        await asyncio.sleep(0.01)  # nothing is waited for: this is the time that passes without work
+    ended(loop, loop.open(4))
+    loop.stop()
+    assert rested_us[num_before] > 40_000
+    assert max(rested_us[num_before + 1 :]) < 40_000, "it is forgotten with each step"
