@@ -65,15 +65,13 @@ class CoreLoan:
         resting, drafting = self._rows_curves()
         if num_sequences == 1:
             return resting, drafting
-        own_us = self._own.sequences.us(num_sequences)
-        resting_us = own_us if self._lent is None or not self._lends_to(num_sequences) else self._lent.sequences.us(num_sequences)
+        resting_us = own_us = self._own.sequences.us(num_sequences)
+        if self._lent is not None and self._worth is not None and self._worth.lends(num_sequences):
+            resting_us = self._lent.sequences.us(num_sequences)
         drafting_us = own_us if self._near else resting_us
         return replace(resting, sequence_us=resting_us, num_sequences=num_sequences), replace(
             drafting, sequence_us=drafting_us, num_sequences=num_sequences
         )
-
-    def _lends_to(self, num_rows: int) -> bool:
-        return self._worth is not None and self._worth.lends(num_rows)
 
     def _rows_curves(self) -> tuple[CostCurve, CostCurve]:
         own, lent = self._own, self._lent

@@ -22,13 +22,14 @@ class GuessHandling:
         self._num_plain: dict[int, int] = {}
 
     def observe(self, num_sessions: int, num_guessing: int, turn_us: float) -> None:
-        """Between two steps of the same sessions this thread worked so long; num_guessing of them had guesses, or drafters at work."""
+        """Between two steps of the same sessions, several, this thread worked so long; num_guessing of them had guesses, or drafters at
+        work."""
         at = num_sessions.bit_length()
         plain_us = self._plain_us.get(at, 0.0)
         if not num_guessing:
             self._num_plain[at] = num_seen = self._num_plain.get(at, 0) + 1
             self._plain_us[at] = _followed(plain_us, turn_us, num_seen)
-        elif plain_us and num_sessions > 1:
+        elif plain_us:
             self._num_seen += 1
             self.us = _followed(self.us, max(0.0, turn_us - plain_us) / num_guessing, self._num_seen)
 

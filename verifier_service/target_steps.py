@@ -51,7 +51,7 @@ class TargetSteps:
         self._left_out = False  # whether there are other sessions
         self._num_guessing = 0  # of the sessions that were planned, those with guesses or drafters at work
         self._handling = GuessHandling()
-        self._turn: tuple[int, int] | None = None  # sessions of the newest step, and when it was over; None = it says nothing of turns
+        self._turn: tuple[int, int] | None = None  # sessions of the newest step, and when it was over; None = it read, or was of one
         self.rested_us = 0  # since then: waiting, or a drafter of this thread at work
         self._newest = PacingPlan((), None, "idle")
         self._num_repeated = 0  # steps that the newest plan was repeated for
@@ -176,7 +176,7 @@ class TargetSteps:
             return
         self.num_steps += 1
         self.step_us += result.step_us
-        self._turn = None if reads else (len(rows), monotonic_us())
+        self._turn = None if reads or len(rows) == 1 else (len(rows), monotonic_us())
         self.loan.count(lent)
         if reads:
             cost = self.loan.curves(len(rows))[0]

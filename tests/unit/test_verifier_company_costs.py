@@ -5,8 +5,7 @@ Run: pytest tests/unit/test_verifier_company_costs.py
 
 from __future__ import annotations
 
-import asyncio
-import time
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,6 +22,7 @@ from verifier_service.target_steps import TargetSteps
 
 ROWS = {1: 900.0, 4: 930.0, 16: 1_200.0, 64: 2_800.0}
 SEQUENCE_US = 60
+WAIT_US = 7_000
 
 
 def step_us(num_rows: int, num_sequences: int) -> int:
@@ -122,14 +122,6 @@ def test_what_guesses_take_is_what_a_turn_takes_beyond_one_without() -> None:
     assert handling.us == pytest.approx(250.0)
     handling.observe(16, 1, 1e9)
     assert handling.us < 250.0 * (1.0 + 2.1 * RATE)
-
-
-def test_one_session_waits_for_nobody() -> None:
-    handling = GuessHandling()
-    for _ in range(9):
-        handling.observe(1, 0, 200.0)
-        handling.observe(1, 1, 900.0)
-    assert handling.us == 0.0
 
 
 # --- the steps themselves ---------------------------------------------------------------------------------------------
@@ -254,6 +246,14 @@ def test_turns_between_steps_of_the_same_sessions_are_told_without_rests(monkeyp
     assert made.handled[2:] == [(3, 3, made.TURN_US)]
 
 
+def test_one_session_waits_for_nobody_and_its_turns_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Steps(monkeypatch, 1)
+    made.num_guessing = 1
+    for _ in range(3):
+        made.turn()
+    assert (len(made.seen), made.handled) == (3, [])
+
+
 def test_who_had_guesses_when_a_plan_was_made_has_none_when_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Steps(monkeypatch, 4)
     made.num_guessing = 2
@@ -272,6 +272,8 @@ def test_what_was_rested_before_a_turn_that_tells_nothing_is_forgotten(monkeypat
 
 
 async def test_waiting_for_something_to_do_is_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by WAIT_US with each look at it: a wait is between two of them."""
+    monkeypatch.setattr("verifier_service.scheduler.monotonic_us", itertools.count(0, WAIT_US).__next__)
     loop = Loop(TableEngine(TABLE, num_blocks=1024))
     rested_us: list[int] = []
     end_turn = loop.scheduler.steps._end_turn
@@ -282,10 +284,7 @@ async def test_waiting_for_something_to_do_is_rest(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(loop.scheduler.steps, "_end_turn", noted)
     ended(loop, loop.open(4))
-    num_before, begun_s = len(rested_us), time.monotonic()
-    while time.monotonic() < begun_s + 0.05:
-        await asyncio.sleep(0.01)  # nothing is waited for: this is the time that passes without work
-    ended(loop, loop.open(4))
     loop.stop()
-    assert rested_us[num_before] > 40_000
-    assert max(rested_us[num_before + 1 :]) < 40_000, "it is forgotten with each step"
+    assert rested_us[0] >= WAIT_US
+    assert rested_us[1:] == [WAIT_US] * (len(rested_us) - 1), "one wait before each step, and those before are forgotten"
+    assert len(rested_us) > 1

@@ -52,8 +52,8 @@ def company_courses(
 def _own_lengths(rates: RoundRates, emitted: _FloatArray, sent: _FloatArray, longest: int, tokens_per_us: float) -> npt.NDArray[np.int64]:
     """Of each session, 1..longest: as many guesses as add more tokens than all of them would get in the time of their rows."""
     num_rows = 1.0 + sent[:, longest].mean()
-    steps_us = rates.round_us(np.array([1.0, num_rows]))
-    row_us = float(steps_us[1] - steps_us[0] - rates.others_us) / max(1.0, len(emitted) * (num_rows - 1.0))
+    steps_us = rates.steps_us(np.array([1.0, num_rows]))
+    row_us = float(steps_us[1] - steps_us[0]) / max(1.0, len(emitted) * (num_rows - 1.0))
     net = emitted[:, 1 : longest + 1] - tokens_per_us * row_us * sent[:, 1 : longest + 1]
     return np.asarray(1 + np.argmax(net, axis=1), np.int64)
 

@@ -178,6 +178,11 @@ class StepView:
     guess_us: float = 0.0
 
     @property
+    def others_us(self) -> float:
+        """What the verifier does for the guesses of all sessions but one, in a round in which all guess."""
+        return max(0, len(self.sessions) - 1) * self.guess_us
+
+    @property
     def turn_cost(self) -> CostCurve:
         """What to expect of a step over drafts in turns: of a session alone with a drafter of the target's thread, one computed ahead."""
         if self.cost_ahead is None or len(self.sessions) != 1 or not self.sessions[0].takes_turns:

@@ -125,8 +125,8 @@ class PaceRates:
         cost = {Pace.PLAIN: view.cost, Pace.SERIAL: view.turn_cost, Pace.AHEAD: view.overlapped_cost}[pace]
         measured = self.draft_us(pace), self.link_us, self.overhead_us, self.start_us
         rates = measured_rates(cost, len(view.sessions), *measured, leave_len=leave_len)
-        if view.guess_us and len(view.sessions) > 1:
-            rates = replace(rates, others_us=(len(view.sessions) - 1) * view.guess_us)
+        if view.others_us:
+            rates = replace(rates, others_us=view.others_us)
         if pace is not Pace.AHEAD:
             return rates
         alone_us = view.cost.verify_us(len(view.sessions))

@@ -94,9 +94,13 @@ class RoundRates:
     turn_us: tuple[float, float] | None = None
     others_us: float = 0.0
 
+    def steps_us(self, mean_rows: _FloatArray) -> _FloatArray:
+        """Time of a step in which sessions have so many rows each on average."""
+        return np.interp(mean_rows, _RANKS[: len(self.step_us)], self.step_us)
+
     def round_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a round whose sessions have so many rows each on average."""
-        round_us = np.interp(mean_rows, _RANKS[: len(self.step_us)], self.step_us) + self.overhead_us
+        round_us = self.steps_us(mean_rows) + self.overhead_us
         return round_us + self.others_us * (mean_rows > 1.0) if self.others_us else round_us
 
 
