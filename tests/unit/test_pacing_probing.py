@@ -8,7 +8,6 @@ import pytest
 
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.probing import (
-    COMPANY_SHARE,
     MAX_PROBE_AFTER,
     MAX_PROBE_TOKENS,
     OWN_PROBE_AFTER,
@@ -89,7 +88,7 @@ def test_a_probe_costs_everybody_who_shares_its_steps() -> None:
     over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 2, waiting_since_us=NOW_US + 5_000)
     probe.end_if_done(over, budget, PLAIN_US, num_sessions=8)
     lost = 8 * 5 - 2 - 7  # each of the others got one token in a step that took five plain ones' time
-    assert plain_tokens_until_due(budget) == pytest.approx(lost / COMPANY_SHARE, rel=0.01)
+    assert plain_tokens_until_due(budget) == pytest.approx(lost / PROBE_SHARE, rel=0.01)
 
 
 def test_a_probe_that_costs_nothing_still_comes_after_so_many_tokens_of_each() -> None:
@@ -108,14 +107,14 @@ def test_a_probe_that_paid_for_its_session_is_no_gain_of_those_who_waited() -> N
     assert probe.is_on
     over = replace(READY, num_tested=READY.num_tested + PROBE_TESTS, committed_len=READY.committed_len + 6, waiting_since_us=NOW_US + 6_000)
     probe.end_if_done(over, budget, PLAIN_US, num_sessions=4)
-    assert plain_tokens_until_due(budget) == pytest.approx((4 * 6 - 6 - 3 * 2) / COMPANY_SHARE, rel=0.01)
+    assert plain_tokens_until_due(budget) == pytest.approx((4 * 6 - 6 - 3 * 2) / PROBE_SHARE, rel=0.01)
     again = replace(over, committed_len=over.committed_len + OWN_PROBE_AFTER)
     budget.count_plain(MAX_PROBE_AFTER)
     probe.begin_if_due(again, budget)
     ended = replace(again, num_tested=again.num_tested + PROBE_TESTS, committed_len=again.committed_len + 3)
     ended = replace(ended, waiting_since_us=NOW_US + 9_000)
     probe.end_if_done(ended, budget, PLAIN_US, num_sessions=4)
-    assert plain_tokens_until_due(budget) == pytest.approx((4 * 3 - 3 - 3) / COMPANY_SHARE, rel=0.01), "each is billed by itself"
+    assert plain_tokens_until_due(budget) == pytest.approx((4 * 3 - 3 - 3) / PROBE_SHARE, rel=0.01), "each is billed by itself"
 
 
 @pytest.mark.parametrize("hopeless", [False, True])

@@ -10,7 +10,6 @@ Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -23,13 +22,12 @@ from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.drafting_times import take_up
 from outrider.session.pacing.ended_rounds import EndedRounds, PresentTimes
 from outrider.session.pacing.first_lessons import FirstLessons
-from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
 from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes, is_read_alone
-from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.offers import Look, Margins, Offers
+from outrider.session.pacing.outlooks import PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -41,16 +39,13 @@ from outrider.session.pacing.saturation import Saturation
 from outrider.session.pacing.side_nodes import SideNodes
 from outrider.session.pacing.silence import Silence
 from outrider.session.pacing.surprise import Surprises
-from outrider.session.pacing.together import Outlook, plan_together
+from outrider.session.pacing.together import plan_together
 from outrider.session.pacing.whole_draft import whole_draft
 
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 LONE_KEEP_GAIN = 0.0  # where whole rounds are measured, and its drafter is asked with each session anyway: less than par teaches nothing
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
-PROBE_LEN = 4
-PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
-PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
 FIRST_LEN = 4
@@ -82,6 +77,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._taught = False
         self._lessons = FirstLessons()
         self._rates = PaceRates()
+        self._outlooks = Outlooks(self._sessions, self._by_lookup, self._rates, self._longest)
         self._lone_rounds = LoneRounds()
         self._ended = EndedRounds(self._sessions, self._memory, self._budget, self._by_lookup, self._lone_rounds)
         self._saturation = Saturation()
@@ -99,8 +95,10 @@ class AdaptivePacing(ExplainsAdaptive):
         if not view.sessions:
             return PacingPlan((), None, "idle")
         self._now_us, self._num_sessions = view.now_us, len(view.sessions)
-        self._step_us, self._shared_us = view.cost.verify_us(1), view.cost.verify_us(len(view.sessions))
+        self._step_us = view.cost.verify_us(1)
+        self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         self._contention = view.overlapped_cost.verify_us(1) / self._step_us
+        self._outlooks.begin(view.now_us, self._step_us, view.overlapped_cost.verify_us(1))
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0
@@ -110,14 +108,14 @@ class AdaptivePacing(ExplainsAdaptive):
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
             return self._at_once(view, going)
-        if not going and (whole := whole_draft(view, self._bound(view.sessions[0]))) is not None:
+        if not going and (whole := whole_draft(view, self._outlooks.bound(view.sessions[0]))) is not None:
             (part,), rates = whole.take, self._seen_rates
             note_turn(self._sessions.known(part.session), part.max_nodes, None if rates is None else rates[Pace.SERIAL].turn_us)
             return whole
         view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
-        plan = self._sides.beside(marked(plan_together(view, self._outlook, cost, tokens_per_us), going), view, cost, tokens_per_us)
+        plan = self._sides.beside(marked(plan_together(view, self._outlooks.of, cost, tokens_per_us), going), view, cost, tokens_per_us)
         self._excess_us = excess_us(plan, cost, self._sessions.known)
         if plan.take:
             note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
@@ -162,7 +160,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
-        return min(own.course.ahead_len, self._bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+        return min(own.course.ahead_len, self._outlooks.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
 
     def lets_rest(self, session: int, committed_len: int) -> bool:
         """As long as no probe is due, nor the time to ask its drafter."""
@@ -194,7 +192,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._sessions.of(session).is_asked = True
         if not self._rates.is_known:
             self._silence.asked(session)
-        return min(num_guesses, self._bound(session))
+        return min(num_guesses, self._outlooks.bound(session))
 
     def hedge_nodes(self, session: SessionView) -> int:
         """Side branches where the drafter goes on beside the target, and a mismatch would have to wait for it."""
@@ -208,11 +206,8 @@ class AdaptivePacing(ExplainsAdaptive):
         return hedge_budget(session, self._rates.link_us, self._step_us, self._contention, pays_near=near)
 
     def flush_len(self, session: SessionView) -> int:
-        """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
-        draft_us, step_us = self._rates.draft_us(Pace.SERIAL), self._step_us * self._contention  # undisturbed, beside a drafter at work
-        if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
-            return 0 if session.takes_turns else MAX_FLUSH_LEN  # one of this thread is always in time
-        return flush_len(step_us, draft_us, self._rates.link_us, self._rates.start_us, session.acceptance * session.continue_prob)
+        """As its outlook has it."""
+        return self._outlooks.flush_len(session)
 
     # --- guesses from the text itself -------------------------------------------------------------------------------------
 
@@ -222,7 +217,8 @@ class AdaptivePacing(ExplainsAdaptive):
         extra_us = (lone.guessing_us(step_us, beside_us), lone.returns.us(step_us)) if self._is_lone else (0.0, 0.0)
         self._by_lookup.observe(view, beside_us, *extra_us)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
-        self._sessions.look_up(going)
+        if going:
+            self._sessions.look_up(going)
         return going
 
     def _num_looked_up(self, session: SessionView) -> int:
@@ -242,42 +238,10 @@ class AdaptivePacing(ExplainsAdaptive):
 
     # --- readiness --------------------------------------------------------------------------------------------------------
 
-    def _outlook(self, session: SessionView) -> Outlook:
-        own = self._sessions.of(session)
-        course, bound, right = own.course, self._bound(session), session.acceptance
-        if num := self._by_lookup.goes(session):
-            right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
-            return Outlook(num, num, right, right, self._now_us, 0.0)
-        if course.pace is not Pace.PLAIN:
-            wanted = min(course.hit_len if session.following else course.miss_len, bound)
-        elif own.probe.is_on:
-            wanted, right = min(PROBE_LEN, bound), PROBE_HOPE
-        else:
-            wanted = 0  # guesses that come though nobody asked for more are verified where they pay
-        draft_us = self._rates.draft_us(course.pace) or self._step_us / FIRST_LEN
-        until_us = self._in_turns_until_us(own, session, wanted, draft_us)
-        goes_on = course.pace is Pace.AHEAD
-        burst = self.flush_len(session) if goes_on else max(1, wanted)
-        times = TailTimes(draft_us, burst, self._rates.link_us, self._rates.start_us)
-        next_us, num_behind = next_tail(session, times, self._now_us, (own.restart_us, own.restart_len))
-        to_come = right * session.continue_prob
-        return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind, times.anew_us)
-
-    def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
-        """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
-        if not session.has_drafter or not session.max_draft_len:
-            return None
-        wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
-        in_turns = wait_us <= PROBE_WAIT_STEPS * self._step_us if own.probe.is_on else own.course.pace is Pace.SERIAL
-        return session.waiting_since_us + 2.0 * wait_us + self._step_us if in_turns else None
-
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
-        plain = 1.0 / (view.cost.verify_us(len(view.sessions)) + self._overhead_us)
-        return sum(max(plain, self._worth(self._sessions.of(session).course)) for session in view.sessions)
-
-    def _bound(self, session: SessionView) -> int:
-        return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
+        plain = 1.0 / (self._shared_us + self._overhead_us)
+        return sum([max(plain, self._worth(self._sessions.of(session).course)) for session in view.sessions])
 
     def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:

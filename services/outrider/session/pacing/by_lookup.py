@@ -91,28 +91,28 @@ class _Decision:
 
 
 class ByLookup:
-    """Decisions by session. longest: bound of every chain. plain_speed: tokens per microsecond of a session without guesses; 0 before the
-    first plan."""
+    """Decisions by session. longest: bound of every chain."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._decisions: OrderedDict[int, _Decision] = OrderedDict()
         self._cost: CostCurve | None = None
-        self._live: frozenset[int] = frozenset()
-        self._guessing: dict[int, _Decision] = {}  # of those that share the step and go by lookup: most others go without
+        self._live: tuple[SessionView, ...] = ()
+        self._guessing: dict[int, _Decision] | None = None  # of those that share the step and go by lookup, once somebody asks
         self._overhead_us = self._guessing_us = self._return_us = 0.0
         self._begin_gain = BEGIN_GAIN
-        self.plain_speed = 0.0
 
     def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0, return_us: float = 0.0) -> None:
         """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest. return_us: what it takes one
         who drafts to go back to that."""
         self._cost, self._overhead_us, self._guessing_us, self._return_us = view.cost, overhead_us, guessing_us, return_us
         self._begin_gain = BEGIN_GAIN if len(view.sessions) > 1 else KEEP_GAIN
-        self.plain_speed = self._steps_per_us(len(view.sessions) or 1)
-        self._live = frozenset(session.session for session in view.sessions)
-        decided = ((one, self._decisions.get(one)) for one in self._live)
-        self._guessing = {one: known for one, known in decided if known is not None and known.num_guesses}
+        self._live, self._guessing = view.sessions, None
+
+    @property
+    def plain_speed(self) -> float:
+        """Tokens per microsecond of a session without guesses; 0 before the first plan."""
+        return self._steps_per_us(len(self._live) or 1)
 
     @property
     def least_promise(self) -> float:
@@ -158,10 +158,17 @@ class ByLookup:
             return None
         num_rows = num_sessions = max(1, len(self._live))
         tokens = float(num_sessions)
-        for one, other in self._guessing.items():
+        for one, other in self._who_guesses().items():
             if one != session.session:
                 num_rows, tokens = num_rows + other.num_guesses, tokens + other.tokens
         return StepRest(self._cost, num_rows, tokens, self._overhead_us, self._guessing_us)
+
+    def _who_guesses(self) -> dict[int, _Decision]:
+        """Found out when somebody with guesses asks: most sessions have none, plan after plan."""
+        if self._guessing is None:
+            decided = ((one.session, self._decisions.get(one.session)) for one in self._live)
+            self._guessing = {one: known for one, known in decided if known is not None and known.num_guesses}
+        return self._guessing
 
     def offer(self, session: SessionView) -> tuple[int, float]:
         """What the text offers, taken or not: guesses, and the session's tokens per microsecond with them; (0, 0.0): nothing that pays."""
@@ -186,8 +193,9 @@ class ByLookup:
     def _remember(self, session: int, decision: _Decision) -> None:
         self._decisions[session] = decision
         self._decisions.move_to_end(session)
-        self._guessing.pop(session, None)
-        if decision.num_guesses and session in self._live:
-            self._guessing[session] = decision
+        if self._guessing is not None:
+            self._guessing.pop(session, None)
+            if decision.num_guesses and any(one.session == session for one in self._live):
+                self._guessing[session] = decision
         while len(self._decisions) > MAX_REMEMBERED:
             self._decisions.popitem(last=False)

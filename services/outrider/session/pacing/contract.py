@@ -54,19 +54,18 @@ class CostCurve:
 
     def verify_us(self, num_rows: int) -> float:
         """Expected duration of a step of this many rows."""
-        if self.sequence_us and num_rows > 1:
-            return self._rows_us(num_rows) + self.sequence_us * (min(num_rows, self.num_sequences) - 1)
-        return self._rows_us(num_rows)
-
-    def _rows_us(self, num_rows: int) -> float:
         points = self.points
-        if num_rows <= points[0][0] or len(points) == 1:
-            return points[0][1]
-        if num_rows <= points[-1][0]:
-            at = bisect_left(points, (num_rows,))  # a plan asks a dozen times
+        if num_rows <= points[0][0] or len(points) == 1:  # a plan asks a dozen times, and for a row or two above all
+            rows_us = points[0][1]
+        elif num_rows <= points[-1][0]:
+            at = bisect_left(points, (num_rows,))
             (rows_a, us_a), (rows_b, us_b) = points[at - 1], points[at]
-            return us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
-        return points[-1][1] + self._slope * (num_rows - points[-1][0])
+            rows_us = us_a + (us_b - us_a) * (num_rows - rows_a) / (rows_b - rows_a)
+        else:
+            rows_us = points[-1][1] + self._slope * (num_rows - points[-1][0])
+        if self.sequence_us and num_rows > 1:
+            return rows_us + self.sequence_us * (min(num_rows, self.num_sequences) - 1)
+        return rows_us
 
     @property
     def _slope(self) -> float:
@@ -75,7 +74,8 @@ class CostCurve:
         return max((us_b - us_a) / (rows_b - rows_a), (us_b - us_0) / (rows_b - rows_0))
 
 
-@dataclass(slots=True)  # nobody changes one; frozen, each of the three that a round makes would take more than twice as long
+# Of these four nobody changes one. Frozen, each would take more than twice as long to make, and a round makes half a dozen.
+@dataclass(slots=True)
 class SessionView:
     """What a policy may know of one session.
 
@@ -158,7 +158,7 @@ class PrefillRoom(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepView:
     """All live sessions, the measured cost curve, rows a step may hold, and the present time.
 
@@ -200,7 +200,7 @@ class StepView:
         return any(session.is_drafting for session in self.sessions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SessionPlan:
     """A session's part in the step: at most max_feed committed tokens (a prefill chunk, or 1) and max_nodes guessed nodes.
 
@@ -221,7 +221,7 @@ class SessionPlan:
         return self.max_feed + self.max_nodes + self.side_nodes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PacingPlan:
     """take: sessions of the step, empty = wait. wake_us: when to plan again at the latest if nothing arrives (None: only on events).
 

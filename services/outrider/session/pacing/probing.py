@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.contract import SessionView
 
-PROBE_SHARE = 0.02  # of the time without guesses may be spent on probes
-COMPANY_SHARE = 0.01  # the same in company, whose tokens come so much faster that probes still come as soon
+PROBE_SHARE = 0.01  # of the time without guesses may be spent on probes
 PROBE_AFTER = 48  # plain tokens of each session between two probes of any, at least
 MAX_PROBE_AFTER = 4096
 HOPELESS_PROBE_AFTER = 1024  # where guesses come from too far to pay: their drafter is not even opened
@@ -45,8 +44,7 @@ class ProbeBudget:
 
     def pay(self, lost_tokens: float, num_sessions: int = 1) -> None:
         """A probe is over; plain decoding would have yielded all of these sessions so many tokens more in its time."""
-        share = PROBE_SHARE if num_sessions == 1 else COMPANY_SHARE
-        self._probe_after = round(min(MAX_PROBE_AFTER, max(num_sessions * PROBE_AFTER, lost_tokens / share)))
+        self._probe_after = round(min(MAX_PROBE_AFTER, max(num_sessions * PROBE_AFTER, lost_tokens / PROBE_SHARE)))
 
     def relax(self) -> None:
         """Guesses pay again: what probes used to cost says little now."""

@@ -18,11 +18,10 @@ Known = Callable[[int], RememberedSession]  # by session
 
 def excess_us(plan: PacingPlan, cost: CostCurve, known: Known) -> float:
     """By how much a step that holds more guesses than its courses ask for is longer than they promise; it keeps the promise."""
-    courses = [known(part.session).course for part in plan.take]
-    if not courses:
-        return 0.0
-    num_rows = sum(part.num_rows for part in plan.take)
-    return max(0.0, cost.verify_us(num_rows) - cost.verify_us(sum(1 + course.hit_len for course in courses)))
+    num_rows = num_promised = 0
+    for part in plan.take:
+        num_rows, num_promised = num_rows + part.num_rows, num_promised + 1 + known(part.session).course.hit_len
+    return cost.verify_us(num_rows) - cost.verify_us(num_promised) if num_rows > num_promised else 0.0
 
 
 def note_waits(plan: PacingPlan, view: StepView, known: Known) -> None:
@@ -44,14 +43,17 @@ def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Know
     """What the courses promise of this step: in turns a wait and the rows that it has, else by whether drafters follow (all wait for the
     last); and parts that leave guesses out. overhead_us: of a round, beside its step. beyond_us: its `excess_us`."""
     sessions = {session.session: session for session in view.sessions}
-    rows_us = cost.verify_us(sum(part.num_rows for part in plan.take))
+    rows_us = cost.verify_us(sum([part.num_rows for part in plan.take]))
     if view.others_us and any(part.max_nodes for part in plan.take):
         overhead_us += view.others_us
-    kinds = {sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take}
+    kinds = [sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take]
+    has_hits, has_misses = True in kinds, False in kinds
     for part in plan.take:
         own = known(part.session)
-        fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
-        promised_us = max(own.course.hit_us - fewer_us if is_hit else own.course.miss_us for is_hit in kinds)
+        promised_us = own.course.miss_us if has_misses else 0.0
+        if has_hits:
+            fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
+            promised_us = max(promised_us, own.course.hit_us - fewer_us)
         chosen_us = own.chosen_wait_us + rows_us + overhead_us
         if own.course.wait_us:
             chosen_us = promised_us = own.course.wait_us + rows_us - beyond_us + overhead_us

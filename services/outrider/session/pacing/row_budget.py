@@ -25,6 +25,8 @@ class Wanted(NamedTuple):
 
 def share_rows(wanted: Sequence[Wanted], max_rows: int, prefill: PrefillRoom | None = None) -> tuple[SessionPlan, ...]:
     """Plans that together hold at most max_rows rows; sessions without room wait for the next step. prefill: as in StepView."""
+    if len(wanted) == 1 and wanted[0].session.num_uncached == 1 and max_rows > 0:  # nobody to share with
+        return tuple(_decoding_parts(wanted, max_rows - 1))
     waiting = sorted(wanted, key=lambda entry: (entry.session.waiting_since_us, entry.session.session))
     decoding = [entry for entry in waiting if entry.session.num_uncached == 1][:max_rows]
     reading = [entry for entry in waiting if entry.session.num_uncached > 1]

@@ -70,10 +70,10 @@ class _Prospect:
 
     __slots__ = ("_have", "_lacking", "_reached", "_right", "_sure", "_to_come", "outlook")
 
-    def __init__(self, session: SessionView, outlook: Outlook, now_us: int, most: int) -> None:
+    def __init__(self, session: SessionView, outlook: Outlook, lacking: int, most: int) -> None:
         self.outlook = outlook
         self._have = min(session.depth, outlook.most, most)
-        self._lacking = 0 if must_go(session, now_us) else max(0, outlook.wanted - session.depth)
+        self._lacking = lacking
         self._right, self._to_come = min(outlook.right, _ALMOST_ONE), min(outlook.to_come, _ALMOST_ONE)
         self._reached = self._right**self._have
         self._sure = (1.0 - self._reached * self._right) / (1.0 - self._right)  # tokens of a step with what is there
@@ -136,21 +136,24 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
         return PacingPlan((), None, "idle")
     outlooks = [outlook_of(session) for session in view.sessions]
     most = _paying_len(view.sessions, outlooks, cost, tokens_per_us)
-    if not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
-        prospects = [_Prospect(session, outlook, view.now_us, most) for session, outlook in zip(view.sessions, outlooks, strict=True)]
-        waiting = [prospect.outlook for prospect in prospects if prospect.is_waiting]
-        if not waiting:
-            begin_us = 0.0
-        elif all(outlook.in_turns_until_us is not None for outlook in outlooks):
-            begin_us = max(outlook.in_turns_until_us or 0.0 for outlook in waiting)
+    lacking = [_num_lacking(session, outlook, view.now_us) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+    if any(lacking) and not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
+        if all(outlook.in_turns_until_us is not None for outlook in outlooks):
+            begin_us = max([outlook.in_turns_until_us or 0.0 for outlook, num in zip(outlooks, lacking, strict=True) if num])
         else:
+            prospects = [_Prospect(*one, most) for one in zip(view.sessions, outlooks, lacking, strict=True)]
             begin_us = _best_time(prospects, (cost, view.overlapped_cost), tokens_per_us, view.now_us)
         if begin_us > view.now_us:
-            return PacingPlan((), min(int(begin_us) + 1, *(session.draft_deadline_us for session in view.sessions)), "draft")
+            return PacingPlan((), min(int(begin_us) + 1, *[session.draft_deadline_us for session in view.sessions]), "draft")
     wanted = [
         Wanted(session, _nodes_within(session, min(outlook.most, most))) for session, outlook in zip(view.sessions, outlooks, strict=True)
     ]
     return PacingPlan(share_rows(wanted, view.max_rows, view.prefill), None, "verify")
+
+
+def _num_lacking(session: SessionView, outlook: Outlook, now_us: int) -> int:
+    """Guesses that it waits for and may wait for."""
+    return outlook.wanted - session.depth if session.depth < outlook.wanted and not must_go(session, now_us) else 0
 
 
 def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], cost: CostCurve, tokens_per_us: float) -> int:
@@ -165,9 +168,11 @@ def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], co
     rights = [min(outlook.right, _ALMOST_ONE) for outlook in outlooks]
 
     def worth(most: int) -> float:
-        taken = [min(have, most) for have in there]
-        tokens = sum([(1.0 - right ** (num + 1)) / (1.0 - right) for right, num in zip(rights, taken, strict=True)])
-        return tokens - tokens_per_us * cost.verify_us(len(there) + sum(taken))
+        tokens, num_rows = 0.0, len(there)
+        for right, have in zip(rights, there, strict=True):
+            num = min(have, most)
+            tokens, num_rows = tokens + (1.0 - right ** (num + 1)) / (1.0 - right), num_rows + num
+        return tokens - tokens_per_us * cost.verify_us(num_rows)
 
     return max([longest >> halvings for halvings in range(longest.bit_length() + 1)], key=worth)
 
@@ -186,11 +191,13 @@ def _best_time(prospects: Sequence[_Prospect], costs: tuple[CostCurve, CostCurve
 
     def worth(at_us: float) -> float:
         cost = costs[any(one.is_drafted_for(at_us) for one in resting)]
-        by_then = [(prospect, prospect.num_new(at_us)) for prospect in prospects]
-        end_us = at_us + cost.verify_us(sum([prospect.rows(num) for prospect, num in by_then]))
-        tokens = sum([prospect.tokens(num) + prospect.tokens_after(num, end_us, own_per_us) for prospect, num in by_then])
-        not_lost_us = sum([prospect.not_lost(at_us - now_us) for prospect in prospects]) / len(prospects)
-        return tokens - tokens_per_us * (end_us - now_us - not_lost_us)
+        new = [prospect.num_new(at_us) for prospect in prospects]
+        end_us = at_us + cost.verify_us(sum([prospect.rows(num) for prospect, num in zip(prospects, new, strict=True)]))
+        tokens = not_lost_us = 0.0
+        for prospect, num in zip(prospects, new, strict=True):
+            tokens += prospect.tokens(num) + prospect.tokens_after(num, end_us, own_per_us)
+            not_lost_us += prospect.not_lost(at_us - now_us)
+        return tokens - tokens_per_us * (end_us - now_us - not_lost_us / len(prospects))
 
     own_per_us = tokens_per_us / len(prospects)  # who waits for guesses waits with all the others, mostly for theirs too
     # A step that is over before the next guess comes delays nothing, and finds out sooner whether the drafter follows.

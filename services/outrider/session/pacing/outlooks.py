@@ -1,0 +1,82 @@
+"""What sessions hope for of the next step: how many guesses each waits for, when its drafter brings them and how many at a time.
+
+Follows from a session's course, its text's guesses or its probe, and from measured times; asked at every plan. Knows views, what is
+remembered of sessions and times. Must not know how a course is chosen, nor whether waiting pays.
+"""
+
+from __future__ import annotations
+
+import math
+
+from outrider.session.pacing.by_lookup import ByLookup
+from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
+from outrider.session.pacing.next_tail import TailTimes, next_tail
+from outrider.session.pacing.pace_rates import PaceRates
+from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
+from outrider.session.pacing.round_model import Pace
+from outrider.session.pacing.together import Outlook
+
+PROBE_LEN = 4
+PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
+PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
+UNKNOWN_TOKENS = 4  # that a drafter of which nothing was measured is taken to guess in a step's time
+
+
+class Outlooks:
+    """sessions, by_lookup, rates: the policy's. longest: bound of every chain."""
+
+    def __init__(self, sessions: RememberedSessions, by_lookup: ByLookup, rates: PaceRates, longest: int) -> None:
+        self._sessions, self._by_lookup, self._rates, self._longest = sessions, by_lookup, rates, longest
+        self._now_us = 0
+        self._step_us = self._contended_us = 0.0
+
+    def begin(self, now_us: int, step_us: float, contended_us: float) -> None:
+        """Of the plan under way: step_us of a step of one row, contended_us of one beside drafters at work."""
+        self._now_us, self._step_us, self._contended_us = now_us, step_us, contended_us
+
+    def bound(self, session: SessionView) -> int:
+        """Guesses that a step may verify of it."""
+        return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
+
+    def flush_len(self, session: SessionView) -> int:
+        """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
+        draft_us = self._rates.draft_us(Pace.SERIAL)  # undisturbed; the step is one beside a drafter at work
+        if self._sessions.of(session).course.pace is not Pace.AHEAD or not draft_us:
+            return 0 if session.takes_turns else MAX_FLUSH_LEN  # one of this thread is always in time
+        right = session.acceptance * session.continue_prob
+        return flush_len(self._contended_us, draft_us, self._rates.link_us, self._rates.start_us, right)
+
+    def of(self, session: SessionView) -> Outlook:
+        """At this plan."""
+        own, right = self._sessions.of(session), session.acceptance
+        course, bound = own.course, self.bound(session)
+        if num := self._by_lookup.goes(session):
+            right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
+            return Outlook(num, num, right, right, self._now_us, 0.0)
+        if course.pace is not Pace.PLAIN:
+            wanted = min(course.hit_len if session.following else course.miss_len, bound)
+        elif own.probe.is_on:
+            wanted, right = min(PROBE_LEN, bound), PROBE_HOPE
+        else:
+            wanted = 0  # guesses that come though nobody asked for more are verified where they pay
+        rates = self._rates
+        draft_us = rates.draft_us(course.pace) or self._step_us / UNKNOWN_TOKENS
+        until_us = self._in_turns_until_us(own, session, wanted, draft_us)
+        goes_on = course.pace is Pace.AHEAD
+        burst = self.flush_len(session) if goes_on else max(1, wanted)
+        times = TailTimes(draft_us, burst, rates.link_us, rates.start_us)
+        next_us, num_behind = next_tail(session, times, self._now_us, (own.restart_us, own.restart_len))
+        to_come = right * session.continue_prob
+        return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind, times.anew_us)
+
+    def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
+        """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
+        if not session.has_drafter or not session.max_draft_len:
+            return None
+        if not own.probe.is_on and own.course.pace is not Pace.SERIAL:
+            return None
+        wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
+        if own.probe.is_on and wait_us > PROBE_WAIT_STEPS * self._step_us:
+            return None
+        return session.waiting_since_us + 2.0 * wait_us + self._step_us
