@@ -10,11 +10,12 @@ import pytest
 
 from fakes_adaptive import FLAT, TARGET_US, Driver, successor, taught
 from fakes_pacing import READY
-from outrider.session.pacing.adaptive import FIRST_LEN, PROBE_LEN, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
+from outrider.session.pacing.outlooks import PROBE_LEN
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.pace_rates import KEEP_UNSEEN
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
