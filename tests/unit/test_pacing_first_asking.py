@@ -16,10 +16,12 @@ NUM_PROMPT = 10
 
 
 class Traffic:
-    """Sessions one after another at one policy, each of a few rounds; their drafter is quick, and right with the given chance."""
+    """Sessions one after another at one policy, each of a few rounds; their drafter is quick, so far away (of the target's own thread, if
+    at hand), and right with the given chance."""
 
-    def __init__(self) -> None:
+    def __init__(self, link_us: float = 60.0) -> None:
         self.policy = AdaptivePacing()
+        self._link_us = link_us
         self.now_us = NOW_US
         self._num_sessions = 0
 
@@ -27,8 +29,8 @@ class Traffic:
         """The next session, its drafter just met."""
         self._num_sessions += 1
         self.now_us += LOOK_EVERY_US
-        measured = {"draft_us_per_token": 150.0, "link_us": 60.0, "hope": 0.7, "acceptance": 0.6}
-        own = {"session": self._num_sessions, "committed_len": NUM_PROMPT, "takes_turns": True, "kind": kind}
+        measured = {"draft_us_per_token": 150.0, "link_us": self._link_us, "hope": 0.7, "acceptance": 0.6}
+        own = {"session": self._num_sessions, "committed_len": NUM_PROMPT, "takes_turns": self._link_us < 100.0, "kind": kind}
         return replace(READY, **own, **measured)  # type: ignore[arg-type]
 
     def leave(self, session: SessionView) -> int:
@@ -82,6 +84,16 @@ def test_after_disagreeable_texts_most_drafters_are_not_asked_at_once() -> None:
     asked = [traffic.answers(0.05) for _ in range(2 * NUM_AGAINST)]
     assert asked[:NUM_AGAINST] == [FIRST_LEN] * NUM_AGAINST
     assert 0 < asked[NUM_AGAINST:].count(0) < NUM_AGAINST
+
+
+def test_nor_are_drafters_far_away_however_well_they_did_where_they_were_of_use() -> None:
+    """What drafts from afar bring is known of those who go with them; most of these never do, and each paid for asking."""
+    traffic = Traffic(link_us=900.0)
+    asked = [traffic.answers(0.05, kind=7) for _ in range(2 * NUM_AGAINST)]
+    assert traffic.policy._is_far_away
+    assert asked[:NUM_ALIKE_AGAINST] == [FIRST_LEN] * NUM_ALIKE_AGAINST
+    assert asked[NUM_ALIKE_AGAINST:].count(0) >= NUM_AGAINST
+    assert asked[NUM_ALIKE_AGAINST:].count(FIRST_LEN) >= 1, "another kind of text would be noticed"
 
 
 def test_who_was_not_asked_decodes_plainly_and_is_asked_later() -> None:

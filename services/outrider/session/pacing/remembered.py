@@ -165,7 +165,9 @@ class RememberedSessions:
         more when that is over; who is not put off any longer begins as its kind does. slowdown: as in AskingRecord, None = close by."""
         own, kind = self.of(session), self.kind(session)
         begins = session.committed_len == own.begin
-        later = kind.asked_later() if slowdown is None else kind.asked_far_later(slowdown, begins=begins)
+        later = 0 if slowdown is None else kind.asked_far_later(slowdown, begins=begins)
+        if begins and not later:  # whatever drafts from afar bring those that go with them: who finds nothing in them pays for asking
+            later = kind.asked_later()
         if later:
             own.asked_from, own.course = session.committed_len + later, plain
         elif not begins:
