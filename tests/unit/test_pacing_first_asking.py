@@ -7,7 +7,15 @@ from dataclasses import replace
 from fakes_pacing import NOW_US, READY
 from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, SessionView, StepView
-from outrider.session.pacing.first_asking import AT_ONCE_EVERY, LATER, MAX_AT_ONCE_EVERY, NUM_AGAINST, NUM_ALIKE_AGAINST, FirstAsking
+from outrider.session.pacing.first_asking import (
+    AT_ONCE_EVERY,
+    FAR_TIMES,
+    LATER,
+    MAX_AT_ONCE_EVERY,
+    NUM_AGAINST,
+    NUM_ALIKE_AGAINST,
+    FirstAsking,
+)
 from outrider.session.pacing.look_times import LOOK_EVERY_US
 from outrider.session.pacing.round_model import Pace
 
@@ -89,11 +97,12 @@ def test_after_disagreeable_texts_most_drafters_are_not_asked_at_once() -> None:
 def test_nor_are_drafters_far_away_however_well_they_did_where_they_were_of_use() -> None:
     """What drafts from afar bring is known of those who go with them; most of these never do, and each paid for asking."""
     traffic = Traffic(link_us=900.0)
-    asked = [traffic.answers(0.05, kind=7) for _ in range(2 * NUM_AGAINST)]
+    least = FAR_TIMES * NUM_ALIKE_AGAINST
+    asked = [traffic.answers(0.05, kind=7) for _ in range(2 * least)]
     assert traffic.policy._is_far_away
-    assert asked[:NUM_ALIKE_AGAINST] == [FIRST_LEN] * NUM_ALIKE_AGAINST
-    assert asked[NUM_ALIKE_AGAINST:].count(0) >= NUM_AGAINST
-    assert asked[NUM_ALIKE_AGAINST:].count(FIRST_LEN) >= 1, "another kind of text would be noticed"
+    assert asked[:least] == [FIRST_LEN] * least, "an answer may draft whose first guesses came too late"
+    assert asked[least:].count(0) >= least // 2
+    assert asked[least:].count(FIRST_LEN) >= 1, "another kind of text would be noticed"
 
 
 def test_who_was_not_asked_decodes_plainly_and_is_asked_later() -> None:

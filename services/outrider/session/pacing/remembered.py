@@ -71,9 +71,9 @@ class RememberedKind:
     plain: AchievedSpeed
     texted: AchievedSpeed
 
-    def asked_later(self) -> int:
+    def asked_later(self, *, is_far: bool) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
-        return LATER if self.asking.is_later() else 0
+        return LATER if self.asking.is_later(is_far=is_far) else 0
 
     def asked_far_later(self, slowdown: float, *, begins: bool) -> int:
         """The same of a drafter far away; or, once so many tokens were decoded, how many more. slowdown: as in AskingRecord."""
@@ -167,7 +167,7 @@ class RememberedSessions:
         begins = session.committed_len == own.begin
         later = 0 if slowdown is None else kind.asked_far_later(slowdown, begins=begins)
         if begins and not later:  # whatever drafts from afar bring those that go with them: who finds nothing in them pays for asking
-            later = kind.asked_later()
+            later = kind.asked_later(is_far=slowdown is not None)
         if later:
             own.asked_from, own.course = session.committed_len + later, plain
         elif not begins:
