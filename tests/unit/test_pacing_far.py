@@ -18,6 +18,7 @@ from mostly_slow import mostly_slow
 from outrider.session.pacing.adaptive import LEAVE_BOUNDS, AdaptivePacing
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.course_choice import FLAWLESS_TESTS, HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.round_model import (
     MAX_LEAVE_LEN,
@@ -98,6 +99,27 @@ def test_close_by_a_drafter_that_is_mostly_right_pays() -> None:
 
 
 # --- what it is made of -----------------------------------------------------------------------------------------------------
+
+
+def test_of_one_far_away_that_was_never_wrong_as_much_is_hoped_as_before_it_was_tested() -> None:
+    """Its kind's mean is no measure of it, and whoever goes without hardly hears of it again."""
+    tested = replace(READY, acceptance=0.9, hope=0.99, num_tested=HOPEFUL_TESTS, is_flawless=True)
+    assert hoped_acceptance(tested, is_far=True) == 0.99
+    assert hoped_acceptance(tested) == 0.9, "close by it is found out for little"
+    assert hoped_acceptance(replace(tested, is_flawless=False), is_far=True) == 0.9
+    assert hoped_acceptance(replace(tested, num_tested=FLAWLESS_TESTS.stop), is_far=True) == 0.9, "its own guesses say so by then"
+
+
+def test_a_session_that_was_never_wrong_is_no_reason_to_hope_for_less() -> None:
+    """Asked for four guesses and then no more, it ends below the hope: that, again and again, took the hope from those behind it."""
+    known = DraftPriors(acceptance=0.9, hope=0.99)
+    flawless = SessionStatistics(acceptance=known.acceptance)
+    flawless.count_round(4, 4, 4, 5, corrected=False)
+    assert flawless.acceptance < known.hope
+    assert flawless.remembered(known).hope == known.hope
+    flawed = SessionStatistics(acceptance=known.acceptance)
+    flawed.count_round(4, 4, 3, 4, corrected=True)
+    assert flawed.remembered(known).hope < known.hope
 
 
 def rates(link_us: float) -> RoundRates:

@@ -353,9 +353,12 @@ class SessionStatistics:
         return DraftPriors(alike.rate_after(acceptance), continue_prob, self.draft_start_us, hope, depths, alike)
 
     def _hope_after(self, hope: float) -> float:
-        """One agreeable session is reason to hope for another; that there is none takes several others."""
+        """One agreeable session is reason to hope for another; that there is none takes several others. One that was hardly tested, and
+        never wrong, is no reason to doubt: its acceptance is below the hope because nothing more was asked of it."""
         if self.acceptance > hope:
             return hope + min(1.0, self.num_tested / TESTS_TO_REMEMBER) * (self.acceptance - hope)
+        if self.is_flawless:
+            return hope
         return hope + FALL_OF_HOPE * min(1.0, self.num_tested / TESTS_TO_DOUBT) * (self.acceptance - hope)
 
     def _count_tests(self, outcomes: list[float]) -> None:

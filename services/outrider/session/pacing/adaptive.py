@@ -301,7 +301,7 @@ class AdaptivePacing(ExplainsAdaptive):
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
-            shares = hoped_acceptance(session), hoped_continue(session), hedge_share
+            shares = hoped_acceptance(session, is_far=self._is_far_away), hoped_continue(session), hedge_share
             longest = max(1, min(self._longest, session.max_draft_len)) if session.takes_turns else self._longest
             present = self._sessions.known(session.session).course
             present_len = present.hit_len if present.pace is Pace.SERIAL else 0

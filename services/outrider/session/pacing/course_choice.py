@@ -30,12 +30,15 @@ FLAWLESS = 0.97  # acceptance, and chance to go on without a pause, of such a te
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 
 
-def hoped_acceptance(session: SessionView) -> float:
-    """Acceptance to choose a course by."""
+def hoped_acceptance(session: SessionView, *, is_far: bool = False) -> float:
+    """Acceptance to choose a course by. is_far: its drafter is so far away that whoever goes without hardly hears of it again; of one that
+    was never wrong as much is hoped as before it was tested."""
     if not session.has_drafter or not session.max_draft_len:
         return session.acceptance  # nobody whose guesses could be tested
     if _suits(session):
         return max(session.acceptance, FLAWLESS)
+    if is_far and session.is_flawless and session.num_tested < FLAWLESS_TESTS.stop:
+        return max(session.acceptance, session.hope)
     share = max(0.0, 1.0 - session.num_tested / HOPEFUL_TESTS)
     return max(session.acceptance, session.acceptance + share * (session.hope - session.acceptance))
 
