@@ -82,7 +82,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._ended = EndedRounds(self._sessions, self._memory, self._budget, self._by_lookup, self._lone_rounds)
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
-        self._now_us, self._num_sessions = 0, 1
+        self._num_sessions = 1
         self._step_us = 0.0  # of one row
         self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
@@ -94,11 +94,12 @@ class AdaptivePacing(ExplainsAdaptive):
         """Take whoever has the guesses its course asks for."""
         if not view.sessions:
             return PacingPlan((), None, "idle")
-        self._now_us, self._num_sessions = view.now_us, len(view.sessions)
+        self._num_sessions = len(view.sessions)
         self._step_us = view.cost.verify_us(1)
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
-        self._contention = view.overlapped_cost.verify_us(1) / self._step_us
-        self._outlooks.begin(view.now_us, self._step_us, view.overlapped_cost.verify_us(1))
+        contended_us = view.overlapped_cost.verify_us(1)
+        self._contention = contended_us / self._step_us
+        self._outlooks.begin(view.now_us, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0

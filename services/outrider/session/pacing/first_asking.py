@@ -14,7 +14,7 @@ NUM_AGAINST = 6  # sessions in a row that went without once their first guesses 
 NUM_ALIKE_AGAINST = 3  # the same of sessions known to be of one kind, which has fewer surprises
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
 MAX_AT_ONCE_EVERY = 9  # the same where sessions are known to be of one kind, and as many more went without
-FAR_TIMES = 3  # as many against it, where drafters are far away: there the first guesses may come too late for an answer that drafts later
+FAR_TIMES = 3  # times as many where drafters are far away: there a look may come before the guesses that matter
 LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: as many as between two probes
 
 
@@ -32,7 +32,7 @@ class FirstAsking:
         self._num_against = 0 if drafts else self._num_against + 1
 
     def is_later(self, *, is_far: bool = False) -> bool:
-        """Whether the session that now begins is asked later; once for each."""
+        """Whether the session that now begins is asked later; once for each. is_far: its drafter is far away."""
         self._num_later += 1
         enough = FAR_TIMES * self._enough if is_far else self._enough
         every = min(self._most_between, AT_ONCE_EVERY * (self._num_against // enough))

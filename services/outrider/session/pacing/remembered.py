@@ -72,7 +72,7 @@ class RememberedKind:
     texted: AchievedSpeed
 
     def asked_later(self, *, is_far: bool) -> int:
-        """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once."""
+        """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once. is_far: as in FirstAsking."""
         return LATER if self.asking.is_later(is_far=is_far) else 0
 
     def asked_far_later(self, slowdown: float, *, begins: bool) -> int:
