@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -21,15 +23,22 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import ROOT, IntArray
 
-MEASURED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_LOG = logging.getLogger(__name__)
+MEASURED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512)
+MOST_OF_ONE = 64  # rows of a sequence: more are of several, as they come, for they would all attend to one another
+# A step that is expected to take longer is not measured: there every row costs what the last ones do, and a start is waited for.
+MOST_US = 250_000.0
 NUM_REPEATS = 3
 NUM_PROMPT = 16
+MOST_STEPS = 1 + NUM_REPEATS * len(MEASURED_ROWS)  # of a scratch sequence
 REFINE_RATE = 1 / 16
 MEASURED_TRUST = 16  # steps that a curve counts for which was measured as it is
 COPIED_TRUST = 4  # and one that is taken over from other circumstances
 MAX_SURPRISE = 2.0
 OWN_STEPS = 4  # after so many steps of its own a point believes half of what others say of the machine
-MEASURING_SEQUENCE = 0
+# Times as many rows, or as few, of which others say as much as of their own; of more distant ones they say less, for what a step takes
+# beside its rows is no row's. Of many rows they say little: there only the rows count.
+NEAR_ROWS, NEAR_MANY_ROWS = 16, 2
 CHAIN_LEN = 16  # `invariant` numerics bound the levels of a tree
 _NOTHING: IntArray = np.empty(0, np.int32)
 
@@ -41,6 +50,7 @@ class CostModel:
         assert points
         self._num_trusted = num_trusted
         self._points = dict(sorted(points.items()))
+        self._least = dict(self._points)  # as measured, in a quiet moment
         self._rows = list(self._points)
         self._num_seen = dict.fromkeys(self._rows, 0)
         self._edges = row_edges(self._rows)
@@ -48,7 +58,8 @@ class CostModel:
 
     def observe(self, num_rows: int, step_us: int) -> None:
         """A step without prefill took so long; it moves the nearest measured point (by ratio of rows), and the others by the same factor
-        as far as they have seen few steps: the machine was quiet when all were measured, and what is dearer now is so for any rows.
+        as far as they have seen few steps: the machine was quiet when all were measured, and what is dearer now is so for any rows. Only
+        steps of many rows make many rows cheaper than they were measured.
 
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
@@ -61,7 +72,9 @@ class CostModel:
         self._num_trusted += 1
         for rows, num_seen in self._num_seen.items():
             if rows != nearest:
-                self._points[rows] *= 1.0 + OWN_STEPS / (OWN_STEPS + num_seen) * rate * (surprise - 1.0)
+                fewer, more = min(rows, nearest), max(rows, nearest)
+                nearness = min(1.0, (NEAR_ROWS if more <= MOST_OF_ONE else NEAR_MANY_ROWS) * fewer / more)
+                self._points[rows] *= 1.0 + nearness * OWN_STEPS / (OWN_STEPS + num_seen) * rate * (surprise - 1.0)
         self._points[nearest] += rate * (target - self._points[nearest])
         self._num_seen[nearest] += 1
         self._curve = self._flattened()
@@ -75,7 +88,10 @@ class CostModel:
         return CostModel(dict(self._curve.points), COPIED_TRUST)
 
     def _flattened(self) -> CostCurve:
-        return rising(self._rows, self._points.values())
+        return rising(self._rows, [self._believed_us(rows, us) for rows, us in self._points.items()])
+
+    def _believed_us(self, rows: int, point_us: float) -> float:
+        return point_us if rows <= MOST_OF_ONE or self._num_seen[rows] >= OWN_STEPS else max(point_us, self._least[rows])
 
 
 def rising(rows: Sequence[int], times_us: Iterable[float]) -> CostCurve:
@@ -155,31 +171,54 @@ def measure_cost(engine: Engine, lent_threads: int = 0) -> CostModel:
 
 
 def time_steps(engine: Engine, lent_threads: int = 0) -> dict[int, list[float]]:
-    """By rows, microseconds of NUM_REPEATS steps of a scratch sequence in the calling thread, which owns the engine; nothing is held
-    afterwards.
+    """By rows, microseconds of NUM_REPEATS steps of scratch sequences in the calling thread, which owns the engine; nothing is held
+    afterwards. More than MOST_OF_ONE rows are measured as far as the cache has room, and a step is short enough.
 
-    lent_threads: as in StepPlan, of each step. Raises DoesNotFit and Overloaded where the cache is too small.
+    lent_threads: as in StepPlan, of each step. Raises DoesNotFit and Overloaded where the cache is too small for one sequence.
     """
-    most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - NUM_REPEATS * len(MEASURED_ROWS))
-    row_counts = [rows for rows in MEASURED_ROWS if rows <= most] or [1]
-    num_steps = 1 + NUM_REPEATS * len(row_counts)
-    spec = SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(0), 1, NUM_PROMPT + num_steps, max(row_counts))
-    engine.open(MEASURING_SEQUENCE, spec)
-    try:
-        _time_step(engine, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
+    most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - MOST_STEPS)
+    row_counts = [rows for rows in MEASURED_ROWS if rows <= min(most, MOST_OF_ONE)] or [1]
+    with ExitStack() as stack:
+        scratch = [stack.enter_context(_opened(engine, 0, max(row_counts)))]
+        _time_step(engine, scratch, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
         # One of each at a time: a moment in which the machine is slow, as it mostly is when work begins, is then nobody's alone.
-        rounds_us = [[_time_step(engine, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
-        return {rows: list(times_us) for rows, *times_us in zip(row_counts, *rounds_us, strict=True)}
+        rounds_us = [[_time_step(engine, scratch, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
+        times_us = {rows: list(each) for rows, *each in zip(row_counts, *rounds_us, strict=True)}
+        for rows in (rows for rows in MEASURED_ROWS if MOST_OF_ONE < rows <= most):
+            before = max(times_us)
+            if min(times_us[before]) * rows / before > MOST_US:
+                break
+            try:
+                while len(scratch) < rows // MOST_OF_ONE:
+                    scratch.append(stack.enter_context(_opened(engine, len(scratch), MOST_OF_ONE)))
+                    _time_step(engine, scratch[-1:], NUM_PROMPT, 1, lent_threads)
+                times_us[rows] = [_time_step(engine, scratch, 1, rows, lent_threads) for _ in range(NUM_REPEATS)]
+            except (DoesNotFit, Overloaded):
+                break  # so many are never at work together
+            except RuntimeError as error:  # memory for so many rows, where a step asks for it: sessions are stepped one by one then
+                _LOG.warning("steps of %d rows and more are not measured: %s", rows, error)
+                break
+        return times_us
+
+
+@contextmanager
+def _opened(engine: Engine, sequence: int, max_nodes: int) -> Iterator[int]:
+    spec = SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(sequence), 1, NUM_PROMPT + MOST_STEPS, max_nodes)
+    engine.open(sequence, spec)
+    try:
+        yield sequence
     finally:
-        engine.close(MEASURING_SEQUENCE)
+        engine.close(sequence)
 
 
-def _time_step(engine: Engine, num_committed: int, num_rows: int, lent_threads: int) -> float:
-    """Microseconds of a step of num_committed committed rows and a tree of chains up to num_rows in all."""
-    indices = np.arange(max(0, num_rows - num_committed), dtype=np.int32)
+def _time_step(engine: Engine, sequences: Sequence[int], num_committed: int, num_rows: int, lent_threads: int) -> float:
+    """Microseconds of a step of num_committed committed rows of each sequence, and a tree of chains each, up to num_rows in all."""
+    indices = np.arange(max(0, num_rows // len(sequences) - num_committed), dtype=np.int32)
     nodes = indices // CHAIN_LEN
     parents = np.where(indices % CHAIN_LEN == 0, np.int32(ROOT), indices - 1).astype(np.int32)
-    rows = SequenceRows(MEASURING_SEQUENCE, np.zeros(num_committed, np.int32), nodes, parents, acceptance="coupled")
-    result = engine.step(StepPlan((rows,), lent_threads))
-    engine.keep(MEASURING_SEQUENCE, ())
+    committed = np.zeros(num_committed, np.int32)
+    rows = tuple(SequenceRows(one, committed, nodes, parents, acceptance="coupled") for one in sequences)
+    result = engine.step(StepPlan(rows, lent_threads))
+    for one in sequences:
+        engine.keep(one, ())
     return float(max(1, result.step_us))

@@ -87,6 +87,7 @@ class LiveSessions:
         self._ended: list[tuple[HostedSession, Finish]] = []  # said to be, with everything still held
         self._connections: dict[str, int] = {}  # streams that are up: endpoint -> connection
         self._last_handle = 0
+        self.num_frames = 0  # of drafters, taken in so far
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -128,6 +129,7 @@ class LiveSessions:
         if self._connections.get(message.drafter) != message.connection:
             return
         now_us = message.arrived_us or monotonic_us()
+        self.num_frames += len(message.frames)
         for frame in message.frames:
             hosted = self._sessions.get(-1 if frame.session is None else frame.session)
             if hosted is None:

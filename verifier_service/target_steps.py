@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from outrider.engine.contract import Engine
 from outrider.engine.prefill_order import waiting
@@ -33,6 +34,15 @@ _LOG = logging.getLogger(__name__)
 LEAST_STAYING = 0.75  # of the sessions that a plan took, for it to be repeated without those that ended
 
 
+class _Turn(NamedTuple):
+    """From a step on: sessions that were in it, sessions there were, frames of drafters taken in by then, and when it was over."""
+
+    num_sessions: int
+    num_live: int
+    num_frames: int
+    since_us: int
+
+
 class TargetSteps:
     """`plan`, then `take` what it says. num_steps: that the engine made; step_us: what they took in all. loan: what steps cost, and on
     whose cores. metrics: how long samples waited for their first step. rested_us: added to by who waits, or lets a drafter of this thread
@@ -51,7 +61,7 @@ class TargetSteps:
         self._left_out = False  # whether there are other sessions
         self._num_guessing = 0  # of the sessions that were planned, those with guesses or drafters at work
         self._handling = GuessHandling()
-        self._turn: tuple[int, int] | None = None  # sessions of the newest step, and when it was over; None = it read, or was of one
+        self._turn: _Turn | None = None  # since the newest step; None = it read, or was of one session
         self.rested_us = 0  # since then: waiting, or a drafter of this thread at work
         self._newest = PacingPlan((), None, "idle")
         self._num_repeated = 0  # steps that the newest plan was repeated for
@@ -162,7 +172,7 @@ class TargetSteps:
         for one in rows:
             num_read += len(one.committed) + len(one.tokens) if len(one.committed) != 1 else 0
         reads = num_read > 0
-        self._end_turn(len(rows), reads=reads)
+        self._end_turn(reads=reads)
         lent = self._lent_threads(rows, reads=reads) if self.loan.is_possible else 0
         try:
             result = self._engine.step(StepPlan(tuple(rows), lent))
@@ -176,7 +186,7 @@ class TargetSteps:
             return
         self.num_steps += 1
         self.step_us += result.step_us
-        self._turn = None if reads or len(rows) == 1 else (len(rows), monotonic_us())
+        self._turn = None if reads or len(rows) == 1 else _Turn(len(rows), len(self._sessions), self._sessions.num_frames, monotonic_us())
         self.loan.count(lent)
         if reads:
             cost = self.loan.curves(len(rows))[0]
@@ -188,13 +198,14 @@ class TargetSteps:
         for row, one_result in zip(rows, result.results, strict=True):
             self._verified(self._sessions[row.sequence], one_result, result.step_us)
 
-    def _end_turn(self, num_sessions: int, *, reads: bool) -> None:
-        """A step begins: what was done since the one before is told, if both were of as many sessions and neither read."""
+    def _end_turn(self, *, reads: bool) -> None:
+        """A step begins: what was done since the one before is told, if neither reads and no session came or went."""
         turn, self._turn, rested_us, self.rested_us = self._turn, None, self.rested_us, 0
-        if turn is None or reads or not turn[0] == num_sessions == len(self._sessions):
+        if turn is None or reads or turn.num_live != len(self._sessions):
             return
-        if self._num_guessing or not self._num_repeated:  # turns with guesses are all planned: a plan's time is no guess's
-            self._handling.observe(num_sessions, self._num_guessing, max(0, monotonic_us() - turn[1] - rested_us))
+        num_frames = self._sessions.num_frames - turn.num_frames
+        if num_frames or not (self._num_repeated or self._num_guessing):  # turns with guesses are planned: a plan's time is no guess's
+            self._handling.observe(turn.num_sessions, num_frames, max(0, monotonic_us() - turn.since_us - rested_us))
 
     def _lent_threads(self, rows: list[SequenceRows], *, reads: bool) -> int:
         sessions: Iterable[VerifierSession] = ()

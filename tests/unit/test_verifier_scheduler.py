@@ -229,16 +229,20 @@ async def test_a_bug_in_an_answers_last_round_leaves_nothing_at_its_drafters() -
 
 
 class NoClose(TableEngine):
-    """Nothing can be freed any more."""
+    """Nothing can be freed any more, once it is."""
+
+    is_broken = False
 
     def close(self, sequence: int) -> None:
         super().close(sequence)
-        if sequence:
+        if self.is_broken:
             raise RuntimeError("the cache is broken")
 
 
 async def test_a_client_hears_of_its_end_whatever_freeing_does() -> None:
-    loop = Loop(NoClose(TABLE))
+    engine = NoClose(TABLE)
+    loop = Loop(engine)
+    engine.is_broken = True
     assert ended(loop, loop.open()).reason is FinishReason.LENGTH
     loop.stop()
 

@@ -8,6 +8,7 @@ what reading adds to one; a request's acceptance begins where earlier ones ended
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from outrider.session.answer_ends import NO_ENDS
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
@@ -71,10 +72,11 @@ class VerifierProcess:
         views = tuple(request.view(now_us) for request in self._requests.values() if request.is_ready)
         if not views:
             return PacingPlan((), None, "idle")
-        costs = self._cost.alone.curve(), self._unlent.drafting.curve()
+        costs = _shared(self._cost.alone, self._cost, len(views)), _shared(self._unlent.drafting, self._unlent, len(views))
         num_decoding = sum(view.num_uncached == 1 for view in views)
         prefill = self._price.bound(num_decoding, costs[0]) if num_decoding < len(views) else None
-        view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1], prefill)
+        guess_us = float(self._world.guess_us)  # which it finds out in its first rounds
+        view = StepView(views, costs[0], self._world.max_rows, now_us, costs[1], prefill, guess_us=guess_us)
         self._drafting = view.is_drafting
         return self._pacing.plan(view)
 
@@ -89,7 +91,8 @@ class VerifierProcess:
     def cost_of(self, num_rows: int) -> float:
         """Microseconds that the target takes for the step under way: on lent cores unless the drafter may be at work meanwhile."""
         world = self._world
-        return (world.unlent if self._drafting and world.unlent is not None else world.verify).verify_us(num_rows)
+        rows_us = (world.unlent if self._drafting and world.unlent is not None else world.verify).verify_us(num_rows)
+        return rows_us + world.session_us * max(0, len(self._taking_part) - 1)
 
     @property
     def cost(self) -> CostCurve:
@@ -109,9 +112,7 @@ class VerifierProcess:
     @property
     def overhead_us(self) -> int:
         """Of the step under way, beside the target."""
-        num_further = max(0, len(self._taking_part) - 1)
-        guesses_us = self._world.guess_us * sum(request.is_drafted for request in self._taking_part)
-        return self._world.step_overhead_us + self._world.session_us * num_further + guesses_us
+        return self._world.step_overhead_us + self._world.guess_us * sum(request.is_drafted for request in self._taking_part)
 
     def finish(self, busy_us: int, now_us: int) -> list[int]:
         """The step is over: busy_us after it began, of which the policy's overhead is none of the target's. Returns the handles of
@@ -120,7 +121,8 @@ class VerifierProcess:
         if self._num_read:
             self._price.observe(self._num_read, self._num_rows - self._num_read, step_us, self.cost)
         else:
-            (self._unlent if self._drafting else self._cost).observe(self._num_rows, step_us, drafting=self._drafting)
+            costs, num_sequences = self._unlent if self._drafting else self._cost, len(self._taking_part)
+            costs.observe(self._num_rows, step_us, drafting=self._drafting, num_sequences=num_sequences)
         self._recorder.count_step(self._num_rows, busy_us)
         served: list[int] = []
         for request in self._taking_part:
@@ -162,3 +164,7 @@ class VerifierProcess:
 def _measured(curve: CostCurve, max_rows: int) -> StepCosts:
     """As a verifier measures it at start."""
     return StepCosts(CostModel({rows: curve.verify_us(rows) for rows in MEASURED_ROWS if rows <= max_rows}))
+
+
+def _shared(of: CostModel, costs: StepCosts, num_sequences: int) -> CostCurve:
+    return replace(of.curve(), sequence_us=costs.sequences.us(num_sequences), num_sequences=num_sequences)
