@@ -9,7 +9,7 @@ import pytest
 
 from mostly_slow import mostly_slow_rows
 from outrider.errors import InvalidRequest
-from outrider.session.pacing.company import company_courses
+from outrider.session.pacing.company import Present, Split, company_courses
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.depth_bands import NUM_BANDS, rights_by_depth
 from outrider.session.pacing.registry import make_pacing
@@ -84,7 +84,8 @@ def test_in_company_each_has_its_own_depths() -> None:
     measured = CostCurve(((1, STEP_US), (64, 4 * STEP_US)))
     rates = measured_rates(measured, 2, 30.0, 100.0, 0.0)
     shares = [(0.9, 1.0), (0.9, 1.0)]
-    alike, falling, own = (company_courses(rates, shares, MAX_WAIT_LEN, 0, of) for of in ((), [FALLING] * 2, [FALLING, ()]))
+    offsets = ((), [FALLING] * 2, [FALLING, ()])
+    alike, falling, own = (company_courses([Split(1, rates)], shares, MAX_WAIT_LEN, Present(), of) for of in offsets)
     assert falling[0].hit_len == falling[1].hit_len < alike[0].hit_len == alike[1].hit_len
     assert own[0].hit_len < own[1].hit_len
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fakes_pacing import NOW_US, session_view
-from outrider.session.pacing.company import company_courses
+from outrider.session.pacing.company import Present, Split, company_courses
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
 from outrider.session.pacing.promises import excess_us, note_promises
 from outrider.session.pacing.remembered import RememberedSessions
@@ -38,7 +38,7 @@ def promised(courses: list[Course], num_guesses: list[int], guess_us: float = 0.
 
 def test_a_company_in_turns_promises_everybody_its_wait_and_the_rows_that_came() -> None:
     """One of them drafts a little and waits for the others' long drafts. Where those end early nobody has been quick."""
-    courses = company_courses(rates(4), [UNSURE, UNSURE, SURE, SURE], 32, 0)
+    courses = company_courses([Split(1, rates(4))], [UNSURE, UNSURE, SURE, SURE], 32, Present())
     lengths = [course.hit_len for course in courses]
     assert lengths[0] == lengths[1] == 1
     assert lengths[2] == lengths[3] > 8
@@ -50,7 +50,7 @@ def test_a_company_in_turns_promises_everybody_its_wait_and_the_rows_that_came()
 
 def test_guesses_beyond_the_courses_are_no_part_of_the_promise() -> None:
     """They were taken because they pay; what they take is not counted either (`excess_us`)."""
-    courses = [course._replace(hit_len=2) for course in company_courses(rates(2), [SURE, SURE], 8, 0)]
+    courses = [course._replace(hit_len=2) for course in company_courses([Split(1, rates(2))], [SURE, SURE], 8, Present())]
     asked = promised(courses, [2, 2])
     assert promised(courses, [8, 8]) == pytest.approx(asked)
 
@@ -69,9 +69,9 @@ def test_a_course_of_nothing_promises_nothing() -> None:
 
 
 def test_what_is_done_for_the_guesses_of_the_others_is_a_part_of_the_promise_where_there_are_any() -> None:
-    courses = company_courses(rates(4), [SURE] * 4, 8, 0)
+    courses = company_courses([Split(1, rates(4))], [SURE] * 4, 8, Present())
     for num_guesses, handled_us in (([2, 2, 0, 0], 3 * 500.0), ([0, 0, 0, 0], 0.0)):
         plainly, handled = promised(courses, num_guesses), promised(courses, num_guesses, guess_us=500.0)
         assert handled == pytest.approx([expected + handled_us for expected in plainly])
-    (course,) = company_courses(rates(1), [SURE], 8, 0)
+    (course,) = company_courses([Split(1, rates(1))], [SURE], 8, Present())
     assert promised([course], [2], guess_us=500.0) == promised([course], [2]), "one alone has the time of its guesses in its rounds"

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
+from outrider.session.pacing.company_speed import CompanySpeed
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
 from outrider.session.pacing.depth_bands import DepthOffsets
@@ -22,6 +24,7 @@ from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.drafting_times import take_up
 from outrider.session.pacing.ended_rounds import EndedRounds, PresentTimes
 from outrider.session.pacing.first_lessons import FirstLessons
+from outrider.session.pacing.groups import plan_in_groups
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
@@ -45,6 +48,9 @@ from outrider.session.pacing.whole_draft import whole_draft
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 LONE_KEEP_GAIN = 0.0  # where whole rounds are measured, and its drafter is asked with each session anyway: less than par teaches nothing
+# By which drafters of several sessions that run ahead must promise more than drafts in turns, for each session: what they draft in vain is
+# sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
+IN_VAIN = 0.0015
 ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
@@ -63,7 +69,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def __init__(self, draft_len: int | None = None) -> None:
         self._longest = MAX_DRAFT_LEN if draft_len is None else draft_len
-        self._memory = PaceMemory()
+        self._memory = PaceMemory()  # of rounds of one session alone
+        self._company_speed = CompanySpeed()
         self._budget = ProbeBudget()
         self._by_lookup = ByLookup(self._longest)
         self._sides = SideNodes()
@@ -83,10 +90,11 @@ class AdaptivePacing(ExplainsAdaptive):
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
         self._num_sessions = 1
+        self._num_groups = 1  # of sessions that draft in turns
         self._step_us = 0.0  # of one row
         self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
-        self._excess_us = 0.0  # of the newest step, beyond what its courses promise
+        self._excess_us = 0.0  # of all steps, beyond what their courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -102,13 +110,15 @@ class AdaptivePacing(ExplainsAdaptive):
         self._outlooks.begin(view.now_us, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
-        self._excess_us = 0.0
+        self._company_speed.observe(view)
         asks_look = self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)
         if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
-            return self._at_once(view, going)
+            plan = self._at_once(view, going)
+            self._company_speed.planned(view, plan, self._course_of)
+            return plan
         if not going and (whole := whole_draft(view, self._outlooks.bound(view.sessions[0]))) is not None:
             (part,), rates = whole.take, self._seen_rates
             note_turn(self._sessions.known(part.session), part.max_nodes, None if rates is None else rates[Pace.SERIAL].turn_us)
@@ -116,10 +126,17 @@ class AdaptivePacing(ExplainsAdaptive):
         view = with_guesses(view, going)
         cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
-        plan = self._sides.beside(marked(plan_together(view, self._outlooks.of, cost, tokens_per_us), going), view, cost, tokens_per_us)
-        self._excess_us = excess_us(plan, cost, self._sessions.known)
+        if self._num_groups > 1 and self._pace is Pace.SERIAL and len(view.sessions) > 1:
+            cost = view.overlapped_cost
+            plan = marked(plan_in_groups(view, self._outlooks.in_group, cost, tokens_per_us, self._num_groups), going)
+            cost = cost.shared_by(max(1, len(plan.take)))
+        else:
+            plan = self._sides.beside(marked(plan_together(view, self._outlooks.of, cost, tokens_per_us), going), view, cost, tokens_per_us)
         if plan.take:
-            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
+            beyond_us = excess_us(plan, cost, self._sessions.known)
+            self._excess_us += beyond_us
+            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, beyond_us)
+            self._company_speed.planned(view, plan, self._course_of)
         else:
             note_waits(plan, view, self._sessions.known)
         return plan
@@ -225,8 +242,7 @@ class AdaptivePacing(ExplainsAdaptive):
     def _num_looked_up(self, session: SessionView) -> int:
         """Guesses that it goes by instead of its course, decided once per commit. A probe is not disturbed: who goes by its text alone
         would never find out what its drafter can do."""
-        own = self._sessions.of(session)
-        if own.probe.is_on or not session.lookup_rights:
+        if not session.lookup_rights or (own := self._sessions.of(session)).probe.is_on:
             return 0
         if (decided := self._by_lookup.decided(session)) is not None:
             return decided
@@ -242,7 +258,7 @@ class AdaptivePacing(ExplainsAdaptive):
     def _tokens_per_us(self, view: StepView) -> float:
         """What all sessions together are expected to get: by their courses, at least as much as without guesses."""
         plain = 1.0 / (self._shared_us + self._overhead_us)
-        return sum([max(plain, self._worth(self._sessions.of(session).course)) for session in view.sessions])
+        return sum([max(plain, self._worth(self._sessions.known(session.session).course)) for session in view.sessions])
 
     def _probe(self, own: RememberedSession, session: SessionView) -> None:
         if own.probe.is_on:
@@ -271,7 +287,9 @@ class AdaptivePacing(ExplainsAdaptive):
             self._give_way(view, plain_course(rates[Pace.PLAIN]))
         else:
             self._choose_for_all(view, rates, paces)
-        drafts = any(self._sessions.known(session.session).course.pace is not Pace.PLAIN for session in view.sessions)
+        courses = [self._sessions.known(session.session).course for session in view.sessions]
+        drafts = any(course.pace is not Pace.PLAIN for course in courses)
+        self._num_groups = max(course.num_groups for course in courses)
         self._pace = self._pace if drafts else Pace.PLAIN
         self._sessions.settle(view.sessions)
         self._look_times.looked(view.now_us, len(view.sessions), drafts=drafts)
@@ -280,7 +298,9 @@ class AdaptivePacing(ExplainsAdaptive):
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, LONE_KEEP_GAIN if self._is_lone else KEEP_GAIN, SWITCH_GAIN)
         known = self._sessions.known
-        offers = Offers(rates, margins, self._longest, known, self._worth, self._worth_to_end, self._brought, self._plain_share)
+        worths = self._worth, self._worth_to_end, self._brought, self._plain_share
+        of_groups = partial(self._rates.of_groups, view) if Pace.AHEAD in paces else None
+        offers = Offers(rates, margins, self._longest, known, *worths, of_groups)
         offered = {pace: offers.of(pace, looks) for pace in paces}
         self._pace = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
@@ -347,7 +367,11 @@ class AdaptivePacing(ExplainsAdaptive):
             own.hedges_near = self._hedge_worth.is_comparable and self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _worth(self, course: Course) -> float:
-        return course.tokens_per_us * self._memory.factor(course.pace)
+        kept = self._company_speed if self._num_sessions > 1 else self._memory
+        return course.tokens_per_us * kept.factor(course.pace)
+
+    def _course_of(self, session: int) -> Course:
+        return self._sessions.known(session).course
 
     def _brought(self, own: RememberedSession) -> float:
         """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead
@@ -375,6 +399,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _drafting_pace(self, gains: dict[Pace, float]) -> Pace:
         """One drafting pace for all: they share the drafter and its cores."""
+        if self._num_sessions > 1 and Pace.AHEAD in gains:
+            gains = {**gains, Pace.AHEAD: gains[Pace.AHEAD] / (1.0 + IN_VAIN * self._num_sessions)}
         best = max(gains, key=lambda pace: gains[pace])
         present = self._pace if self._pace in gains else best
         return best if gains[best] > (1.0 + SWITCH_GAIN) * gains[present] else present

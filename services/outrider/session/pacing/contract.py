@@ -157,6 +157,10 @@ class PrefillRoom(Protocol):
         """Rows for prompts beside num_own rows of sessions that decode, at most max_rows."""
         ...
 
+    def added_us(self, num_read: int, num_own: int) -> float:
+        """What so many rows of prompts are expected to add to a step of num_own rows of sessions that decode."""
+        ...
+
 
 @dataclass(slots=True)
 class StepView:
@@ -176,11 +180,6 @@ class StepView:
     prefill: PrefillRoom | None = None
     cost_ahead: CostCurve | None = None
     guess_us: float = 0.0
-
-    @property
-    def others_us(self) -> float:
-        """What the verifier does for the guesses of all sessions but one, in a round in which all guess."""
-        return max(0, len(self.sessions) - 1) * self.guess_us
 
     @property
     def turn_cost(self) -> CostCurve:

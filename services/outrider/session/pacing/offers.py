@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from outrider.session.pacing.company import company_courses
+from outrider.session.pacing.company import Present, company_courses, splits_of
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.course_choice import hoped_acceptance, hoped_continue, same_course
 from outrider.session.pacing.remembered import RememberedSession
@@ -47,6 +47,7 @@ class Offers:
     worth_to_end: Callable[[SessionView, Course], float]
     brought: Callable[[RememberedSession], float]
     plain_share: Callable[[SessionView], float]
+    of_groups: Callable[[int], RoundRates] | None = None
 
     def of(self, pace: Pace, looks: list[Look]) -> Offer:
         """Of drafts in turns, or of running ahead. The courses in turns of several sessions are added to the looks."""
@@ -69,10 +70,9 @@ class Offers:
         if not any(shares):
             return plain, self._total(plain)
         present = [self.own(session.session).course for session, _ in looks]
-        present_len = max(course.hit_len if course.pace is Pace.SERIAL else 0 for course in present)
-        together = company_courses(
-            self.rates[Pace.SERIAL], shares, self.longest, present_len, [session.depth_offsets for session, _ in looks]
-        )
+        now = max(Present(course.hit_len, course.num_groups) if course.pace is Pace.SERIAL else Present() for course in present)
+        splits = splits_of(self.rates[Pace.SERIAL], self.of_groups, len(shares), len(shares) - shares.count(None))
+        together = company_courses(splits, shares, self.longest, now, [session.depth_offsets for session, _ in looks])
         for at, ((session, courses), course) in enumerate(zip(looks, together, strict=True)):
             if course.pace is Pace.SERIAL:
                 looks[at] = session, {**courses, Pace.SERIAL: [course]}

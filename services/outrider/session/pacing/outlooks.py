@@ -49,26 +49,37 @@ class Outlooks:
 
     def of(self, session: SessionView) -> Outlook:
         """At this plan."""
-        own, right = self._sessions.of(session), session.acceptance
-        course, bound = own.course, self.bound(session)
-        if num := self._by_lookup.goes(session):
-            right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
-            return Outlook(num, num, right, right, self._now_us, 0.0)
-        if course.pace is not Pace.PLAIN:
-            wanted = min(course.hit_len if session.following else course.miss_len, bound)
-        elif own.probe.is_on:
-            wanted, right = min(PROBE_LEN, bound), PROBE_HOPE
-        else:
-            wanted = 0  # guesses that come though nobody asked for more are verified where they pay
+        own, bound = self._sessions.known(session.session), self.bound(session)
+        if (by_text := self._by_text(session)) is not None:
+            return by_text
+        wanted, right = _wanted(own, session, bound)
         rates = self._rates
-        draft_us = rates.draft_us(course.pace) or self._step_us / UNKNOWN_TOKENS
+        draft_us = self._draft_us(own)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
-        goes_on = course.pace is Pace.AHEAD
+        goes_on = own.course.pace is Pace.AHEAD
         burst = self.flush_len(session) if goes_on else max(1, wanted)
         times = TailTimes(draft_us, burst, rates.link_us, rates.start_us)
         next_us, num_behind = next_tail(session, times, self._now_us, (own.restart_us, own.restart_len))
         to_come = right * session.continue_prob
         return Outlook(wanted, bound, right, to_come, next_us, draft_us, until_us, goes_on, burst, num_behind, times.anew_us)
+
+    def in_group(self, session: SessionView) -> Outlook:
+        """The same of one whose group is waited for, or gone without: when more guesses come is nobody's question."""
+        if (by_text := self._by_text(session)) is not None:
+            return by_text
+        own, bound = self._sessions.known(session.session), self.bound(session)
+        wanted, right = _wanted(own, session, bound)
+        until_us = self._in_turns_until_us(own, session, wanted, self._draft_us(own))
+        return Outlook(wanted, bound, right, 0.0, math.inf, 0.0, until_us)
+
+    def _by_text(self, session: SessionView) -> Outlook | None:
+        if not (num := self._by_lookup.goes(session)):
+            return None
+        right = math.prod(session.lookup_rights[:num]) ** (1.0 / num)
+        return Outlook(num, num, right, right, self._now_us, 0.0)
+
+    def _draft_us(self, own: RememberedSession) -> float:
+        return self._rates.draft_us(own.course.pace) or self._step_us / UNKNOWN_TOKENS
 
     def _in_turns_until_us(self, own: RememberedSession, session: SessionView, wanted: int, draft_us: float) -> float | None:
         """Twice as long as it should take; None: not in turns, as a probe that would wait long is not."""
@@ -80,3 +91,12 @@ class Outlooks:
         if own.probe.is_on and wait_us > PROBE_WAIT_STEPS * self._step_us:
             return None
         return session.waiting_since_us + 2.0 * wait_us + self._step_us
+
+
+def _wanted(own: RememberedSession, session: SessionView, bound: int) -> tuple[int, float]:
+    """Guesses, and the chance that one is right."""
+    if own.course.pace is not Pace.PLAIN:
+        return min(own.course.hit_len if session.following else own.course.miss_len, bound), session.acceptance
+    if own.probe.is_on:
+        return min(PROBE_LEN, bound), PROBE_HOPE
+    return 0, session.acceptance  # guesses that come though nobody asked for more are verified where they pay

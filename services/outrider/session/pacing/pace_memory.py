@@ -46,9 +46,10 @@ class PaceMemory:
         for record in self._records.values():
             record.fade(KEEP_PLAIN**num_rounds)
 
-    def count(self, pace: Pace, took_us: float, expected_us: float) -> None:
-        """A round at this pace took so long."""
+    def count(self, pace: Pace, took_us: float, expected_us: float, share: float = 1.0) -> None:
+        """A round at this pace took so long. share: of it, the session's that tells, as above: all who shared a step took as long."""
+        keep_others = KEEP_PLAIN if pace is Pace.PLAIN else KEEP_OTHERS
         for other, record in self._records.items():
-            record.fade(KEEP_OWN if other is pace else KEEP_OTHERS)
-        self._records[pace].num_rounds += 1.0
-        self._records[pace].slowness += min(MAX_SLOWNESS, took_us / expected_us)
+            record.fade((KEEP_OWN if other is pace else keep_others) ** share)
+        self._records[pace].num_rounds += share
+        self._records[pace].slowness += share * min(MAX_SLOWNESS, took_us / expected_us)

@@ -120,17 +120,28 @@ class PaceRates:
             self._num_vain = 0
         self._ahead_ratio, self._believed = found, 1.0
 
+    def of_groups(self, view: StepView, num_sessions: int) -> RoundRates:
+        """For drafts in turns of groups, of which so many sessions are in a step while the drafters of the others are at work."""
+        cost, draft_us = view.overlapped_cost.shared_by(num_sessions), self.draft_us(Pace.AHEAD)
+        rates = measured_rates(cost, num_sessions, draft_us, self.link_us, self.overhead_us, self.start_us)
+        return _in_company(rates, view)
+
     def of_rounds(self, view: StepView, pace: Pace, leave_len: int = MAX_LEAVE_LEN) -> RoundRates:
         """For the model of rounds, with all sessions of the view in each step."""
         cost = {Pace.PLAIN: view.cost, Pace.SERIAL: view.turn_cost, Pace.AHEAD: view.overlapped_cost}[pace]
         measured = self.draft_us(pace), self.link_us, self.overhead_us, self.start_us
         rates = measured_rates(cost, len(view.sessions), *measured, leave_len=leave_len)
-        if view.others_us:
-            rates = replace(rates, others_us=view.others_us)
+        if len(view.sessions) > 1:
+            rates = _in_company(rates, view)
         if pace is not Pace.AHEAD:
             return rates
         alone_us = view.cost.verify_us(len(view.sessions))
         return replace(rates, toll_us=rates.draft_us * max(0.0, 1.0 - alone_us / float(rates.step_us[1])))
+
+
+def _in_company(rates: RoundRates, view: StepView) -> RoundRates:
+    num = rates.num_sessions
+    return replace(rates, others_us=(num - 1) * view.guess_us, most_len=view.max_rows / num - 1.0)
 
 
 def _followed(estimate: float, measured: Sequence[float]) -> float:

@@ -38,6 +38,12 @@ class PrefillBound:
         most = self._most_beside(max(num_own, self.num_decoding), max_rows + self.num_taken)
         return max(0, min(max_rows, max(MIN_PREFILL_ROWS, most) - self.num_taken))
 
+    def added_us(self, num_read: int, num_own: int) -> float:
+        """What so many rows of prompts are expected to add to a step of num_own rows of sessions that decode."""
+        if self.row_us is None:
+            return self.cost.verify_us(num_own + num_read) - self.cost.verify_us(max(1, num_own))
+        return self.row_us * num_read
+
     def _most_beside(self, num_own: int, limit: int) -> int:
         own_us = self.cost.verify_us(num_own)
         if self.row_us is None:  # the curve never falls

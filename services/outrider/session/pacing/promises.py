@@ -44,8 +44,8 @@ def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Know
     last); and parts that leave guesses out. overhead_us: of a round, beside its step. beyond_us: its `excess_us`."""
     sessions = {session.session: session for session in view.sessions}
     rows_us = cost.verify_us(sum([part.num_rows for part in plan.take]))
-    if view.others_us and any(part.max_nodes for part in plan.take):
-        overhead_us += view.others_us
+    if view.guess_us and any(part.max_nodes for part in plan.take):
+        overhead_us += (len(plan.take) - 1) * view.guess_us
     kinds = [sessions[part.session].following and sessions[part.session].depth > 0 for part in plan.take]
     has_hits, has_misses = True in kinds, False in kinds
     for part in plan.take:

@@ -54,7 +54,8 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     """A pace with its lengths, and what one of the sessions is expected to get from it: tokens per microsecond, times of its rounds.
 
     miss_len: guesses to verify when the drafter starts over. hit_len: when it had guessed on. ahead_len: tokens beyond the commit that it
-    may guess. miss_us, hit_us: rounds of either kind, waits included; in turns wait_us of them is waiting for guesses.
+    may guess. miss_us, hit_us: rounds of either kind, waits included; in turns wait_us of them is waiting, for guesses or for the steps of
+    other groups. num_groups: in turns, of the sessions that draft, each of which drafts while the steps of the others run (company.py).
     """
 
     pace: Pace
@@ -65,6 +66,7 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
     miss_us: float
     hit_us: float
     wait_us: float = 0.0
+    num_groups: int = 1
 
     @property
     def waits_for_none(self) -> bool:
@@ -80,7 +82,8 @@ class RoundRates:
     round on the verifier's side. start_us: of a draft that begins anew, beside its tokens. leave_len: tokens beyond a commit that a
     drafter may guess. toll_us: what a guess that is drafted beside a step adds to it, on cores that both want. turn_us: of a round in turns
     as a whole, without its guesses and of each of them, where that was measured (lone_rounds.py); None = its parts make it. others_us: of
-    a round with guesses, what the verifier does for those of all but one session, beside the step.
+    a round with guesses, what the verifier does for those of all but one session, beside the step. most_len: guesses of each that a step
+    has room for.
     """
 
     num_sessions: int
@@ -93,6 +96,7 @@ class RoundRates:
     toll_us: float = 0.0
     turn_us: tuple[float, float] | None = None
     others_us: float = 0.0
+    most_len: float = math.inf
 
     def steps_us(self, mean_rows: _FloatArray) -> _FloatArray:
         """Time of a step in which sessions have so many rows each on average."""
@@ -262,6 +266,10 @@ def _ahead_course(
     speeds[0] = unheard
     speeds[:, 0] = 0.0  # guesses never verified are plain decoding
     speeds[:, useful_len + 1 :] = 0.0
+    if rates.most_len < MAX_WAIT_LEN:
+        crowded = sent > max(1.0, rates.most_len)
+        speeds[crowded] = 0.0
+        speeds[:, crowded] = 0.0
     miss_len, hit_len = divmod(int(speeds.argmax()), MAX_WAIT_LEN + 1)
     meanwhile_len = max(miss_len, hit_len) + int(np.ceil((step_us[hit_len] + 2.0 * rates.link_us) / rates.draft_us)) + 1
     if rates.toll_us:

@@ -135,8 +135,8 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
     if not view.sessions:
         return PacingPlan((), None, "idle")
     outlooks = [outlook_of(session) for session in view.sessions]
-    most = _paying_len(view.sessions, outlooks, cost, tokens_per_us)
-    lacking = [_num_lacking(session, outlook, view.now_us) for session, outlook in zip(view.sessions, outlooks, strict=True)]
+    most = paying_len(view.sessions, outlooks, cost, tokens_per_us)
+    lacking = [num_lacking(session, outlook, view.now_us) for session, outlook in zip(view.sessions, outlooks, strict=True)]
     if any(lacking) and not any(session.num_uncached > 1 or view.now_us >= session.draft_deadline_us for session in view.sessions):
         if all(outlook.in_turns_until_us is not None for outlook in outlooks):
             begin_us = max([outlook.in_turns_until_us or 0.0 for outlook, num in zip(outlooks, lacking, strict=True) if num])
@@ -146,17 +146,17 @@ def plan_together(view: StepView, outlook_of: Callable[[SessionView], Outlook], 
         if begin_us > view.now_us:
             return PacingPlan((), min(int(begin_us) + 1, *[session.draft_deadline_us for session in view.sessions]), "draft")
     wanted = [
-        Wanted(session, _nodes_within(session, min(outlook.most, most))) for session, outlook in zip(view.sessions, outlooks, strict=True)
+        Wanted(session, nodes_within(session, min(outlook.most, most))) for session, outlook in zip(view.sessions, outlooks, strict=True)
     ]
     return PacingPlan(share_rows(wanted, view.max_rows, view.prefill), None, "verify")
 
 
-def _num_lacking(session: SessionView, outlook: Outlook, now_us: int) -> int:
+def num_lacking(session: SessionView, outlook: Outlook, now_us: int) -> int:
     """Guesses that it waits for and may wait for."""
     return outlook.wanted - session.depth if session.depth < outlook.wanted and not must_go(session, now_us) else 0
 
 
-def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], cost: CostCurve, tokens_per_us: float) -> int:
+def paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], cost: CostCurve, tokens_per_us: float) -> int:
     """The most guesses of a session that a step of all is worth making longer for: all that are there, or a half, a quarter, ..."""
     there = [min(session.depth, outlook.most) for session, outlook in zip(sessions, outlooks, strict=True)]
     longest = max(there)
@@ -177,7 +177,7 @@ def _paying_len(sessions: Sequence[SessionView], outlooks: Sequence[Outlook], co
     return max([longest >> halvings for halvings in range(longest.bit_length() + 1)], key=worth)
 
 
-def _nodes_within(session: SessionView, length: int) -> int:
+def nodes_within(session: SessionView, length: int) -> int:
     if session.depth <= length:
         return session.num_nodes
     return session.num_nodes * length // session.depth

@@ -1,0 +1,79 @@
+"""What sessions that share steps got together, against what their courses promised: which pace keeps its promises in company.
+
+There a round's time is not all that can go wrong: a step that begins for a prompt's sake finds guesses missing, one that waits keeps
+everybody waiting, and plain decoding has its own way to take longer than its parts. Of many sessions tokens scatter little, so tokens are
+compared, of every pace, plain decoding included. Knows views, plans and courses. Must not know how a course is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from outrider.session.pacing.contract import PacingPlan, StepView
+from outrider.session.pacing.pace_memory import PaceMemory
+from outrider.session.pacing.round_model import Course, Pace
+
+MIN_TOGETHER = 2  # sessions that decode
+
+
+class _Window(NamedTuple):
+    """From a plan that began a step: committed lengths of the sessions that decode, what their courses promise (tokens per microsecond),
+    and how much longer the step takes for prompts that it reads."""
+
+    since_us: int
+    lengths: dict[int, int]
+    tokens_per_us: float
+    pace: Pace
+    reading_us: float
+
+
+class CompanySpeed:
+    """Follows plans of several sessions."""
+
+    def __init__(self) -> None:
+        self._memory = PaceMemory()
+        self._window: _Window | None = None
+
+    def factor(self, pace: Pace) -> float:
+        """As of PaceMemory."""
+        return self._memory.factor(pace)
+
+    def observe(self, view: StepView) -> None:
+        """Before each plan: what came of the step before, once anything did. Of who ended meanwhile it is not known."""
+        window = self._window
+        if window is None:
+            return
+        now = {session.session: session.committed_len for session in view.sessions}
+        if not now.keys() >= window.lengths.keys():
+            self._window = None
+            return
+        num_tokens = sum([now[session] - length for session, length in window.lengths.items()])
+        if num_tokens:
+            self._window = None
+            took_us = max(1.0, view.now_us - window.since_us - window.reading_us)
+            num_rounds = max(1.0, num_tokens / len(window.lengths)) if window.pace is Pace.PLAIN else 1.0
+            self._memory.count(window.pace, took_us * window.tokens_per_us, float(num_tokens), num_rounds)
+
+    def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
+        """After each plan."""
+        if not plan.take or len(view.sessions) == 1:
+            return
+        lengths = {session.session: session.committed_len for session in view.sessions if session.num_uncached == 1}
+        courses = [course_of(session) for session in lengths]
+        if len(lengths) < MIN_TOGETHER or not all(course.tokens_per_us for course in courses):
+            self._window = None
+            return
+        reading_us = _reading_us(view, plan)
+        if self._window is not None:  # nothing came of the step before, of groups
+            self._window = self._window._replace(reading_us=self._window.reading_us + reading_us)
+            return
+        drafting = next((course.pace for course in courses if course.pace is not Pace.PLAIN), Pace.PLAIN)
+        self._window = _Window(view.now_us, lengths, sum([course.tokens_per_us for course in courses]), drafting, reading_us)
+
+
+def _reading_us(view: StepView, plan: PacingPlan) -> float:
+    num_read = sum([part.max_feed for part in plan.take if part.max_feed > 1])
+    if not num_read or view.prefill is None:
+        return 0.0
+    return view.prefill.added_us(num_read, sum([part.num_rows for part in plan.take]) - num_read)

@@ -1,0 +1,126 @@
+"""What sessions got together, against what their courses promised.
+
+Run: pytest tests/unit/test_pacing_company_speed.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes_pacing import NOW_US, session_view
+from outrider.session.pacing.company_speed import CompanySpeed
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
+from outrider.session.pacing.prefill_bound import PrefillBound
+from outrider.session.pacing.round_model import Course, Pace
+
+COST = CostCurve(((1, 10_000.0), (64, 10_000.0)))
+ROW_US = 100.0
+COURSES = {
+    Pace.PLAIN: Course(Pace.PLAIN, 0, 0, 0, 1e-4, 10_000.0, 10_000.0),
+    Pace.SERIAL: Course(Pace.SERIAL, 4, 4, 4, 3e-4, 10_000.0, 10_000.0, 1_000.0, 2),
+    Pace.AHEAD: Course(Pace.AHEAD, 4, 4, 9, 3e-4, 10_000.0, 10_000.0),
+}
+
+
+class Company:
+    """Sessions whose steps take as long, and bring as much, as a test says."""
+
+    def __init__(self, num: int = 4, pace: Pace = Pace.SERIAL) -> None:
+        self.speed, self.pace, self.now_us = CompanySpeed(), pace, NOW_US
+        self.lengths = dict.fromkeys(range(num), 100)
+        self.reading: dict[int, int] = {}  # rows of prompts
+        self.step()
+
+    def view(self) -> StepView:
+        decoding = [session_view(one, 4, committed_len=length) for one, length in self.lengths.items() if one not in self.reading]
+        reading = [session_view(one, num_uncached=rows, committed_len=rows) for one, rows in self.reading.items()]
+        bound = PrefillBound(COST, 4.0, len(decoding), ROW_US)
+        return StepView((*decoding, *reading), COST, 64, self.now_us, prefill=bound if reading else None)
+
+    def step(self, took_us: int = 0, num_tokens: int = 0, *, waits: bool = False, measured: bool = True) -> None:
+        """Of one that was planned before; then another is planned."""
+        self.now_us += took_us
+        for at in range(num_tokens):
+            self.lengths[list(self.lengths)[at % len(self.lengths)]] += 1
+        view = self.view()
+        self.speed.observe(view)
+        parts = tuple(SessionPlan(one.session, one.num_uncached, 0 if one.num_uncached > 1 else 4) for one in view.sessions)
+        course = COURSES[self.pace] if measured else replace_speed(0.0)
+        self.speed.planned(view, PacingPlan(() if waits else parts, None, "verify"), lambda _: course)
+
+
+def replace_speed(tokens_per_us: float) -> Course:
+    return COURSES[Pace.SERIAL]._replace(tokens_per_us=tokens_per_us)
+
+
+@pytest.mark.parametrize("pace", list(Pace))
+def test_a_pace_is_worth_what_it_brings_of_what_it_promises(pace: Pace) -> None:
+    four = Company(pace=pace)
+    promised = round(10_000 * 4 * COURSES[pace].tokens_per_us)
+    for _ in range(300):
+        four.step(10_000, promised)
+    assert four.speed.factor(pace) == pytest.approx(1.0)
+    for _ in range(400):
+        four.step(20_000, promised)
+    assert four.speed.factor(pace) == pytest.approx(0.5, rel=0.15)
+    assert all(four.speed.factor(other) == 1.0 for other in Pace if other is not pace)
+
+
+def test_plain_steps_that_were_not_asked_for_one_by_one_are_as_many_rounds() -> None:
+    at_once, one_by_one = Company(pace=Pace.PLAIN), Company(pace=Pace.PLAIN)
+    at_once.step(16 * 15_000, 16 * 4)
+    for _ in range(16):
+        one_by_one.step(15_000, 4)
+    assert at_once.speed.factor(Pace.PLAIN) == pytest.approx(one_by_one.speed.factor(Pace.PLAIN), rel=0.02)
+    assert at_once.speed.factor(Pace.PLAIN) < 0.85
+
+
+def test_what_a_prompt_takes_is_nobody_s_fault() -> None:
+    for pace in Pace:
+        four = Company(pace=pace)
+        four.lengths[9], four.reading[9] = 40, 40
+        four.step()
+        promised = round(10_000 * 4 * COURSES[pace].tokens_per_us)
+        for _ in range(100):
+            four.step(10_000 + round(40 * ROW_US))
+            for at in range(promised):
+                four.lengths[at % 4] += 1
+        assert four.speed.factor(pace) == pytest.approx(1.0, rel=0.02)
+
+
+def test_steps_of_groups_count_with_the_waits_between_them() -> None:
+    four = Company()
+    for _ in range(200):
+        four.step(4_000, 0, waits=True)
+        four.step(6_000, 0)
+        four.step(10_000, 12)
+    assert four.speed.factor(Pace.SERIAL) == pytest.approx(0.5, rel=0.15), "12 tokens in 20 ms, where they promise as many in ten"
+
+
+def test_nothing_follows_from_who_left_from_one_alone_or_from_courses_that_promise_nothing() -> None:
+    gone = Company()
+    del gone.lengths[3]
+    gone.step(90_000, 3)
+    alone = Company(num=1)
+    alone.step(90_000, 1)
+    unmeasured = Company(num=0)
+    unmeasured.lengths = dict.fromkeys(range(4), 100)
+    for _ in range(3):
+        unmeasured.step(90_000, 4, measured=False)
+    assert {one.speed.factor(Pace.SERIAL) for one in (gone, alone, unmeasured)} == {1.0}
+    gone.step(90_000, 3)
+    assert gone.speed.factor(Pace.SERIAL) < 1.0, "those that stay go on"
+
+
+def test_what_drafting_took_is_forgotten_slowly_by_plain_rounds() -> None:
+    four = Company(pace=Pace.AHEAD)
+    for _ in range(60):
+        four.step(30_000, 12)
+    slow = four.speed.factor(Pace.AHEAD)
+    four.pace = Pace.PLAIN
+    for _ in range(20):
+        four.step(16 * 10_000, 16 * 4)
+    assert slow < four.speed.factor(Pace.AHEAD) < 0.8
+    for _ in range(200):
+        four.step(16 * 10_000, 16 * 4)
+    assert four.speed.factor(Pace.AHEAD) > 0.95
