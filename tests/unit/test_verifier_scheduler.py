@@ -228,21 +228,9 @@ async def test_a_bug_in_an_answers_last_round_leaves_nothing_at_its_drafters() -
     assert engine.num_open == 0
 
 
-class NoClose(TableEngine):
-    """Nothing can be freed any more, once it is."""
-
-    is_broken = False
-
-    def close(self, sequence: int) -> None:
-        super().close(sequence)
-        if self.is_broken:
-            raise RuntimeError("the cache is broken")
-
-
-async def test_a_client_hears_of_its_end_whatever_freeing_does() -> None:
-    engine = NoClose(TABLE)
-    loop = Loop(engine)
-    engine.is_broken = True
+async def test_a_client_hears_of_its_end_whatever_freeing_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(engine := TableEngine(TABLE))
+    monkeypatch.setattr(engine, "close", lambda _: 1 / 0)
     assert ended(loop, loop.open()).reason is FinishReason.LENGTH
     loop.stop()
 
