@@ -68,11 +68,14 @@ def test_a_pace_is_worth_what_it_brings_of_what_it_promises(pace: Pace) -> None:
 
 def test_plain_steps_that_were_not_asked_for_one_by_one_are_as_many_rounds() -> None:
     at_once, one_by_one = Company(pace=Pace.PLAIN), Company(pace=Pace.PLAIN)
-    at_once.step(16 * 15_000, 16 * 4)
+    at_once.step(16 * 11_500, 16 * 4)
     for _ in range(16):
-        one_by_one.step(15_000, 4)
+        one_by_one.step(11_500, 4)
     assert at_once.speed.factor(Pace.PLAIN) == pytest.approx(one_by_one.speed.factor(Pace.PLAIN), rel=0.02)
-    assert at_once.speed.factor(Pace.PLAIN) < 0.85
+    assert at_once.speed.factor(Pace.PLAIN) < 0.95
+    stalled = Company(pace=Pace.PLAIN)
+    stalled.step(16 * 100_000, 16 * 4)
+    assert stalled.speed.factor(Pace.PLAIN) > 0.85, "one of them may have stalled"
 
 
 def test_what_a_prompt_takes_is_nobody_s_fault() -> None:
@@ -124,3 +127,11 @@ def test_what_drafting_took_is_forgotten_slowly_by_plain_rounds() -> None:
     for _ in range(200):
         four.step(16 * 10_000, 16 * 4)
     assert four.speed.factor(Pace.AHEAD) > 0.95
+
+
+def test_before_several_shared_a_step_a_pace_is_as_it_was_alone() -> None:
+    four = Company()
+    assert four.speed.factor(Pace.SERIAL, 0.6) == pytest.approx(0.6)
+    for _ in range(400):
+        four.step(10_000, 12)
+    assert four.speed.factor(Pace.SERIAL, 0.6) == pytest.approx(1.0, rel=0.15)

@@ -323,7 +323,7 @@ class SimulatedGrid:
         if plan.take:
             num_rows = verifier.process.start(plan, self._now_us)
             verifier.began_us = self._now_us
-            work_us = self._world.costs.verify.verify_us(num_rows) + verifier.process.overhead_us
+            work_us = verifier.process.cost_of(num_rows) + verifier.process.overhead_us
             self._cores.start(Piece(Kind.VERIFIER, number), work_us, self._now_us)
         elif plan.wake_us is not None and plan.wake_us <= self._now_us:
             raise StuckError(f"a policy wants to be asked again at {plan.wake_us}, which is over, and takes nobody")

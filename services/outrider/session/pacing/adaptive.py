@@ -367,8 +367,8 @@ class AdaptivePacing(ExplainsAdaptive):
             own.hedges_near = self._hedge_worth.is_comparable and self._hedge_worth.pays(rates, session, is_on=own.num_hedged > 0)
 
     def _worth(self, course: Course) -> float:
-        kept = self._company_speed if self._num_sessions > 1 else self._memory
-        return course.tokens_per_us * kept.factor(course.pace)
+        kept = self._memory.factor(course.pace)
+        return course.tokens_per_us * (self._company_speed.factor(course.pace, kept) if self._num_sessions > 1 else kept)
 
     def _course_of(self, session: int) -> Course:
         return self._sessions.known(session).course

@@ -35,9 +35,9 @@ class CompanySpeed:
         self._memory = PaceMemory()
         self._window: _Window | None = None
 
-    def factor(self, pace: Pace) -> float:
-        """As of PaceMemory."""
-        return self._memory.factor(pace)
+    def factor(self, pace: Pace, alone: float = 1.0) -> float:
+        """As of PaceMemory. alone: of sessions that shared no step; what it is before any of several did."""
+        return self._memory.factor(pace, alone)
 
     def observe(self, view: StepView) -> None:
         """Before each plan: what came of the step before, once anything did. Of who ended meanwhile it is not known."""

@@ -35,10 +35,10 @@ class PaceMemory:
     def __init__(self) -> None:
         self._records = {pace: _Record() for pace in Pace}
 
-    def factor(self, pace: Pace) -> float:
-        """What to multiply an expected speed by; 1 for a pace never tried."""
+    def factor(self, pace: Pace, before: float = 1.0) -> float:
+        """What to multiply an expected speed by. before: the same of a pace never tried."""
         record = self._records[pace]
-        return (record.num_rounds + TRUST_ROUNDS) / (record.slowness + TRUST_ROUNDS)
+        return (record.num_rounds + TRUST_ROUNDS) / (record.slowness + TRUST_ROUNDS / before)
 
     def count_plain(self, num_rounds: float) -> None:
         """So many rounds went without guesses, and without probing. Of sessions in company each counts its share of a round: were it all of
@@ -46,10 +46,10 @@ class PaceMemory:
         for record in self._records.values():
             record.fade(KEEP_PLAIN**num_rounds)
 
-    def count(self, pace: Pace, took_us: float, expected_us: float, share: float = 1.0) -> None:
-        """A round at this pace took so long. share: of it, the session's that tells, as above: all who shared a step took as long."""
+    def count(self, pace: Pace, took_us: float, expected_us: float, num_rounds: float = 1.0) -> None:
+        """So many rounds at this pace took so long, in one go; of them one may have stalled."""
         keep_others = KEEP_PLAIN if pace is Pace.PLAIN else KEEP_OTHERS
         for other, record in self._records.items():
-            record.fade((KEEP_OWN if other is pace else keep_others) ** share)
-        self._records[pace].num_rounds += share
-        self._records[pace].slowness += share * min(MAX_SLOWNESS, took_us / expected_us)
+            record.fade((KEEP_OWN if other is pace else keep_others) ** num_rounds)
+        self._records[pace].num_rounds += num_rounds
+        self._records[pace].slowness += min(num_rounds - 1.0 + MAX_SLOWNESS, num_rounds * took_us / expected_us)
