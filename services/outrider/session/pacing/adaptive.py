@@ -18,7 +18,15 @@ from outrider.session.pacing.adaptive_choice import ExplainsAdaptive
 from outrider.session.pacing.by_lookup import ByLookup, marked, with_guesses
 from outrider.session.pacing.company_speed import CompanySpeed
 from outrider.session.pacing.contract import PLAIN_REPEATS, PacingPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import courses_of, drafting_paces, hoped_acceptance, hoped_continue, is_too_far, num_left
+from outrider.session.pacing.course_choice import (
+    ACCEPTANCE_STEP,
+    courses_of,
+    drafting_paces,
+    hoped_acceptance,
+    hoped_continue,
+    is_too_far,
+    num_left,
+)
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
 from outrider.session.pacing.drafting_times import take_up
@@ -48,10 +56,10 @@ from outrider.session.pacing.whole_draft import whole_draft
 SWITCH_GAIN = 0.04  # a course must promise this much more than the present one to replace it
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 LONE_KEEP_GAIN = 0.0  # where whole rounds are measured, and its drafter is asked with each session anyway: less than par teaches nothing
+FEW_SESSIONS, MANY_STEPS = 8, 4  # of more sessions than that, those share a look that agree to so many times as much
 # By which drafters of several sessions that run ahead must promise more than drafts in turns, for each session: what they draft in vain is
 # sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
 IN_VAIN = 0.0015
-ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
 FIRST_LEN = 4
@@ -319,6 +327,7 @@ class AdaptivePacing(ExplainsAdaptive):
         found: dict[tuple[tuple[int, ...], DepthOffsets, int, int], dict[Pace, list[Course]]] = {}
         own_paces = paces if len(view.sessions) == 1 else tuple(pace for pace in paces if pace is not Pace.SERIAL)
         looks: list[Look] = []
+        step = ACCEPTANCE_STEP if len(view.sessions) <= FEW_SESSIONS else MANY_STEPS * ACCEPTANCE_STEP
         for session in view.sessions:
             self._look_at_hedges(session, rates[Pace.AHEAD])
             hedge_share = session.hedge_hit_share if self._hedge_budget(session) else 0.0
@@ -326,9 +335,9 @@ class AdaptivePacing(ExplainsAdaptive):
             longest = max(1, min(self._longest, session.max_draft_len)) if session.takes_turns else self._longest
             present = self._sessions.known(session.session).course
             present_len = present.hit_len if present.pace is Pace.SERIAL else 0
-            key = tuple(round(share / ACCEPTANCE_STEP) for share in shares), session.depth_offsets, longest, present_len
+            key = tuple(round(share / step) for share in shares), session.depth_offsets, longest, present_len
             if key not in found:
-                near = (each * ACCEPTANCE_STEP for each in key[0])
+                near = (each * step for each in key[0])
                 found[key] = courses_of(rates, own_paces, longest, *near, present_len=present_len, offsets=session.depth_offsets)
             looks.append((session, found[key]))
         return looks

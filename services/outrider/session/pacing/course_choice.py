@@ -27,6 +27,7 @@ HOPEFUL_TESTS = 4
 # before it were like, until so many are known that its own estimates say so. Four in a row are seldom those of another text.
 FLAWLESS_TESTS = range(4, 17)
 FLAWLESS = 0.97  # acceptance, and chance to go on without a pause, of such a text
+ACCEPTANCE_STEP = 1 / 64  # sessions that agree to this share one look at the model
 HOPELESS = 0.85  # acceptance at which a drafter must pay, if its guesses cost nothing, to be asked at all
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from outrider.session.pacing.company import Present, company_courses, splits_of
 from outrider.session.pacing.contract import SessionView
-from outrider.session.pacing.course_choice import hoped_acceptance, hoped_continue, same_course
+from outrider.session.pacing.course_choice import ACCEPTANCE_STEP, hoped_acceptance, hoped_continue, same_course
 from outrider.session.pacing.remembered import RememberedSession
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course
 
@@ -66,7 +66,7 @@ class Offers:
     def _in_turns(self, looks: list[Look]) -> Offer:
         """All of them as much as pays for all, or none anything."""
         plain = [courses[Pace.PLAIN][0] for _, courses in looks]
-        shares = [(hoped_acceptance(session), hoped_continue(session)) if self._may_draft(session) else None for session, _ in looks]
+        shares = [_shares(session) if self._may_draft(session) else None for session, _ in looks]
         if not any(shares):
             return plain, self._total(plain)
         present = [self.own(session.session).course for session, _ in looks]
@@ -113,3 +113,10 @@ class Offers:
         best = max(courses, key=speed_of)
         present = same_course(own.course, courses) if own.course.pace is drafting else None
         return best if present is None or self.worth(best) > (1.0 + self.margins.switch) * self.worth(present) else present
+
+
+def _shares(session: SessionView) -> tuple[float, float]:
+    acceptance, goes_on = (
+        round(share / ACCEPTANCE_STEP) * ACCEPTANCE_STEP for share in (hoped_acceptance(session), hoped_continue(session))
+    )
+    return acceptance, goes_on
