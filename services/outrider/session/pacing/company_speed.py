@@ -15,6 +15,7 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.round_model import Course, Pace
 
 MIN_TOGETHER = 2  # sessions that decode
+SESSIONS_A_ROUND = 16  # whose guesses in one step say as much as a round of one alone: all of them had the same luck with that step
 
 
 class _Window(NamedTuple):
@@ -52,8 +53,10 @@ class CompanySpeed:
         if num_tokens:
             self._window = None
             took_us = max(1.0, view.now_us - window.since_us - window.reading_us)
-            num_rounds = max(1.0, num_tokens / len(window.lengths)) if window.pace is Pace.PLAIN else 1.0
-            self._memory.count(window.pace, took_us * window.tokens_per_us, float(num_tokens), num_rounds)
+            is_plain = window.pace is Pace.PLAIN
+            num_rounds = max(1.0, num_tokens / len(window.lengths)) if is_plain else 1.0
+            weight = 1.0 if is_plain else max(1.0, len(window.lengths) / SESSIONS_A_ROUND)
+            self._memory.count(window.pace, took_us * window.tokens_per_us, float(num_tokens), num_rounds, weight)
 
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
         """After each plan."""

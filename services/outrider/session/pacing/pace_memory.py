@@ -46,10 +46,10 @@ class PaceMemory:
         for record in self._records.values():
             record.fade(KEEP_PLAIN**num_rounds)
 
-    def count(self, pace: Pace, took_us: float, expected_us: float, num_rounds: float = 1.0) -> None:
-        """So many rounds at this pace took so long, in one go; of them one may have stalled."""
+    def count(self, pace: Pace, took_us: float, expected_us: float, num_rounds: float = 1.0, weight: float = 1.0) -> None:
+        """So many rounds at this pace took so long, in one go; of them one may have stalled. weight: of each, in rounds of one session."""
         keep_others = KEEP_PLAIN if pace is Pace.PLAIN else KEEP_OTHERS
         for other, record in self._records.items():
-            record.fade((KEEP_OWN if other is pace else keep_others) ** num_rounds)
-        self._records[pace].num_rounds += num_rounds
-        self._records[pace].slowness += min(num_rounds - 1.0 + MAX_SLOWNESS, num_rounds * took_us / expected_us)
+            record.fade(KEEP_OWN ** (num_rounds * weight) if other is pace else keep_others**num_rounds)
+        self._records[pace].num_rounds += num_rounds * weight
+        self._records[pace].slowness += weight * min(num_rounds - 1.0 + MAX_SLOWNESS, num_rounds * took_us / expected_us)
