@@ -60,7 +60,8 @@ class World:
     verify: a step of so many rows; unlent: of one during which the drafter may be at work, where it lends its cores while it rests (None:
     it lends none). draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target; guess_us: on each session with guesses in
-    it or a drafter at work meanwhile, beside that; session_us: of the step, for each session but the first. phases: of session i, phases[i % len].
+    it or a drafter at work meanwhile, beside that; session_us: of the step, for each session but the first. phases: of session i,
+    phases[i % len].
     verify_slowdown, draft_slowdown: how much longer each takes while the other runs too (1 = they share nothing).
     hedge_acceptance: how often the drafter's second choice is right where its first is wrong; 0 = it has no side branches.
     hedge_toll: how much longer a guess of the chain takes while they are asked for; about 1 for a drafter that follows its chains.
