@@ -184,8 +184,9 @@ def time_steps(engine: Engine, lent_threads: int = 0) -> dict[int, list[float]]:
         # One of each at a time: a moment in which the machine is slow, as it mostly is when work begins, is then nobody's alone.
         rounds_us = [[_time_step(engine, scratch, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
         times_us = {rows: list(each) for rows, *each in zip(row_counts, *rounds_us, strict=True)}
-        for rows in (rows for rows in MEASURED_ROWS if MOST_OF_ONE < rows <= most):
-            before = max(times_us)
+        many = engine.limits.max_rows if row_counts[-1] == MOST_OF_ONE else 0  # where one has room for that, so have several
+        for rows in (rows for rows in MEASURED_ROWS if MOST_OF_ONE < rows <= many):
+            before = rows // 2
             if min(times_us[before]) * rows / before > MOST_US:
                 break
             try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from fakes_pacing import NOW_US, session_view
-from outrider.session.pacing.company_speed import CompanySpeed
+from outrider.session.pacing.company_speed import SESSIONS_A_ROUND, CompanySpeed
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
+from outrider.session.pacing.pace_memory import TRUST_ROUNDS
 from outrider.session.pacing.prefill_bound import PrefillBound
 from outrider.session.pacing.round_model import Course, Pace
 
@@ -135,3 +136,17 @@ def test_before_several_shared_a_step_a_pace_is_as_it_was_alone() -> None:
     for _ in range(400):
         four.step(10_000, 12)
     assert four.speed.factor(Pace.SERIAL, 0.6) == pytest.approx(1.0, rel=0.15)
+
+
+def test_a_step_of_many_sessions_says_more() -> None:
+    few, many = Company(num=SESSIONS_A_ROUND), Company(num=4 * SESSIONS_A_ROUND)
+    for one in (few, many):
+        one.step(20_000, round(10_000 * len(one.lengths) * COURSES[Pace.SERIAL].tokens_per_us))
+    assert few.speed.factor(Pace.SERIAL) == pytest.approx((1.0 + TRUST_ROUNDS) / (2.0 + TRUST_ROUNDS))
+    assert many.speed.factor(Pace.SERIAL) == pytest.approx((4.0 + TRUST_ROUNDS) / (8.0 + TRUST_ROUNDS))
+
+
+def test_what_reading_adds_is_as_measured_or_before_that_as_the_curve_has_it() -> None:
+    steep = CostCurve(((1, 1_000.0), (64, 64_000.0)))
+    assert PrefillBound(steep, 4.0, 2, 300.0).added_us(40, 8) == 12_000.0
+    assert PrefillBound(steep, 4.0, 2).added_us(40, 8) == pytest.approx(40_000.0)

@@ -20,7 +20,7 @@ from outrider.session.pacing.company import KEEP_WITHIN, Present, Split, _best, 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.groups import plan_in_groups
 from outrider.session.pacing.prefill_bound import PrefillBound
-from outrider.session.pacing.round_model import Pace, RoundRates, measured_rates
+from outrider.session.pacing.round_model import Pace, RoundRates, best_ahead_course, measured_rates
 from outrider.session.pacing.together import Outlook
 from outrider_bench.simulation.event_loop import simulate
 from outrider_bench.simulation.world import Phase, World
@@ -185,3 +185,16 @@ def test_many_sessions_in_groups_are_quicker_than_all_in_one(monkeypatch: pytest
     monkeypatch.setattr(company, "MAX_GROUPS", 1)
     in_one = simulate(MANY, AdaptivePacing(), num_tokens)
     assert in_groups.elapsed_us < 0.95 * in_one.elapsed_us
+
+
+@pytest.mark.parametrize(("num_sessions", "chosen"), [(1, Pace.AHEAD), (8, Pace.AHEAD), (64, Pace.SERIAL)])
+def test_the_more_sessions_there_are_the_more_running_ahead_must_promise(num_sessions: int, chosen: Pace) -> None:
+    policy = AdaptivePacing()
+    policy._num_sessions, policy._pace = num_sessions, Pace.SERIAL
+    assert policy._drafting_pace({Pace.SERIAL: 1.0, Pace.AHEAD: 1.08}) is chosen
+
+
+def test_nor_is_a_round_of_one_that_runs_ahead_longer_than_a_step_has_room_for() -> None:
+    roomy, tight = (best_ahead_course(replace(rates(16, FIXED), most_len=most), *GOOD) for most in (math.inf, 3.0))
+    assert max(roomy.hit_len, roomy.miss_len) > 3 >= max(tight.hit_len, tight.miss_len)
+    assert tight.hit_len > 0

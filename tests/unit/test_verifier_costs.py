@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,11 @@ def test_where_there_is_no_room_for_many_rows_few_are_measured(caplog: pytest.Lo
     assert max(rows for rows, _ in measure_cost(engine).curve().points) == MOST_OF_ONE
     assert "steps of 128 rows and more are not measured: no memory for so many rows" in caplog.text
     assert engine.num_open == 0
+    short = Rows()
+    object.__setattr__(short, "_limits", replace(short.limits, max_context=120))
+    assert max(rows for rows, _ in measure_cost(short).curve().points) <= MOST_OF_ONE, (
+        "one has no room for so many levels, nor have several"
+    )
     small = Rows(num_blocks=12)
     assert max(rows for rows, _ in measure_cost(small).curve().points) == MOST_OF_ONE
     assert small.num_open == 0

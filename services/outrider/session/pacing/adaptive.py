@@ -102,7 +102,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._step_us = 0.0  # of one row
         self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
-        self._excess_us = 0.0  # of all steps, beyond what their courses promise
+        self._excess_us = 0.0  # of the newest step, beyond what its courses promise
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -118,6 +118,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._outlooks.begin(view.now_us, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
+        self._excess_us = 0.0
         self._company_speed.observe(view)
         asks_look = self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)
         if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
@@ -132,18 +133,17 @@ class AdaptivePacing(ExplainsAdaptive):
             note_turn(self._sessions.known(part.session), part.max_nodes, None if rates is None else rates[Pace.SERIAL].turn_us)
             return whole
         view = with_guesses(view, going)
-        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.cost
+        in_groups = self._num_groups > 1 and self._pace is Pace.SERIAL and self._num_sessions > 1
+        cost = view.overlapped_cost if in_groups or self._pace is Pace.AHEAD else view.cost
         tokens_per_us = self._tokens_per_us(view)
-        if self._num_groups > 1 and self._pace is Pace.SERIAL and len(view.sessions) > 1:
-            cost = view.overlapped_cost
+        if in_groups:
             plan = marked(plan_in_groups(view, self._outlooks.in_group, cost, tokens_per_us, self._num_groups), going)
             cost = cost.shared_by(max(1, len(plan.take)))
         else:
             plan = self._sides.beside(marked(plan_together(view, self._outlooks.of, cost, tokens_per_us), going), view, cost, tokens_per_us)
         if plan.take:
-            beyond_us = excess_us(plan, cost, self._sessions.known)
-            self._excess_us += beyond_us
-            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, beyond_us)
+            self._excess_us = excess_us(plan, cost, self._sessions.known)
+            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
             self._company_speed.planned(view, plan, self._course_of)
         else:
             note_waits(plan, view, self._sessions.known)

@@ -100,11 +100,14 @@ class ExplainsAdaptive(ABC):
     _rates: PaceRates
     _by_lookup: ByLookup
     _pace: Pace
+    _num_groups: int
 
     def explain(self, view: StepView, plan: PacingPlan) -> PlanExplanation:
         """By what was weighed at the newest look; looks at nothing anew."""
         drafted = any(part.max_nodes and not part.from_lookup for part in plan.take)
-        cost = view.overlapped_cost if self._pace is Pace.AHEAD else view.turn_cost if drafted else view.cost
+        beside = self._pace is Pace.AHEAD or (self._num_groups > 1 and self._pace is Pace.SERIAL)
+        cost = view.overlapped_cost if beside else view.turn_cost if drafted else view.cost
+        cost = cost.shared_by(max(1, len(plan.take)))  # of groups not everybody is in the step
         weighing = Weighing(self._looks, self._sessions, self._rates, self._by_lookup, self._worth_to_end)
         return weighing.explain(self.name, view, plan, cost)
 

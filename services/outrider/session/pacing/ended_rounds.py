@@ -24,7 +24,7 @@ STEADY = 4
 
 class PresentTimes(NamedTuple):
     """Microseconds. step_us: of a step of one row; beside_us: of a round, beside its step; contended_us: of such a step while drafters are
-    at work; excess_us: of all steps so far, beyond what their courses promise. is_far: drafters are so far away that asking them is held
+    at work; excess_us: of the newest step, beyond what its courses promise. is_far: drafters are so far away that asking them is held
     against what came of it; is_lone: one session, whose drafter computes on the target's own thread."""
 
     step_us: float
@@ -54,7 +54,7 @@ class EndedRounds:
                 continue
             if times.is_far:
                 self._sessions.count_asking(session, times.step_us + times.beside_us, times.contended_us + times.beside_us)
-            took_us = session.waiting_since_us - own.ready_us - int(times.excess_us - own.excess_us)
+            took_us = session.waiting_since_us - own.ready_us - int(times.excess_us)
             # Plain rounds promise nothing: what slows them is somebody's probe, or a drafter that has not heard yet.
             if own.comparable and session.num_uncached == 1 and own.expected_us > 0.0 and own.course.pace is not Pace.PLAIN:
                 self._count_drafted(session, own, took_us, len(view.sessions), times)
@@ -68,7 +68,7 @@ class EndedRounds:
             if times.is_lone and session.num_uncached == 1:
                 self._sessions.count_texted(session, *self._by_lookup.offered(session.session, own.committed_len))
             self._sessions.confirm_plain(session)
-            _begin_round(session, own, times.excess_us, in_company=len(view.sessions) > 1)
+            _begin_round(session, own)
         if num_plain:
             self._budget.count_plain(num_plain)
             self._memory.count_plain(num_plain / len(view.sessions))
@@ -95,13 +95,12 @@ class EndedRounds:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 
-def _begin_round(session: SessionView, own: RememberedSession, excess_us: float, *, in_company: bool) -> None:
+def _begin_round(session: SessionView, own: RememberedSession) -> None:
     """What is known of the round that begins with this commit. A session's first one with guesses, in which a resident drafter is opened
     and reads the prompt, is no verdict on anything."""
-    own.committed_len, own.ready_us, own.excess_us = session.committed_len, session.waiting_since_us, excess_us
+    own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
     is_first = session.takes_turns and not session.num_tested
     own.is_opening, own.is_return = is_first, own.looked_up > 0
-    reads_many = in_company and not session.num_tested  # its drafter reads prompt after prompt
-    own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first and not reads_many
+    own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
     own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
     own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth

@@ -35,7 +35,6 @@ class RememberedSession:
     begin: int
     committed_len: int
     ready_us: int = 0  # of its newest commit
-    excess_us: float = 0.0  # of all steps by then, beyond what their courses promised: a round in groups spans several
     is_opening: bool = False  # no guess of its resident drafter was judged before the round under way
     is_return: bool = False  # the round before it went by the text
     comparable: bool = False  # the round under way is an ordinary one; a resident drafter reads the prompt in the first with guesses
