@@ -10,7 +10,7 @@ import pytest
 from fakes_pacing import NOW_US, READY, session_view, step_view
 from outrider.session.pacing import adaptive_choice, explaining
 from outrider.session.pacing.adaptive import FIRST_LEN, START_GAIN, AdaptivePacing
-from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, StepView
+from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionPlan, StepView
 from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import DEFAULT_DRAFT_LEN, Rates, serial_tokens_per_us
 from outrider.session.pacing.explanation import PlanExplanation, SessionExplanation, Way, Why
@@ -250,6 +250,16 @@ def test_a_step_beside_a_drafter_that_runs_ahead_is_told_at_its_own_cost() -> No
     told = talk.policy.explain(talk.view, talk.policy.plan(talk.view))
     assert told.sessions[0].choice.chosen.way is Way.AHEAD
     assert told.verify_us == talk.view.overlapped_cost.verify_us(told.num_rows) > COST.verify_us(told.num_rows)
+
+
+def test_the_step_of_a_group_is_told_at_its_own_cost() -> None:
+    """Of two of four sessions, beside drafters at work."""
+    policy, parts = AdaptivePacing(), tuple(SessionPlan(number, 1, 2) for number in (0, 1))
+    resting, beside = (CostCurve(((1, us), (64, us)), 100.0, 4) for us in (1_000.0, 2_000.0))
+    view = StepView(tuple(session_view(number, 2) for number in range(4)), resting, 64, NOW_US, beside)
+    policy.plan(view)
+    policy._num_groups = 2
+    assert policy.explain(view, PacingPlan(parts, None, "verify")).verify_us == 2_000.0 + 100.0
 
 
 def test_a_promise_is_told_as_what_was_achieved_has_corrected_it() -> None:

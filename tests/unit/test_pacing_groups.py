@@ -92,7 +92,7 @@ def test_a_group_is_not_charged_for_the_sequences_of_the_others() -> None:
     """With 32 of 64 sequences in the step a guess would pay for 32 more, and none would ever be taken."""
     shared = replace(COST, sequence_us=150.0, num_sequences=64)
     made = plan_in_groups(
-        StepView(tuple(turn(number, WANTED) for number in range(64)), shared, 512, NOW_US), outlook, shared, 64 * 4.1 / 30_000.0, 2
+        StepView(tuple(turn(number, WANTED) for number in range(64)), shared, 512, NOW_US), outlook, shared, 64 * 4.1 / 10_000.0, 2
     )
     assert {part.max_nodes for part in made.take} == {WANTED}
 
@@ -138,6 +138,14 @@ def test_who_does_not_draft_has_a_token_of_each_step() -> None:
     drafted, bare = courses[0], courses[-1]
     assert (bare.pace, bare.hit_len, bare.num_groups) == (Pace.PLAIN, 0, 2)
     assert bare.tokens_per_us == pytest.approx(2.0 / drafted.hit_us)
+
+
+def test_that_decides_for_groups_where_few_of_many_draft() -> None:
+    """A draft takes as long as steps: in two groups those that draft get as much as in one, and all others twice as much."""
+    one, two = Split(1, rates(12, FIXED, 4_000.0)), Split(2, rates(10, FIXED, 4_000.0))
+    plain = None
+    assert company_courses([one, two], [GOOD] * 4 + [plain] * 8, 4, Present(4, 1))[0].num_groups == 2
+    assert company_courses([one, two], [GOOD] * 12, 4, Present(4, 1))[0].num_groups == 1
 
 
 def test_a_draft_is_no_longer_than_a_step_has_room_for() -> None:

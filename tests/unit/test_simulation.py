@@ -45,6 +45,26 @@ def plan_of(axes: Axes, judged: tuple[str, ...], share: float = 0.1) -> Plan:
     return Plan(tuple(cells_of(axes)), FIXED, judged, MACHINE, share)
 
 
+class Seen(PlainPacing):
+    """Plain decoding that keeps the views it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.views: list[StepView] = []
+
+    def plan(self, view: StepView) -> PacingPlan:
+        self.views.append(view)
+        return super().plan(view)
+
+
+def test_a_policy_is_told_what_guesses_and_further_sequences_cost() -> None:
+    policy = Seen()
+    simulate(replace(WORLD, num_sessions=4, guess_us=70, session_us=300), policy, 800)
+    assert {view.guess_us for view in policy.views} == {70.0}
+    newest = next(view for view in reversed(policy.views) if len(view.sessions) == 4)
+    assert newest.cost.verify_us(4) == pytest.approx(WORLD.verify.verify_us(4) + 3 * 300, rel=0.02)
+
+
 # --- determinism and luck -------------------------------------------------------------------------------------------------
 
 
