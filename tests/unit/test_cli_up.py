@@ -36,11 +36,12 @@ from pathlib import Path
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 note = Path(sys.argv[1])
 is_second = note.exists()
+if not is_second:
+    print("{}", flush=True)  # one that dies before it is ready is not started again
 note.with_suffix(".part").write_text(str(os.getpid()))
 note.with_suffix(".part").rename(note.with_suffix(".again") if is_second else note)
 if is_second:
     signal.pause()
-print("{}", flush=True)
 signal.sigwait({signal.SIGTERM})
 '''
 FOLDER = Path(sys.argv.pop(1))
