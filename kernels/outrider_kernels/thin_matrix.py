@@ -27,6 +27,7 @@ _QUAD = 4
 _QUAD_OFFSET = 128  # by which values lie higher, as in thin/quads.c
 _DIGITS_TAIL = 4  # numbers behind the digits of a row, as there
 _LINE = 16  # numbers of a cache line
+_CROWDED = 256  # pairs: rows a multiple of so many apart would meet in a few places of a cache, as in thin/thin.h
 _FLOAT16_TAIL = 16  # and behind the pairs of a row, which fill whole lines, as in thin/float16.c
 MOST_QUAD_INPUTS = 131072  # so many products of a digit and a value, at most 128 * 127 each, stay within 32 bits; on the way sums may wrap
 _FLOAT16_BITS = 9  # a column's largest weight is below 2 to it: in thin/float16.c 32 of them, times rows below 2, are to stay below 65,504
@@ -97,7 +98,8 @@ class ThinMatrix:
         """uint32 numbers of a row that is rounded for it; 0 where rows are taken as they are."""
         match self.format:
             case PanelFormat.PAIRS:
-                return -(-self.num_inputs // 2)
+                pairs = -(-self.num_inputs // 2)
+                return pairs if pairs % _CROWDED else pairs + _LINE  # pairs_apart of thin/thin.h
             case PanelFormat.QUADS:
                 return 2 * -(-self.num_inputs // _QUAD) + _DIGITS_TAIL
             case PanelFormat.FLOAT16:

@@ -112,7 +112,7 @@ class ThinProduct:
             adds,
         )
         self.address = ctypes.addressof(self._call)
-        self._function, self._team = team.library.thin_product, team.handle
+        self._function, self._team = team.library.thin_product_once, team.handle
 
     def takes_halves_of(self, rows: _FloatArray) -> int | None:
         """Where who makes these rows is to put them as bfloat16 from now on, each from an even place on; they are rounded no more here.

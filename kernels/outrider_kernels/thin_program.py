@@ -32,7 +32,7 @@ class ThinProgram:
         """Keeps the operations."""
         self._operations = (_Operation * len(operations))(*map(_operation, operations))
         self._kept = (team, tuple(operations))  # the structures hold addresses only
-        self._function, self._team = team.library.thin_program, team.handle
+        self._function, self._team = team.library.thin_program_once, team.handle
         self.address, self.length = ctypes.addressof(self._operations), len(operations)
         self.last_attention = max((place for place, operation in enumerate(operations) if isinstance(operation, tuple)), default=-1)
 

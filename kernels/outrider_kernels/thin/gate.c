@@ -6,14 +6,6 @@
 
 #include "thin.h"
 
-/* thin_gate.py has the same fields in the same order. */
-struct thin_gate_call {
-    const float *gate_up; /* [rows][2][length] */
-    float *out;           /* [rows][length] */
-    uint16_t *halves;     /* [rows][length, or one more where that is odd]: bfloat16, in place of `out`; or null */
-    int64_t length;
-};
-
 #define BLOCK 128 /* columns; a multiple of WIDTH, so that vectors begin where they do in a whole row */
 
 /* Blocks from which they are shared out. Measured, two threads on Zen 4, us one -> two: 21 blocks (3 rows of 896) 1.04 -> 1.04, 28 blocks 1.37 -> 1.13,
@@ -54,11 +46,16 @@ static void put_floats(const float *gate, const float *up, int64_t first, int64_
     for (; at < end; at++) to[at] = gated(wide_splat(gate[at]), wide_splat(up[at]))[0];
 }
 
+void thin_gate_tile(const thin_gate_call *call, const float *gate, const float *up, int64_t row, int rows, int64_t column) {
+    for (int m = 0; m < rows; m++)
+        put_halves(gate + m * PANEL, up + m * PANEL, 0, PANEL, call->halves + (row + m) * 2 * pairs_apart(call->length) + column);
+}
+
 static void run_part(const thin_gate_call *call, int64_t part) {
     const int64_t length = call->length, row = part / blocks_of(length), first = part % blocks_of(length) * BLOCK;
     const int64_t end = min(first + BLOCK, length);
     const float *gate = call->gate_up + row * 2 * length, *up = gate + length;
-    if (call->halves) put_halves(gate, up, first, end, call->halves + row * (length + length % 2));
+    if (call->halves) put_halves(gate, up, first, end, call->halves + row * 2 * pairs_apart(length));
     else put_floats(gate, up, first, end, call->out + row * length);
 }
 

@@ -151,7 +151,8 @@ INLINE void pair_tile(const product *job, int64_t row, int64_t first, const int 
     __m512 sums[MAX_TILE_ROWS][4];
     const thin_call *call = &job->call;
     const int64_t pairs = pairs_of(call->inputs), stride = pairs * PANEL, base = first * stride, fetched = min(pairs, AHEAD_PAIRS);
-    const uint32_t *y = call->rounded + row * pairs, *weights = (const uint32_t *)call->panels;
+    const int64_t apart = pairs_apart(call->inputs);
+    const uint32_t *y = call->rounded + row * apart, *weights = (const uint32_t *)call->panels;
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < panels; n++) sums[m][n] = _mm512_setzero_ps();
     int64_t k = 0;
@@ -163,7 +164,7 @@ INLINE void pair_tile(const product *job, int64_t row, int64_t first, const int 
                 const __m512bh pair = (__m512bh)_mm512_loadu_si512(weights + at);
                 __builtin_prefetch(weights + at + ahead);
                 for (int m = 0; m < rows; m++)
-                    sums[m][panel] = _mm512_dpbf16_ps(sums[m][panel], (__m512bh)_mm512_set1_epi32((int)y[m * pairs + k]), pair);
+                    sums[m][panel] = _mm512_dpbf16_ps(sums[m][panel], (__m512bh)_mm512_set1_epi32((int)y[m * apart + k]), pair);
             }
         }
     }

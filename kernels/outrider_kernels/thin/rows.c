@@ -72,10 +72,10 @@ INLINE void round_to_pairs(const float *from, const float *scale, float factor, 
 
 /* factor: where there is a norm. */
 static void put_row(const thin_call *call, int64_t row, float factor) {
-    const int64_t inputs = call->inputs, pairs = (inputs + 1) / 2;
+    const int64_t inputs = call->inputs;
     const float *x = call->x + row * inputs;
     if (call->format == PAIRS) {
-        uint16_t *to = (uint16_t *)(call->rounded + row * pairs);
+        uint16_t *to = (uint16_t *)(call->rounded + row * pairs_apart(inputs));
         if (call->scale) round_to_pairs(x, call->scale, factor, inputs, to);
         else round_to_pairs(x, 0, 0.0f, inputs, to);
         return;

@@ -112,6 +112,12 @@ typedef struct thin_ahead thin_ahead;
    saves. Measured, two threads on Zen 4, us one -> two: norm and rounding of 16 rows of 384 0.77 -> 0.70, of 24 rows 1.15 -> 0.88. */
 #define SHARED_NUMBERS 8192
 
+/* From a row of PAIRS to the next. Rows a multiple of a kilobyte apart would all meet in a few places of a cache. As in thin_matrix.py. */
+INLINE int64_t pairs_apart(int64_t inputs) {
+    const int64_t pairs = (inputs + 1) / 2;
+    return pairs % 256 ? pairs : pairs + 16;
+}
+
 #define PANEL 16 /* columns of a packed matrix that lie side by side */
 
 enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5, FIXED16 = 6 }; /* as in thin_product.py */
@@ -124,11 +130,19 @@ struct thin_call {
     const float *bias;         /* [outputs] or null */
     const float *scale;        /* [inputs] or null: of RMSNorm */
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result, unless that is rounded to PAIRS; null without a scale */
-    uint32_t *rounded;         /* where rows are kept that are rounded. Of PAIRS [rows][pairs], zeros behind the last; else see quads.c, float16.c and fixed16.c */
+    uint32_t *rounded;         /* where rows are kept that are rounded. Of PAIRS [rows][pairs_apart], zeros behind the last pair; else see quads.c, float16.c and fixed16.c */
     float *out;                /* [rows][outputs] */
     int64_t inputs, outputs;
     float epsilon;
     int32_t format, adds;
+};
+
+/* thin_gate.py has the same fields in the same order. */
+struct thin_gate_call {
+    const float *gate_up; /* [rows][2][length] */
+    float *out;           /* [rows][length] */
+    uint16_t *halves;     /* [rows][pairs_apart(length)][2]: bfloat16, in place of `out`; or null */
+    int64_t length;
 };
 
 /* One sequence of a step: its rows, the runs of pool slots that hold its keys in order, and a mask over the last of them. */
@@ -222,10 +236,16 @@ int thin_multiplies_tiles(void);
 int thin_tiles_serve(const thin_call *call);
 void thin_tiles(team *all, const thin_call *call, int64_t rows);
 
+/* The product and the gate behind it in one, where they can be: `out` of the product is not written then. False where they cannot. */
+int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows);
+
 /* This thread has no more of them for now: whoever gets its core need not carry its tiles along. */
 void thin_tiles_rest(void);
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
 void thin_gate(team *all, const thin_gate_call *call, int64_t rows);
+
+/* Of `rows` rows from `row` on, PANEL columns from `column` on; gate, up: [rows][PANEL]. For calls with `halves`. */
+void thin_gate_tile(const thin_gate_call *call, const float *gate, const float *up, int64_t row, int rows, int64_t column);
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);
 void thin_pick_one(thin_pick_row *row, int64_t num_ids);
 void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);

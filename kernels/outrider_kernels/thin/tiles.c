@@ -2,7 +2,10 @@
    one instruction, and up to sixteen rows take hardly longer than one. For matrices in PAIRS whose inputs fill whole tiles; others go by product.c.
 
    A sum over 32 inputs is made of one chain of multiply-adds for the even and one for the odd of them, and added to what was there: other bits than
-   product.c's, but again the same ones whatever the number of rows, their place and the number of threads. So one row goes this way too. */
+   product.c's, but again the same ones whatever the number of rows, their place and the number of threads. So one row goes this way too.
+
+   Of many rows it is not weights that are waited for but rows and sums: where a row has many inputs, it is multiplied a part of them at a time, all
+   rows and some columns with one part before the next; and sums that are gated afterwards are gated before they leave. */
 
 #include "thin.h"
 
@@ -20,9 +23,20 @@
 #define ASK_FOR_STATE 0x1023 /* arch_prctl: ARCH_REQ_XCOMP_PERM */
 #define TILE_DATA 18         /* of the tiles' own numbers, which a process has to ask for */
 
+#define FEW_ROWS (2 * TILE_ROWS) /* that meet a group at once */
+#define NEAR_PAIRS (256 * 1024) /* of rows that meet all groups before others do: a megabyte, half of what lies near */
+#define DEEP_FROM 1536 /* pairs of inputs of rows that are multiplied a part at a time, if there are more than FEW_ROWS: */
+#define DEEP_PAIRS 1024 /* so many, */
+#define DEEP_ROWS 256 /* of so many rows at most; */
+#define DEEP_TILES (DEEP_ROWS / FEW_ROWS * 8) /* and sums that wait for the next part: of so many pairs of tiles by groups, four kilobytes each */
+
 typedef struct {
     const thin_call *call;
+    const thin_gate_call *gate; /* what becomes of the sums; null: they are put to call->out */
     int64_t rows, pairs, num_groups, num_chunks; /* groups of panels; chunks of groups */
+    int64_t step, beside; /* from a group to the next, and between a group's two panels: weights */
+    int64_t rows_at_once; /* a multiple of FEW_ROWS */
+    int is_deep;
 } product;
 
 /* As the processor reads it: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights. */
@@ -60,6 +74,7 @@ static void take_shape(int upper, int lower) {
     of.rows[0] = of.rows[1] = of.rows[4] = (uint8_t)upper;
     of.rows[2] = of.rows[3] = of.rows[5] = (uint8_t)(lower ? lower : upper);
     of.rows[6] = of.rows[7] = TILE_ROWS;
+    __asm__ volatile("" : : "r"(&of) : "memory"); /* compilers believe that it reads the first of these bytes only */
     _tile_loadconfig(&of);
 }
 
@@ -77,105 +92,210 @@ static void put_rows(const thin_call *call, const float (*sums)[PANEL], int64_t 
     }
 }
 
+typedef float tile_sums[TILE_ROWS][PANEL];
+
+/* Sums of a tile of rows and a group's two panels. */
+static void put_both(const product *job, const tile_sums *sums, int64_t row, int rows, int64_t group) {
+    if (job->gate) {
+        thin_gate_tile(job->gate, sums[0][0], sums[1][0], row, rows, group * PANEL);
+        return;
+    }
+    put_rows(job->call, sums[0], row, rows, group * GROUP_LEN * PANEL);
+    put_rows(job->call, sums[1], row, rows, (group * GROUP_LEN + 1) * PANEL);
+}
+
+/* Whether sums go as they are to where they belong. */
+INLINE int is_put_as_it_is(const product *job, int64_t last_panel) {
+    return !job->gate && !job->call->bias && !job->call->adds && job->call->outputs >= (last_panel + 1) * PANEL;
+}
+
 /* Tiles are named by constants only. */
-#define PUT(SUMS, ROW, ROWS, COLUMN)                                                                         \
-    do {                                                                                                     \
-        if (!call->bias && !call->adds && call->outputs - (COLUMN) >= PANEL) {                               \
-            _tile_stored(SUMS, call->out + (ROW) * call->outputs + (COLUMN), (size_t)call->outputs * sizeof(float)); \
-        } else {                                                                                             \
-            _tile_stored(SUMS, sums, TILE_BYTES);                                                            \
-            put_rows(call, (const float(*)[PANEL])sums, ROW, ROWS, COLUMN);                                  \
-        }                                                                                                    \
-    } while (0)
+#define PUT_AS_IT_IS(SUMS, ROW, PANELS) \
+    _tile_stored(SUMS, call->out + (ROW) * call->outputs + (PANELS) * PANEL, (size_t)call->outputs * sizeof(float))
 
-#define PLACE_OF_TILES                                                                                           \
-    const thin_call *call = job->call;                                                                           \
-    const int64_t pairs = job->pairs, stride = pairs * PANEL;                                                    \
-    const size_t row_bytes = (size_t)pairs * sizeof(uint32_t);                                                   \
-    const uint32_t *upper_rows = call->rounded + row * pairs, *weights = (const uint32_t *)call->panels + first * stride; \
-    float sums[TILE_ROWS][PANEL] __attribute__((aligned(TILE_BYTES)))
+#define PLACE_OF_TILES                                                                              \
+    const thin_call *call = job->call;                                                              \
+    const int64_t pairs = job->pairs, beside = job->beside, apart = pairs_apart(call->inputs);       \
+    const size_t row_bytes = (size_t)apart * sizeof(uint32_t);                                      \
+    const uint32_t *upper_rows = call->rounded + row * apart, *weights = (const uint32_t *)call->panels + group * job->step; \
+    tile_sums sums[2 * GROUP_LEN] __attribute__((aligned(TILE_BYTES)))
 
-/* One tile of rows and one panel. */
-static void one_by_one(const product *job, int64_t row, int rows, int64_t first) {
+/* One tile of rows and one panel, the last of an odd number. */
+static void one_by_one(const product *job, int64_t row, int rows, int64_t group) {
     PLACE_OF_TILES;
+    (void)beside;
+    take_shape(rows, 0);
     _tile_zero(0);
     for (int64_t k = 0; k < pairs; k += TILE_PAIRS) {
         _tile_loadd(4, upper_rows + k, row_bytes);
         _tile_loadd(6, weights + k * PANEL, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
     }
-    PUT(0, row, rows, first * PANEL);
+    _tile_stored(0, sums[0], TILE_BYTES);
+    put_rows(call, sums[0], row, rows, group * GROUP_LEN * PANEL);
 }
 
-/* One tile of rows and GROUP_LEN panels. */
-static void one_by_two(const product *job, int64_t row, int rows, int64_t first) {
+/* One tile of rows and a group. */
+static void one_by_two(const product *job, int64_t row, int rows, int64_t group) {
     PLACE_OF_TILES;
+    take_shape(rows, 0);
     _tile_zero(0);
     _tile_zero(1);
     for (int64_t k = 0; k < pairs; k += TILE_PAIRS) {
         const uint32_t *here = weights + k * PANEL;
         _tile_loadd(4, upper_rows + k, row_bytes);
         _tile_loadd(6, here, TILE_BYTES);
-        _tile_loadd(7, here + stride, TILE_BYTES);
+        _tile_loadd(7, here + beside, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
     }
-    PUT(0, row, rows, first * PANEL);
-    PUT(1, row, rows, (first + 1) * PANEL);
+    if (is_put_as_it_is(job, group * GROUP_LEN + 1)) {
+        PUT_AS_IT_IS(0, row, group * GROUP_LEN);
+        PUT_AS_IT_IS(1, row, group * GROUP_LEN + 1);
+        return;
+    }
+    _tile_stored(0, sums[0], TILE_BYTES);
+    _tile_stored(1, sums[1], TILE_BYTES);
+    put_both(job, (const tile_sums *)sums, row, rows, group);
 }
 
-/* Two tiles of rows and GROUP_LEN panels. */
-static void two_by_two(const product *job, int64_t row, int upper, int lower, int64_t first) {
+/* What a pair of tiles of rows and a group add to their sums, for inputs [begin, end). The first rows that meet a group fetch its weights a tile
+   ahead; the others find them near. */
+#define ADD_ONCE                                                    \
+    _tile_loadd(4, upper_at, row_bytes);                            \
+    _tile_loadd(6, here, TILE_BYTES);                               \
+    _tile_loadd(7, there, TILE_BYTES);                              \
+    _tile_loadd(5, lower_at, row_bytes);                            \
+    _tile_dpbf16ps(0, 4, 6);                                        \
+    _tile_dpbf16ps(1, 4, 7);                                        \
+    _tile_dpbf16ps(2, 5, 6);                                        \
+    _tile_dpbf16ps(3, 5, 7);                                        \
+    upper_at += TILE_PAIRS, lower_at += TILE_PAIRS, here += TILE_PAIRS * PANEL, there += TILE_PAIRS * PANEL;
+
+#define ADD_TWO_BY_TWO(BEGIN, END)                                                                       \
+    const uint32_t *upper_at = upper_rows + (BEGIN), *lower_at = upper_at + (lower ? upper : 0) * apart; \
+    const uint32_t *here = weights + (BEGIN) * PANEL, *there = here + beside;                            \
+    const uint32_t *const done = upper_rows + (END);                                                     \
+    if (is_first) {                                                                                      \
+        while (upper_at < done) {                                                                        \
+            for (int line = TILE_PAIRS; line < 2 * TILE_PAIRS; line++) {                                 \
+                __builtin_prefetch(here + line * PANEL);                                                 \
+                __builtin_prefetch(there + line * PANEL);                                                \
+            }                                                                                            \
+            ADD_ONCE                                                                                     \
+        }                                                                                                \
+    } else {                                                                                             \
+        while (upper_at < done) { ADD_ONCE }                                                             \
+    }
+
+/* Two tiles of rows and a group. */
+static void two_by_two(const product *job, int64_t row, int is_first, int upper, int lower, int64_t group) {
     PLACE_OF_TILES;
-    const uint32_t *lower_rows = upper_rows + upper * pairs;
+    take_shape(upper, lower);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t k = 0; k < pairs; k += TILE_PAIRS) {
-        const uint32_t *here = weights + k * PANEL;
-        for (int line = TILE_PAIRS; line < 2 * TILE_PAIRS; line++) {
-            __builtin_prefetch(here + line * PANEL);
-            __builtin_prefetch(here + stride + line * PANEL);
-        }
-        _tile_loadd(4, upper_rows + k, row_bytes);
-        _tile_loadd(6, here, TILE_BYTES);
-        _tile_loadd(7, here + stride, TILE_BYTES);
-        _tile_loadd(5, lower_rows + k, row_bytes);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+    ADD_TWO_BY_TWO(0, pairs)
+    if (is_put_as_it_is(job, group * GROUP_LEN + 1)) {
+        PUT_AS_IT_IS(0, row, group * GROUP_LEN);
+        PUT_AS_IT_IS(1, row, group * GROUP_LEN + 1);
+        PUT_AS_IT_IS(2, row + upper, group * GROUP_LEN);
+        PUT_AS_IT_IS(3, row + upper, group * GROUP_LEN + 1);
+        return;
     }
-    PUT(0, row, upper, first * PANEL);
-    PUT(1, row, upper, (first + 1) * PANEL);
-    PUT(2, row + upper, lower, first * PANEL);
-    PUT(3, row + upper, lower, (first + 1) * PANEL);
+    _tile_stored(0, sums[0], TILE_BYTES);
+    _tile_stored(1, sums[1], TILE_BYTES);
+    _tile_stored(2, sums[2], TILE_BYTES);
+    _tile_stored(3, sums[3], TILE_BYTES);
+    put_both(job, (const tile_sums *)sums, row, upper, group);
+    put_both(job, (const tile_sums *)sums + GROUP_LEN, row + upper, lower, group);
 }
 
-/* All rows, and `panels` panels from `first` on. */
-static void run_group(const product *job, int64_t first, int panels) {
-    const int64_t num_tiles = (job->rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int64_t at = 0; at < num_tiles;) {
-        const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
-        const int upper = (int)(next - row), goes_by_two = panels == GROUP_LEN && at + 1 < num_tiles;
-        const int lower = goes_by_two ? (int)((at + 2) * job->rows / num_tiles - next) : 0;
-        take_shape(upper, lower);
-        if (goes_by_two) two_by_two(job, row, upper, lower, first);
-        else if (panels == GROUP_LEN) one_by_two(job, row, upper, first);
-        else one_by_one(job, row, upper, first);
-        at += goes_by_two ? 2 : 1;
+/* A part of that; `kept` are the sums of the parts before, and what they are after it. */
+static void add_part(const product *job, int64_t row, int is_first, int upper, int lower, int64_t group, int64_t begin, tile_sums *kept) {
+    PLACE_OF_TILES;
+    (void)sums;
+    take_shape(upper, lower);
+    if (begin) {
+        _tile_loadd(0, kept[0], TILE_BYTES);
+        _tile_loadd(1, kept[1], TILE_BYTES);
+        _tile_loadd(2, kept[2], TILE_BYTES);
+        _tile_loadd(3, kept[3], TILE_BYTES);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
     }
+    const int64_t end = min(pairs, begin + DEEP_PAIRS);
+    ADD_TWO_BY_TWO(begin, end)
+    _tile_stored(0, kept[0], TILE_BYTES);
+    _tile_stored(1, kept[1], TILE_BYTES);
+    _tile_stored(2, kept[2], TILE_BYTES);
+    _tile_stored(3, kept[3], TILE_BYTES);
+}
+
+/* Of the rows from `row` on, how many make the next pair of tiles: whole tiles as long as there are, for a tile's shape is slow to change; *lower:
+   of those the second tile's, 0 for one tile alone. */
+INLINE int next_rows(int64_t row, int64_t end, int *lower) {
+    const int left = (int)min(end - row, 2 * TILE_ROWS), upper = left > TILE_ROWS ? (left + 1) / 2 : left;
+    *lower = left - upper;
+    return upper;
+}
+
+/* `count` rows from `first` on, as pairs of tiles, and groups [begin, end): so many that their sums may wait. */
+static void run_block(const product *job, int64_t first, int64_t count, int64_t begin, int64_t end) {
+    tile_sums kept[DEEP_TILES][2 * GROUP_LEN] __attribute__((aligned(TILE_BYTES)));
+    for (int64_t k = 0; k < job->pairs; k += DEEP_PAIRS) {
+        const int is_last = k + DEEP_PAIRS >= job->pairs;
+        int64_t place = 0;
+        for (int64_t group = begin; group < end; group++) {
+            for (int64_t row = first, next; row < first + count; row = next, place++) {
+                int lower;
+                const int upper = next_rows(row, first + count, &lower);
+                next = row + upper + lower;
+                add_part(job, row, row == first, upper, lower, group, k, kept[place]);
+                if (!is_last) continue;
+                put_both(job, (const tile_sums *)kept[place], row, upper, group);
+                put_both(job, (const tile_sums *)kept[place] + GROUP_LEN, row + upper, lower, group);
+            }
+        }
+    }
+}
+
+/* Rows [first, end), and a group of so many panels. */
+static void run_group(const product *job, int64_t first, int64_t end, int64_t group, int panels) {
+    for (int64_t row = first; row < end;) {
+        int lower;
+        const int upper = next_rows(row, end, &lower);
+        if (panels < GROUP_LEN) {
+            one_by_one(job, row, upper, group);
+            if (lower) one_by_one(job, row + upper, lower, group);
+        } else if (lower) {
+            two_by_two(job, row, row == first, upper, lower, group);
+        } else {
+            one_by_two(job, row, upper, group);
+        }
+        row += upper + lower;
+    }
+}
+
+/* Rows [first, end), and groups [begin, last), the last of which may be short of a panel. */
+static void run_rows(const product *job, int64_t first, int64_t end, int64_t begin, int64_t last) {
+    const int64_t num_whole = (job->call->outputs + PANEL - 1) / PANEL / GROUP_LEN, len = DEEP_TILES / ((end - first + FEW_ROWS - 1) / FEW_ROWS);
+    int64_t group = begin;
+    if (job->is_deep)
+        for (; group < min(last, num_whole); group = min(group + len, min(last, num_whole)))
+            run_block(job, first, end - first, group, min(group + len, min(last, num_whole)));
+    for (; group < last; group++) run_group(job, first, end, group, group < num_whole ? GROUP_LEN : 1);
 }
 
 static void run_chunk(const void *argument, int64_t chunk) {
     const product *job = argument;
-    const int64_t num_panels = (job->call->outputs + PANEL - 1) / PANEL;
-    const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
-    for (int64_t group = begin; group < end; group++) {
-        const int64_t first = group * GROUP_LEN;
-        run_group(job, first, (int)min(GROUP_LEN, num_panels - first));
-    }
+    const int64_t begin = chunk * job->num_groups / job->num_chunks, last = (chunk + 1) * job->num_groups / job->num_chunks;
+    for (int64_t row = 0; row < job->rows; row += job->rows_at_once)
+        run_rows(job, row, min(row + job->rows_at_once, job->rows), begin, last);
 }
 
 void thin_tiles_rest(void) {
@@ -184,15 +304,32 @@ void thin_tiles_rest(void) {
     shape_now.upper = shape_now.lower = 0;
 }
 
-/* Rows that are rounded already. */
-void thin_tiles(team *all, const thin_call *call, int64_t rows) {
-    const int64_t num_groups = (call->outputs + GROUP_LEN * PANEL - 1) / (GROUP_LEN * PANEL);
-    const product job = {call, rows, call->inputs / 2, num_groups, team_chunks(all, num_groups)};
+/* Rows that are rounded already. gate: what their sums are halves of, gates and what those are for, or null. */
+static void multiply(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows) {
+    const int64_t num_panels = (call->outputs + PANEL - 1) / PANEL, num_groups = (num_panels + GROUP_LEN - 1) / GROUP_LEN;
+    const int64_t pairs = call->inputs / 2, panel = pairs * PANEL, near_rows = NEAR_PAIRS / pairs / FEW_ROWS * FEW_ROWS;
+    const int is_deep = rows > FEW_ROWS && pairs > DEEP_FROM;
+    const product job = {
+        call, gate, rows, pairs, num_groups, team_chunks(all, num_groups), gate ? panel : GROUP_LEN * panel, gate ? num_groups * panel : panel,
+        is_deep ? DEEP_ROWS : near_rows ? near_rows : FEW_ROWS, is_deep,
+    };
     team_run(all, run_chunk, &job, job.num_chunks);
+}
+
+void thin_tiles(team *all, const thin_call *call, int64_t rows) { multiply(all, call, 0, rows); }
+
+int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows) {
+    const int fits = gate->gate_up == call->out && gate->halves && 2 * gate->length == call->outputs && gate->length % PANEL == 0;
+    if (!fits || call->bias || call->adds || !thin_tiles_serve(call)) return 0;
+    thin_call of = *call;
+    of.x = thin_rows(all, call, rows);
+    multiply(all, &of, gate, rows);
+    return 1;
 }
 #else
 int thin_multiplies_tiles(void) { return 0; }
 int thin_tiles_serve(const thin_call *call) { return (void)call, 0; }
 void thin_tiles_rest(void) {}
 void thin_tiles(team *all, const thin_call *call, int64_t rows) { (void)all, (void)call, (void)rows; } /* nobody is served by it */
+int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows) { return (void)all, (void)call, (void)gate, (void)rows, 0; }
 #endif
