@@ -30,13 +30,16 @@ class Company:
         self.speed, self.pace, self.now_us = CompanySpeed(), pace, NOW_US
         self.lengths = dict.fromkeys(range(num), 100)
         self.reading: dict[int, int] = {}  # rows of prompts
+        self.guess_us = 0.0
+        self.times_repriced = 0
         self.step()
 
     def view(self) -> StepView:
         decoding = [session_view(one, 4, committed_len=length) for one, length in self.lengths.items() if one not in self.reading]
         reading = [session_view(one, num_uncached=rows, committed_len=rows) for one, rows in self.reading.items()]
         bound = PrefillBound(COST, 4.0, len(decoding), ROW_US)
-        return StepView((*decoding, *reading), COST, 64, self.now_us, prefill=bound if reading else None)
+        sessions = (*decoding, *reading)
+        return StepView(sessions, COST, 64, self.now_us, prefill=bound if reading else None, guess_us=self.guess_us)
 
     def step(self, took_us: int = 0, num_tokens: int = 0, *, waits: bool = False, measured: bool = True) -> None:
         """Of one that was planned before; then another is planned."""
@@ -44,7 +47,7 @@ class Company:
         for at in range(num_tokens):
             self.lengths[list(self.lengths)[at % len(self.lengths)]] += 1
         view = self.view()
-        self.speed.observe(view)
+        self.times_repriced += self.speed.observe(view)
         parts = tuple(SessionPlan(one.session, one.num_uncached, 0 if one.num_uncached > 1 else 4) for one in view.sessions)
         course = COURSES[self.pace] if measured else replace_speed(0.0)
         self.speed.planned(view, PacingPlan(() if waits else parts, None, "verify"), lambda _: course)
@@ -150,3 +153,31 @@ def test_what_reading_adds_is_as_measured_or_before_that_as_the_curve_has_it() -
     steep = CostCurve(((1, 1_000.0), (64, 64_000.0)))
     assert PrefillBound(steep, 4.0, 2, 300.0).added_us(40, 8) == 12_000.0
     assert PrefillBound(steep, 4.0, 2).added_us(40, 8) == pytest.approx(40_000.0)
+
+
+def test_what_was_held_against_promises_at_another_price_is_forgotten() -> None:
+    """A price that is found out late would count twice: as a broken promise, and in all that are made from then on. What comes of a step
+    that was promised at the old price counts no more either."""
+    four = Company()
+    for _ in range(10):
+        four.step(10_000, 4)
+    assert four.speed.factor(Pace.SERIAL) < 0.9
+    four.guess_us = 150.0
+    four.step(10_000, 4)
+    assert four.speed.factor(Pace.SERIAL) == 1.0
+    assert four.times_repriced == 1, "promises are to be made anew, once"
+    four.step(10_000, 4)
+    assert four.speed.factor(Pace.SERIAL) < 1.0
+
+
+@pytest.mark.parametrize(("before_us", "now_us"), [(0.0, 15.0), (100.0, 190.0), (190.0, 100.0)])
+def test_a_price_that_wavers_changes_nothing(before_us: float, now_us: float) -> None:
+    four = Company()
+    four.guess_us = before_us
+    for _ in range(10):
+        four.step(10_000, 4)
+    held, times = four.speed.factor(Pace.SERIAL), four.times_repriced
+    four.guess_us = now_us
+    four.step(10_000, 4)
+    assert four.speed.factor(Pace.SERIAL) < held < 0.9
+    assert four.times_repriced == times

@@ -119,8 +119,8 @@ class AdaptivePacing(ExplainsAdaptive):
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0
-        self._company_speed.observe(view)
-        asks_look = self._taught and self._surprises.ask_for_look(view, is_sure=self._rates.is_sure)
+        is_repriced = self._company_speed.observe(view)
+        asks_look = self._taught and (is_repriced or self._surprises.ask_for_look(view, is_sure=self._rates.is_sure))
         if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
             self._look(view)
         going = self._going_by_lookup(view)

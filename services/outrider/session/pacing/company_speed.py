@@ -15,6 +15,10 @@ from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.round_model import Course, Pace
 
 MIN_TOGETHER = 2  # sessions that decode
+# What guesses are known to cost beside their rows may grow or shrink so many times before what was held against promises at the old price
+# is forgotten: a price that is found out late would count twice, as a pace that breaks its promises and in those it makes from then on.
+PRICE_GROWTH = 2.0
+LEAST_PRICE_US = 20  # below it is nothing
 SESSIONS_A_ROUND = 16  # whose guesses in one step say as much as a round of one alone: all of them had the same luck with that step
 
 
@@ -35,13 +39,21 @@ class CompanySpeed:
     def __init__(self) -> None:
         self._memory = PaceMemory()
         self._window: _Window | None = None
+        self._price_us = 0.0  # of a session's guesses in a round, at which promises were made
 
     def factor(self, pace: Pace, alone: float = 1.0) -> float:
         """As of PaceMemory. alone: of sessions that shared no step; what it is before any of several did."""
         return self._memory.factor(pace, alone)
 
-    def observe(self, view: StepView) -> None:
-        """Before each plan: what came of the step before, once anything did. Of who ended meanwhile it is not known."""
+    def observe(self, view: StepView) -> bool:
+        """Before each plan: what came of the step before, once anything did. Of who ended meanwhile it is not known. Returns whether
+        promises are to be made anew, at another price of guesses."""
+        if self._is_repriced(view.guess_us):
+            return True
+        self._count(view)
+        return False
+
+    def _count(self, view: StepView) -> None:
         window = self._window
         if window is None:
             return
@@ -57,6 +69,13 @@ class CompanySpeed:
             num_rounds = max(1.0, num_tokens / len(window.lengths)) if is_plain else 1.0
             weight = 1.0 if is_plain else max(1.0, len(window.lengths) / SESSIONS_A_ROUND)
             self._memory.count(window.pace, took_us * window.tokens_per_us, float(num_tokens), num_rounds, weight)
+
+    def _is_repriced(self, guess_us: float) -> bool:
+        now_us, before_us = max(LEAST_PRICE_US, guess_us), max(LEAST_PRICE_US, self._price_us)
+        if PRICE_GROWTH * min(now_us, before_us) >= max(now_us, before_us):
+            return False
+        self._memory, self._window, self._price_us = PaceMemory(), None, guess_us
+        return True
 
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
         """After each plan."""
