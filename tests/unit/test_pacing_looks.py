@@ -52,6 +52,24 @@ def looks_apart(driver: Driver) -> int:
     return (at_us - looked_us) // LOOK_EVERY_US
 
 
+def test_promises_are_made_anew_when_the_price_of_guesses_proves_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: what came of the old ones would be held against them until the next look."""
+    driver, looked = taught(0.97), list[float]()
+    look = AdaptivePacing._look
+
+    def noted(self: AdaptivePacing, view: StepView) -> None:
+        looked.append(view.guess_us)
+        look(self, view)
+
+    monkeypatch.setattr(AdaptivePacing, "_look", noted)
+    other = replace(driver.session, session=driver.session.session + 1)
+    driver.policy._look_times.at_us = driver.now_us
+    for guess_us in (0.0, 15.0, 150.0, 170.0):
+        driver.policy.plan(StepView((driver.session, other), FLAT, 64, driver.now_us, guess_us=guess_us))
+        driver.now_us += 1
+    assert looked == [0.0, 150.0], "one that was due, and one for the price"
+
+
 def test_a_course_that_changes_brings_looks_back() -> None:
     driver = taught(0.97)
     assert looks_apart(driver) == CALM_LOOKS

@@ -40,8 +40,6 @@ typedef struct {
     int group_len;
 } product;
 
-INLINE int64_t pairs_of(int64_t inputs) { return (inputs + 1) / 2; }
-
 INLINE int64_t blocks_of(int64_t inputs) { return (inputs + BLOCK - 1) / BLOCK; }
 
 /* Numbers of a row: the pairs of whole blocks, then the blocks' scales, up to the end of a line. */

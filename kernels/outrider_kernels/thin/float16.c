@@ -33,8 +33,6 @@ typedef struct {
     int group_len;
 } product;
 
-INLINE int64_t pairs_of(int64_t inputs) { return (inputs + 1) / 2; }
-
 INLINE int64_t row_len(int64_t pairs) { return (pairs + ROW_TAIL - 1) / ROW_TAIL * ROW_TAIL + ROW_TAIL; }
 
 /* A float that is this power of two; its exponent as floats keep it. */

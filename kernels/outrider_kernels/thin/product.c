@@ -144,8 +144,6 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
 }
 
 #ifdef __AVX512BF16__
-INLINE int64_t pairs_of(int64_t inputs) { return (inputs + 1) / 2; }
-
 /* `tile` of weights and rows that are both bfloat16: two inputs an instruction, and so half as many for the same product. */
 INLINE void pair_tile(const product *job, int64_t row, int64_t first, const int rows, const int panels) {
     __m512 sums[MAX_TILE_ROWS][4];

@@ -284,11 +284,9 @@ static void run_group(const product *job, int64_t first, int64_t end, int64_t gr
 /* Rows [first, end), and groups [begin, last), the last of which may be short of a panel. */
 static void run_rows(const product *job, int64_t first, int64_t end, int64_t begin, int64_t last) {
     const int64_t num_whole = (job->call->outputs + PANEL - 1) / PANEL / GROUP_LEN, len = DEEP_TILES / ((end - first + FEW_ROWS - 1) / FEW_ROWS);
-    int64_t group = begin;
-    if (job->is_deep)
-        for (; group < min(last, num_whole); group = min(group + len, min(last, num_whole)))
-            run_block(job, first, end - first, group, min(group + len, min(last, num_whole)));
-    for (; group < last; group++) run_group(job, first, end, group, group < num_whole ? GROUP_LEN : 1);
+    const int64_t deep_end = job->is_deep ? min(last, num_whole) : begin;
+    for (int64_t group = begin; group < deep_end; group += len) run_block(job, first, end - first, group, min(group + len, deep_end));
+    for (int64_t group = deep_end > begin ? deep_end : begin; group < last; group++) run_group(job, first, end, group, group < num_whole ? GROUP_LEN : 1);
 }
 
 static void run_chunk(const void *argument, int64_t chunk) {
@@ -321,9 +319,8 @@ void thin_tiles(team *all, const thin_call *call, int64_t rows) { multiply(all, 
 int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows) {
     const int fits = gate->gate_up == call->out && gate->halves && 2 * gate->length == call->outputs && gate->length % PANEL == 0;
     if (!fits || call->bias || call->adds || !thin_tiles_serve(call)) return 0;
-    thin_call of = *call;
-    of.x = thin_rows(all, call, rows);
-    multiply(all, &of, gate, rows);
+    thin_rows(all, call, rows);
+    multiply(all, call, gate, rows);
     return 1;
 }
 #else
