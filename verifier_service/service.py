@@ -88,6 +88,7 @@ class VerifierServer:
         self.servicer = VerifierServicer(self.settings, identity, limits, self.scheduler, self.pairs)
         self._reported = VerifierMetrics(self.metrics, engine, self.scheduler, self.servicer, self.sharing)
         self.rpc.add(SERVICE, add_VerifierServiceServicer_to_server, self.servicer)
+        self.rpc.add_trunks()
         self.pairs.start()
         await self.pairs.wait_decided(self.settings.wait_drafters_s)
         await self.rpc.start()

@@ -97,6 +97,7 @@ class VerifierServicer(VerifierServiceServicer):
             lent_threads=self._limits.lent_threads,
             num_steps=snapshot.num_steps,
             num_lent_steps=snapshot.num_lent_steps,
+            carries_calls=True,
         )
 
     async def drain(self, grace_s: float) -> None:

@@ -22,7 +22,7 @@ from outrider.gateway.tokenizer import load_tokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.context import Context
 from outrider.rpc.convert.bundle import TAKES_BUNDLES
-from outrider.rpc.in_process_call import Metadata
+from outrider.rpc.handled_call import Metadata
 from outrider.session.events import FinishReason
 from outrider.types.identity import ModelIdentity
 from outrider.types.statistics import DraftStatistics

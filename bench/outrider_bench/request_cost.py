@@ -26,7 +26,7 @@ from outrider.gateway.verifiers import VerifierPool
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.context import Context
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
-from outrider.rpc.in_process_call import Metadata
+from outrider.rpc.handled_call import Metadata
 from outrider.rpc.server import RpcServer
 from outrider.session.events import FinishReason
 from outrider.types.identity import ModelIdentity

@@ -15,7 +15,7 @@ import pytest
 from outrider.gateway.client_stream import MAX_WAIT_S, ClientStream
 from outrider.rpc.context import Context
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
-from outrider.rpc.in_process_call import Metadata
+from outrider.rpc.handled_call import Metadata
 from outrider.v1 import generation_pb2 as pb
 
 BOUND_S = 30.0  # against hanging

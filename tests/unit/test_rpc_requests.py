@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from outrider.rpc.in_process_call import MAX_UNREAD, Pipe
+from outrider.rpc.pipe import MAX_UNREAD, Pipe
 from outrider.rpc.requests import Requests
 
 BOUND_S = 30.0  # against hanging

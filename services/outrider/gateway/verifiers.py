@@ -24,6 +24,7 @@ from outrider.gateway.topology import Topology
 from outrider.rpc.channel import ChannelLimits, open_channel, wait_ready
 from outrider.rpc.convert import identity_from_proto
 from outrider.rpc.status import came_from_service, error_from_rpc
+from outrider.rpc.trunk_channel import TrunkChannel
 from outrider.types.identity import ModelIdentity
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceStub
@@ -52,7 +53,9 @@ class Verifier:
         self.num_missed = 0
         self.num_asking = 0
         self.channel = channel or open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
-        self.stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self._stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self._trunks = None if channel is not None else TrunkChannel(self.channel)
+        self.stub = self._stub  # for its streams
         self.liveness = Liveness(address, self._num_steps, limits or LivenessLimits())
 
     @property
@@ -72,20 +75,29 @@ class Verifier:
     async def get_info(self, timeout_s: float = INFO_TIMEOUT_S) -> pb.VerifierServiceGetInfoResponse:
         """Ask who it is; raises what its status says."""
         try:
-            response: pb.VerifierServiceGetInfoResponse = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
+            response: pb.VerifierServiceGetInfoResponse = await self._stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure) from failure
+        self._use_trunks(response.carries_calls)
         return response
 
     async def close(self) -> None:
         """Close the channel; its calls end."""
         await self.liveness.close()
+        if self._trunks is not None:
+            await self._trunks.close()
         await self.channel.close(None)
+
+    def _use_trunks(self, carries_calls: bool) -> None:
+        """Streams share one from now on where that is known there, or do not where it is not; those under way go on as they began."""
+        is_carried = carries_calls and self._trunks is not None
+        if is_carried is not (self.stub is not self._stub):
+            self.stub = VerifierServiceStub(self._trunks) if is_carried else self._stub  # type: ignore[no-untyped-call]
 
     async def _num_steps(self, timeout_s: float) -> int | None:
         """None from one that drains: it refuses to tell, but lives."""
         try:
-            response = await self.stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
+            response = await self._stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:
             if came_from_service(failure):
                 return None

@@ -11,17 +11,19 @@ from typing import Any
 
 import grpc
 
-from outrider.rpc.in_process_call import STOPPED, Behavior, InProcessCall, Status, call_once, refusing
+from outrider.rpc.handled_call import STOPPED, Behavior, Status, refusing
+from outrider.rpc.in_process_call import InProcessCall, call_once
+from outrider.rpc.served_method import ServedMethod
 
 Unary = Callable[..., Coroutine[Any, Any, Any]]
 Streaming = Callable[..., InProcessCall]
 
 
 class InProcessChannel:
-    """behaviors: by full method name. max_calls: streams at a time; more are RESOURCE_EXHAUSTED."""
+    """methods: by full name. max_calls: streams at a time; more are RESOURCE_EXHAUSTED."""
 
-    def __init__(self, behaviors: Mapping[str, Behavior], max_calls: int) -> None:
-        self._behaviors = behaviors
+    def __init__(self, methods: Mapping[str, ServedMethod], max_calls: int) -> None:
+        self._methods = methods
         self._max_calls = max_calls
         self._calls: set[InProcessCall] = set()
         self._closed = False
@@ -42,7 +44,7 @@ class InProcessChannel:
 
     def unary_unary(self, method: str, **_: Any) -> Unary:
         """A stub's method of one message each way."""
-        behavior = self._behaviors[method]
+        behavior = self._methods[method].behavior
 
         async def call(request: Any, timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> Any:
             return await call_once(self._refusal() or behavior, request, timeout, tuple(metadata))
@@ -51,7 +53,7 @@ class InProcessChannel:
 
     def stream_stream(self, method: str, **_: Any) -> Streaming:
         """A stub's method of a stream each way."""
-        behavior = self._behaviors[method]
+        behavior = self._methods[method].behavior
 
         def call(timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> InProcessCall:
             started = InProcessCall(self._refusal() or behavior, timeout, tuple(metadata), self._calls.discard)

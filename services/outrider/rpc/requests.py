@@ -1,7 +1,7 @@
 """What the caller of a stream says, for a handler: the first message within a time, further ones told as they come.
 
-From grpc they are read by a task. A caller in this process has sent the first before the handler begins, and its pipe tells the others by
-itself, so that neither a timer nor a task is made. Must not know what the messages mean.
+From grpc they are read by a task. A caller in this process, or over a trunk, has sent the first before the handler begins, and its pipe
+tells the others by itself, so that neither a timer nor a task is made. Must not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from outrider.rpc.in_process_call import Pipe
+from outrider.rpc.pipe import Pipe
 
 _T = TypeVar("_T")
 

@@ -24,9 +24,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from outrider.errors import InvalidRequest
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import KEEPALIVE_TIMEOUT_MS, MAX_MESSAGE_BYTES
-from outrider.rpc.in_process_call import Behavior
 from outrider.rpc.in_process_channel import InProcessChannel
 from outrider.rpc.interceptor import ErrorInterceptor
+from outrider.rpc.served_method import ServedMethod
+from outrider.rpc.trunk_service import TrunkServicer
+from outrider.v1 import trunk_pb2
+from outrider.v1.trunk_pb2_grpc import add_TrunkServiceServicer_to_server
 
 _LOG = logging.getLogger(__name__)
 MAX_CONCURRENT_RPCS = 1024
@@ -37,6 +40,7 @@ MIN_CLIENT_PING_INTERVAL_MS = 5_000
 DRAIN_GRACE_S = 10.0
 CLOSE_GRACE_S = 0.5
 OVERALL = ""
+TRUNK_SERVICE = trunk_pb2.DESCRIPTOR.services_by_name["TrunkService"].full_name
 NOTHING_ELSE: Mapping[str, str] = {}
 
 Drain = Callable[[float], Awaitable[None]]
@@ -63,7 +67,8 @@ class RpcServer:
             check_address("listen", address)
         self._wanted = tuple(addresses)
         self._limits = limits
-        self._behaviors: dict[str, Behavior] = {}
+        self._methods: dict[str, ServedMethod] = {}
+        self._trunks: TrunkServicer | None = None
         self._in_process: list[InProcessChannel] = []
         self._interceptor = ErrorInterceptor()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs know the threaded servicer only
@@ -91,12 +96,18 @@ class RpcServer:
     def add(self, full_name: str, register: Callable[[Any, Any], None], servicer: object) -> None:
         """Add a service before `start`: its full name (for health and reflection), the generated add_..._to_server, the servicer."""
         register(servicer, self._by_name)
-        register(servicer, _Methods(self._interceptor, self._behaviors))
+        register(servicer, _Methods(self._interceptor, self._methods))
         self._names.append(full_name)
+
+    def add_trunks(self) -> None:
+        """Before `start`: streams of the services that were added may come over trunks too."""
+        self._trunks = TrunkServicer(self._methods, self._limits.max_concurrent_rpcs, self._limits.max_message_bytes)
+        add_TrunkServiceServicer_to_server(self._trunks, self._by_name)  # type: ignore[no-untyped-call]
+        self._names.append(TRUNK_SERVICE)
 
     def in_process_channel(self) -> grpc.aio.Channel:
         """A channel to the services that were added, for callers on this event loop; it ends with the server, or when it is closed."""
-        channel = InProcessChannel(self._behaviors, self._limits.max_concurrent_rpcs)
+        channel = InProcessChannel(self._methods, self._limits.max_concurrent_rpcs)
         self._in_process.append(channel)
         return cast(grpc.aio.Channel, channel)
 
@@ -130,6 +141,8 @@ class RpcServer:
                     await drain(grace_s)
             except TimeoutError:
                 _LOG.warning("drain did not end within %g s; cancelling what is left", grace_s)
+        if self._trunks is not None:
+            self._trunks.finish()
         await self._server.stop(CLOSE_GRACE_S)
         for channel in self._in_process:
             await channel.close()
@@ -168,9 +181,9 @@ class _ByName:
 class _Methods:
     """Stands where generated code registers handlers, and keeps what calls them."""
 
-    def __init__(self, interceptor: ErrorInterceptor, behaviors: dict[str, Behavior]) -> None:
+    def __init__(self, interceptor: ErrorInterceptor, methods: dict[str, ServedMethod]) -> None:
         self._interceptor = interceptor
-        self._behaviors = behaviors
+        self._methods = methods
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
         """The same methods as below, for servers that look them up one by one."""
@@ -179,7 +192,11 @@ class _Methods:
         """Methods by their short names."""
         for name, handler in handlers.items():
             method = f"/{service}/{name}"
-            self._behaviors[method] = self._interceptor.guarded(handler, method)
+            behavior = self._interceptor.guarded(handler, method)
+            assert handler.request_deserializer is not None, "generated code says how requests are read"
+            assert handler.response_serializer is not None, "generated code says how responses are written"
+            codec = handler.request_deserializer, handler.response_serializer
+            self._methods[method] = ServedMethod(behavior, *codec, is_stream=handler.stream_stream is not None)
 
 
 async def run_until_signal(

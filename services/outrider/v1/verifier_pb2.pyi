@@ -154,7 +154,7 @@ class PairInfo(_message.Message):
     def __init__(self, endpoint: _Optional[str] = ..., connected: _Optional[bool] = ..., problem: _Optional[str] = ..., identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., round_trip_us: _Optional[int] = ..., has_lane: _Optional[bool] = ...) -> None: ...
 
 class VerifierServiceGetInfoResponse(_message.Message):
-    __slots__ = ("identity", "pairs", "live", "max_sessions", "max_rows", "cost_rows", "cost_us", "pacings", "num_threads", "lent_threads", "num_steps", "num_lent_steps", "cost_unlent_us")
+    __slots__ = ("identity", "pairs", "live", "max_sessions", "max_rows", "cost_rows", "cost_us", "pacings", "num_threads", "lent_threads", "num_steps", "num_lent_steps", "cost_unlent_us", "carries_calls")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class VerifierServiceGetInfoResponse(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_LENT_STEPS_FIELD_NUMBER: _ClassVar[int]
     COST_UNLENT_US_FIELD_NUMBER: _ClassVar[int]
+    CARRIES_CALLS_FIELD_NUMBER: _ClassVar[int]
     identity: _identity_pb2.ModelIdentity
     pairs: _containers.RepeatedCompositeFieldContainer[PairInfo]
     live: _identity_pb2.LiveCounts
@@ -181,4 +182,5 @@ class VerifierServiceGetInfoResponse(_message.Message):
     num_steps: int
     num_lent_steps: int
     cost_unlent_us: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., pairs: _Optional[_Iterable[_Union[PairInfo, _Mapping]]] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., max_rows: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., pacings: _Optional[_Iterable[str]] = ..., num_threads: _Optional[int] = ..., lent_threads: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_lent_steps: _Optional[int] = ..., cost_unlent_us: _Optional[_Iterable[float]] = ...) -> None: ...
+    carries_calls: bool
+    def __init__(self, identity: _Optional[_Union[_identity_pb2.ModelIdentity, _Mapping]] = ..., pairs: _Optional[_Iterable[_Union[PairInfo, _Mapping]]] = ..., live: _Optional[_Union[_identity_pb2.LiveCounts, _Mapping]] = ..., max_sessions: _Optional[int] = ..., max_rows: _Optional[int] = ..., cost_rows: _Optional[_Iterable[int]] = ..., cost_us: _Optional[_Iterable[float]] = ..., pacings: _Optional[_Iterable[str]] = ..., num_threads: _Optional[int] = ..., lent_threads: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_lent_steps: _Optional[int] = ..., cost_unlent_us: _Optional[_Iterable[float]] = ..., carries_calls: _Optional[bool] = ...) -> None: ...

@@ -1,6 +1,5 @@
-"""A channel to a service of the same process does what one over a socket does, as far as callers can tell, and bounds what it holds.
-
-What is common is tested over both, so that the one cannot drift from the other.
+"""A channel to a service of the same process, and one whose streams share a trunk, do what one over a socket does, as far as callers can
+tell, and bound what they hold. What is common is tested over all three, so that none can drift from the others.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ import pytest
 from outrider.errors import DoesNotFit, InvalidRequest, OutriderError, Overloaded, Unavailable
 from outrider.rpc.channel import open_channel, wait_ready
 from outrider.rpc.context import Context, propagated_metadata, remaining_s
-from outrider.rpc.in_process_call import MAX_UNREAD, Pipe
 from outrider.rpc.in_process_channel import InProcessChannel
+from outrider.rpc.pipe import MAX_UNREAD, Pipe
 from outrider.rpc.server import RpcServer, ServerLimits
 from outrider.rpc.status import error_from_rpc
+from outrider.rpc.trunk_channel import TrunkChannel
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
 
 SERVICE = "outrider.v1.VerifierService"
-EITHER = pytest.mark.parametrize("is_local", [False, True], ids=["socket", "in_process"])
+WAYS = pytest.mark.parametrize("way", ["socket", "in_process", "trunk"])
 WAIT_S = 5.0
 INFO = pb.VerifierServiceGetInfoRequest()
 
@@ -70,17 +70,19 @@ class Echo(VerifierServiceServicer):
 
 
 @asynccontextmanager
-async def serving(
-    subject: Echo, *, is_local: bool, limits: ServerLimits | None = None
-) -> AsyncIterator[tuple[Any, grpc.aio.Channel, RpcServer]]:
+async def serving(subject: Echo, way: str, limits: ServerLimits | None = None) -> AsyncIterator[tuple[Any, grpc.aio.Channel, RpcServer]]:
     server = RpcServer(("127.0.0.1:0",), limits)
     server.add(SERVICE, add_VerifierServiceServicer_to_server, subject)
+    server.add_trunks()
     await server.start()
-    channel = server.in_process_channel() if is_local else open_channel(server.address)
+    channel = server.in_process_channel() if way == "in_process" else open_channel(server.address)
     await wait_ready(channel, server.address)
+    trunks = TrunkChannel(channel) if way == "trunk" else None
     try:
-        yield VerifierServiceStub(channel), channel, server  # type: ignore[no-untyped-call]
+        yield VerifierServiceStub(trunks or channel), channel, server  # type: ignore[no-untyped-call]
     finally:
+        if trunks is not None:
+            await trunks.close()
         await channel.close(None)
         await server.stop(grace_s=0.0)
 
@@ -95,13 +97,13 @@ async def failure_of(reading: Any) -> grpc.aio.AioRpcError:
     return caught.value
 
 
-# --- over both --------------------------------------------------------------------------------------------------------------
+# --- over all ----------------------------------------------------------------------------------------------------------------
 
 
-@EITHER
-async def test_an_answer_comes_with_the_callers_metadata_and_deadline(*, is_local: bool) -> None:
+@WAYS
+async def test_an_answer_comes_with_the_callers_metadata_and_deadline(way: str) -> None:
     subject = Echo()
-    async with serving(subject, is_local=is_local) as (stub, _, _):
+    async with serving(subject, way) as (stub, _, _):
         assert (await stub.GetInfo(INFO)).max_rows == 7
         assert subject.told == ((), None)
         await stub.GetInfo(INFO, timeout=60.0, metadata=(("traceparent", "00-1-2-01"), ("other", "x")))
@@ -112,13 +114,13 @@ async def test_an_answer_comes_with_the_callers_metadata_and_deadline(*, is_loca
         assert 50.0 < left_s < 61.0
 
 
-@EITHER
+@WAYS
 @pytest.mark.parametrize(
     "error", [InvalidRequest("prefix", "is empty"), DoesNotFit("prefix", "is long"), Overloaded("busy", 1.5), Unavailable("it drains")]
 )
-async def test_a_refusal_keeps_its_class_its_sentence_and_its_field(error: OutriderError, *, is_local: bool) -> None:
+async def test_a_refusal_keeps_its_class_its_sentence_and_its_field(error: OutriderError, way: str) -> None:
     subject = Echo(error)
-    async with serving(subject, is_local=is_local) as (stub, _, _):
+    async with serving(subject, way) as (stub, _, _):
         unary = error_from_rpc(await failure_of(stub.GetInfo(INFO)))
         call = stub.Decode()
         await call.write(stop("raise"))
@@ -129,17 +131,17 @@ async def test_a_refusal_keeps_its_class_its_sentence_and_its_field(error: Outri
         assert getattr(found, "retry_after_s", None) == getattr(error, "retry_after_s", None)
 
 
-@EITHER
-async def test_a_bug_is_internal(*, is_local: bool) -> None:
-    async with serving(Echo(ZeroDivisionError("secret")), is_local=is_local) as (stub, _, _):
+@WAYS
+async def test_a_bug_is_internal(way: str) -> None:
+    async with serving(Echo(ZeroDivisionError("secret")), way) as (stub, _, _):
         failure = await failure_of(stub.GetInfo(INFO))
     assert failure.code() is grpc.StatusCode.INTERNAL
     assert "secret" not in str(failure.details())
 
 
-@EITHER
-async def test_messages_come_in_order_and_nothing_can_be_written_after_the_end(*, is_local: bool) -> None:
-    async with serving(Echo(), is_local=is_local) as (stub, _, _):
+@WAYS
+async def test_messages_come_in_order_and_nothing_can_be_written_after_the_end(way: str) -> None:
+    async with serving(Echo(), way) as (stub, _, _):
         call = stub.Decode()
         for detail in ("", "", "end"):
             await call.write(stop(detail))
@@ -149,10 +151,10 @@ async def test_messages_come_in_order_and_nothing_can_be_written_after_the_end(*
         assert not call.cancel()
 
 
-@EITHER
-async def test_cancelling_ends_the_handler_and_is_told_to_nobody_but_the_caller(*, is_local: bool) -> None:
+@WAYS
+async def test_cancelling_ends_the_handler_and_is_told_to_nobody_but_the_caller(way: str) -> None:
     subject = Echo()
-    async with serving(subject, is_local=is_local) as (stub, _, _):
+    async with serving(subject, way) as (stub, _, _):
         call = stub.Decode()
         await call.write(stop())
         await anext(aiter(call))
@@ -162,20 +164,20 @@ async def test_cancelling_ends_the_handler_and_is_told_to_nobody_but_the_caller(
             await anext(aiter(call))
 
 
-@EITHER
-async def test_a_deadline_ends_either_kind_of_call(*, is_local: bool) -> None:
+@WAYS
+async def test_a_deadline_ends_either_kind_of_call(way: str) -> None:
     subject = Echo(endless=True)
-    async with serving(subject, is_local=is_local) as (stub, _, _):
+    async with serving(subject, way) as (stub, _, _):
         assert (await failure_of(stub.GetInfo(INFO, timeout=0.05))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         subject.endless = False
         assert (await failure_of(anext(aiter(stub.Decode(timeout=0.05))))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await asyncio.wait_for(subject.closed.wait(), WAIT_S)
 
 
-@EITHER
-async def test_a_draining_server_refuses_new_calls_and_ends_old_ones(*, is_local: bool) -> None:
+@WAYS
+async def test_a_draining_server_refuses_new_calls_and_ends_old_ones(way: str) -> None:
     subject = Echo()
-    async with serving(subject, is_local=is_local) as (stub, _, server):
+    async with serving(subject, way) as (stub, _, server):
         old = stub.Decode()
         await old.write(stop())
         await anext(aiter(old))
@@ -202,7 +204,7 @@ async def turns(num: int = 5 * MAX_UNREAD) -> None:
 
 async def test_a_slow_reader_holds_the_writer_back() -> None:
     subject = Echo(endless=True)
-    async with serving(subject, is_local=True) as (stub, _, _):
+    async with serving(subject, "in_process") as (stub, _, _):
         call = stub.Decode()
         await turns()
         assert subject.num_written == MAX_UNREAD
@@ -214,7 +216,7 @@ async def test_a_slow_reader_holds_the_writer_back() -> None:
 
 
 async def test_a_handler_that_does_not_read_holds_its_caller_back() -> None:
-    async with serving(Echo(endless=True), is_local=True) as (stub, _, _):
+    async with serving(Echo(endless=True), "in_process") as (stub, _, _):
         call = stub.Decode()
         for _ in range(MAX_UNREAD):
             await call.write(stop())
@@ -227,7 +229,7 @@ async def test_a_handler_that_does_not_read_holds_its_caller_back() -> None:
 
 
 async def test_calls_are_bounded_and_counted_until_their_handlers_have_ended() -> None:
-    async with serving(Echo(), is_local=True, limits=ServerLimits(max_concurrent_rpcs=2)) as (stub, channel, _):
+    async with serving(Echo(), "in_process", limits=ServerLimits(max_concurrent_rpcs=2)) as (stub, channel, _):
         assert isinstance(channel, InProcessChannel)
         calls = [stub.Decode(), stub.Decode()]
         assert (await failure_of(anext(aiter(stub.Decode())))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -244,7 +246,7 @@ async def test_calls_are_bounded_and_counted_until_their_handlers_have_ended() -
 
 async def test_a_closed_channel_ends_its_streams_only() -> None:
     subject = Echo()
-    async with serving(subject, is_local=True) as (stub, channel, server):
+    async with serving(subject, "in_process") as (stub, channel, server):
         call = stub.Decode()
         await call.write(stop())
         await anext(call)

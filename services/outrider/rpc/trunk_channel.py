@@ -1,0 +1,229 @@
+"""The callers' end of a trunk: a channel whose streams share one, for generated stubs that need not know of it.
+
+Calls of one message each way go as they always do. A trunk is opened with the first stream and again after it broke; what breaks it ends
+the calls it carries, with its own status, as a broken connection would. Must not know services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, cast
+
+import grpc
+
+from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, OK, Metadata, Status
+from outrider.rpc.pipe import MAX_UNREAD, Pipe
+from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.v1 import trunk_pb2 as pb
+from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
+
+TELL_READ_EVERY = MAX_UNREAD // 2  # messages
+CODES = {int(code.value[0]): code for code in grpc.StatusCode}
+ENDED = Status(grpc.StatusCode.UNAVAILABLE, "the peer ended the stream that carried this call")
+FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {MAX_UNREAD} messages ahead of their reader")
+US_PER_S = 1e6
+
+
+class TrunkChannel:
+    """channel: to a server with a TrunkService; it stays its owner's to close, after this one."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._stub = TrunkServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._trunk: _Trunk | None = None
+
+    @property
+    def num_calls(self) -> int:
+        """Streams that have not ended."""
+        return 0 if self._trunk is None else self._trunk.num_calls
+
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A stub's method of one message each way."""
+        return self._channel.unary_unary(method, *args, **kwargs)
+
+    def stream_stream(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any], **_: Any
+    ) -> Callable[..., TrunkCall]:
+        """A stub's method of a stream each way."""
+
+        def call(timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> TrunkCall:
+            begun = TrunkCall(self._live_trunk(), request_serializer, response_deserializer)
+            begun.begin(method, timeout, tuple(metadata))
+            return begun
+
+        return call
+
+    async def close(self) -> None:
+        """End the trunk and its calls."""
+        if self._trunk is not None:
+            await self._trunk.close()
+
+    def _live_trunk(self) -> _Trunk:
+        if self._trunk is None or self._trunk.has_ended:
+            self._trunk = _Trunk(self._stub)
+        return self._trunk
+
+
+class _Trunk:
+    """One stream, until it breaks."""
+
+    def __init__(self, stub: TrunkServiceStub) -> None:
+        self.outbox: TrunkOutbox[pb.CallerEvent] = TrunkOutbox()
+        self.has_ended = False
+        self._numbers = itertools.count()
+        self._calls: dict[int, TrunkCall] = {}
+        self._stream: Any = stub.Carry()
+        self._writing = asyncio.create_task(self._write())
+        self._reading = asyncio.create_task(self._read())
+
+    @property
+    def num_calls(self) -> int:
+        """That have not ended."""
+        return len(self._calls)
+
+    def add(self, call: TrunkCall) -> int:
+        """Carry it; returns its number."""
+        number = next(self._numbers)
+        self._calls[number] = call
+        return number
+
+    def forget(self, number: int) -> None:
+        """It has ended."""
+        self._calls.pop(number, None)
+
+    async def close(self) -> None:
+        """From this side."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, self._writing, return_exceptions=True)
+
+    async def _write(self) -> None:
+        async def write(events: Sequence[pb.CallerEvent]) -> None:
+            await self._stream.write(pb.CarryRequest(events=events))
+
+        try:
+            await self.outbox.run(write)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader hears why
+
+    async def _read(self) -> None:
+        status = ENDED
+        try:
+            async for response in self._stream:
+                for event in response.events:
+                    self._take(event)
+        except grpc.aio.AioRpcError as failure:
+            status = _status_of(failure)
+        finally:
+            self._end(status)
+
+    def _take(self, event: pb.HandlerEvent) -> None:
+        call = self._calls.get(event.call)
+        if call is None:
+            return  # it was given up meanwhile
+        if event.HasField("status"):
+            trailing = tuple((one.key, one.value) for one in event.status.trailing_metadata)
+            call.end(Status(CODES.get(event.status.code, grpc.StatusCode.UNKNOWN), event.status.details, trailing))
+        elif not call.hear(event.message):
+            call.give_up(FLOODED)
+
+    def _end(self, status: Status) -> None:
+        self.has_ended = True
+        for call in tuple(self._calls.values()):
+            call.end(status)
+        self.outbox.close()
+        self._writing.cancel()
+        self._stream.cancel()
+
+
+class TrunkCall:
+    """A caller's half, as grpc's: `write`, `cancel`, and responses by iteration."""
+
+    def __init__(self, trunk: _Trunk, serialize: Callable[[Any], bytes], parse: Callable[[bytes], Any]) -> None:
+        self._trunk = trunk
+        self._serialize = serialize
+        self._parse = parse
+        self._number = trunk.add(self)
+        self._responses: Pipe[bytes] = Pipe()
+        self._status: Status | None = None
+        self._left = False
+        self._num_read = 0
+        self._num_told = 0
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def begin(self, method: str, timeout_s: float | None, metadata: Metadata) -> None:
+        """Say what is called."""
+        begin = pb.CallBegin(method=method, metadata=[pb.CallMetadata(key=key, value=value) for key, value in metadata])
+        if timeout_s is not None:
+            begin.timeout_us = max(1, round(timeout_s * US_PER_S))
+            self._expiry = asyncio.get_running_loop().call_later(timeout_s, self.give_up, EXPIRED)
+        self._say(begin=begin)
+
+    async def write(self, request: Any) -> None:
+        """Send one message. Raises asyncio.InvalidStateError once the call has ended, as grpc does."""
+        if self._status is not None:
+            raise asyncio.InvalidStateError("the call has ended")
+        self._say(message=self._serialize(request))
+
+    def cancel(self) -> bool:
+        """The caller wants no more; whether that ended the call."""
+        was_live = self._status is None
+        self._left = self._left or was_live
+        self.give_up(CALLER_LEFT)
+        return was_live
+
+    def hear(self, payload: bytes) -> bool:
+        """A response came. False: it was not to be sent yet."""
+        return self._responses.put(payload)
+
+    def give_up(self, status: Status) -> None:
+        """End it from this side, and tell the handler."""
+        if self._status is None:
+            self._say(cancelled=pb.CallCancelled())
+            self.end(status)
+
+    def end(self, status: Status) -> None:
+        """So it ended; the caller hears of it behind what is unread."""
+        if self._status is not None:
+            return
+        self._status = status
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._trunk.forget(self._number)
+        self._responses.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next message, StopAsyncIteration after the last of a call that went well. Raises grpc.aio.AioRpcError for any other end, and
+        CancelledError to a caller that cancelled it."""
+        payload = await self._responses.receive()
+        if payload is not None:
+            self._count_read()
+            return self._parse(payload)
+        if self._left:
+            raise asyncio.CancelledError
+        assert self._status is not None, "a closed pipe has a status"
+        if self._status.code is OK.code:
+            raise StopAsyncIteration
+        raise self._status.error()
+
+    def _count_read(self) -> None:
+        self._num_read += 1
+        if self._num_read - self._num_told >= TELL_READ_EVERY and self._status is None:
+            self._num_told = self._num_read
+            self._say(num_read=self._num_read)
+
+    def _say(self, **event: Any) -> None:
+        self._trunk.outbox.add(pb.CallerEvent(call=self._number, **event))
+
+
+def _status_of(failure: grpc.aio.AioRpcError) -> Status:
+    """Of a trunk, for the calls it carried. A peer that knows no trunks will say so when it is next asked who it is; until then it counts
+    as gone."""
+    metadata = cast("Iterable[tuple[str, str]]", failure.trailing_metadata() or ())
+    trailing = tuple((key, str(value)) for key, value in metadata)
+    code = grpc.StatusCode.UNAVAILABLE if failure.code() is grpc.StatusCode.UNIMPLEMENTED else failure.code()
+    return Status(code, failure.details() or "", trailing)

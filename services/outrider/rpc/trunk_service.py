@@ -1,0 +1,223 @@
+"""The served end of trunks: calls that come many to a stream are handed to the methods of this server as if each had come by itself.
+
+Handlers, refusals while the server drains, deadlines and statuses are those of every other call. A handler whose caller reads slowly waits
+once MAX_UNREAD responses are unread; nobody else on the trunk does. Must not know services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from outrider.errors import InvalidRequest, Overloaded
+from outrider.rpc.context import Context
+from outrider.rpc.handled_call import CALLER_LEFT, STOPPED, Behavior, HandledCall, Metadata, Status, refusing
+from outrider.rpc.pipe import MAX_UNREAD
+from outrider.rpc.served_method import ServedMethod
+from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.v1 import trunk_pb2 as pb
+from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer
+
+EVENT_RESERVE_BYTES = 1024  # of the largest message, for what stands around a single payload
+US_PER_S = 1e6
+FLOODED = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MAX_UNREAD} messages wait for this call's handler")
+TOO_MANY = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+UNREADABLE = Status(grpc.StatusCode.INTERNAL, "a message is none of this method's requests")
+
+
+class TrunkServicer(TrunkServiceServicer):
+    """methods: by full name, those that calls may be of. max_calls: at a time, over all trunks; more are RESOURCE_EXHAUSTED."""
+
+    def __init__(self, methods: Mapping[str, ServedMethod], max_calls: int, max_message_bytes: int) -> None:
+        self._methods = methods
+        self._max_calls = max_calls
+        self._max_event_bytes = max_message_bytes - EVENT_RESERVE_BYTES
+        self._trunks: set[_ServedTrunk] = set()
+
+    @property
+    def num_calls(self) -> int:
+        """Carried calls whose handlers have not ended."""
+        return sum(trunk.num_calls for trunk in self._trunks)
+
+    async def Carry(self, requests: AsyncIterator[pb.CarryRequest], context: Context) -> None:
+        """See trunk.proto."""
+        trunk = _ServedTrunk(self._methods, lambda: self.num_calls < self._max_calls, self._max_event_bytes)
+        self._trunks.add(trunk)
+        reading = asyncio.ensure_future(trunk.read(requests))
+
+        async def write(events: Sequence[pb.HandlerEvent]) -> None:
+            await context.write(pb.CarryResponse(events=events))
+
+        try:
+            await trunk.outbox.run(write)
+            if reading.done():
+                reading.result()
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError, grpc.aio.BaseError, InvalidRequest):
+                await reading
+            await trunk.end()
+            self._trunks.discard(trunk)
+
+    def finish(self) -> None:
+        """End every trunk, and every call on one with UNAVAILABLE, once what was said before has left."""
+        for trunk in self._trunks:
+            trunk.finish()
+
+
+class _ServedTrunk:
+    """One of them. has_room: whether another call may begin."""
+
+    def __init__(self, methods: Mapping[str, ServedMethod], has_room: Callable[[], bool], max_event_bytes: int) -> None:
+        self.outbox: TrunkOutbox[pb.HandlerEvent] = TrunkOutbox()
+        self._methods = methods
+        self._has_room = has_room
+        self._max_event_bytes = max_event_bytes
+        self._calls: dict[int, _CarriedCall] = {}
+
+    @property
+    def num_calls(self) -> int:
+        """Whose handlers have not ended."""
+        return len(self._calls)
+
+    async def read(self, requests: AsyncIterator[pb.CarryRequest]) -> None:
+        """Take in what callers say until they say no more. Raises InvalidRequest for what cannot be said."""
+        try:
+            async for request in requests:
+                for event in request.events:
+                    self._take(event)
+        finally:
+            self.outbox.close()
+
+    def finish(self) -> None:
+        """As of TrunkServicer."""
+        for call in tuple(self._calls.values()):
+            call.end(STOPPED)
+        self.outbox.close()
+
+    async def end(self) -> None:
+        """The callers have gone: return once no handler runs."""
+        for call in tuple(self._calls.values()):
+            call.end(CALLER_LEFT)
+        await asyncio.gather(*(call.wait_ended() for call in tuple(self._calls.values())))
+
+    def _take(self, event: pb.CallerEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "begin":
+            self._begin(event.call, event.begin)
+            return
+        if kind is None:
+            raise InvalidRequest("events.event", "is not set")
+        call = self._calls.get(event.call)
+        if call is None:
+            return  # it has ended meanwhile
+        if kind == "message":
+            call.hear(event.message)
+        elif kind == "num_read":
+            call.responses.read(event.num_read)
+        else:
+            call.end(CALLER_LEFT)
+
+    def _begin(self, number: int, begin: pb.CallBegin) -> None:
+        if number in self._calls:
+            raise InvalidRequest("events.call", f"{number} begins a second time")
+        method = self._methods.get(begin.method)
+        if begin.HasField("timeout_us") and not begin.timeout_us:
+            raise InvalidRequest("events.begin.timeout_us", "must be at least 1")
+        timeout_s = begin.timeout_us / US_PER_S if begin.HasField("timeout_us") else None
+        responses = _Carried(number, method, self.outbox, self._max_event_bytes)
+        metadata = tuple((one.key, one.value) for one in begin.metadata)
+        behavior = self._behavior(begin.method, method)
+        self._calls[number] = _CarriedCall(behavior, responses, timeout_s, metadata, lambda call: self._forget(call.number))
+
+    def _forget(self, number: int) -> None:
+        del self._calls[number]
+
+    def _behavior(self, name: str, method: ServedMethod | None) -> Behavior:
+        """The method's, or what answers instead."""
+        if method is None or not method.is_stream:
+            return refusing(Status(grpc.StatusCode.UNIMPLEMENTED, f"{name!r} is no stream of both ways that is served here"))
+        return method.behavior if self._has_room() else refusing(TOO_MANY)
+
+
+class _Carried:
+    """Responses of one call, on their way to the trunk."""
+
+    def __init__(self, number: int, method: ServedMethod | None, outbox: TrunkOutbox[pb.HandlerEvent], max_event_bytes: int) -> None:
+        self.number = number
+        self.method = method
+        self.outbox = outbox
+        self._max_event_bytes = max_event_bytes
+        self._num_sent = 0
+        self._num_read = 0
+        self._room: asyncio.Future[None] | None = None
+
+    async def send(self, message: Any) -> bool:
+        """As a handler's context has it. Raises Overloaded for one that no message can hold."""
+        assert self.method is not None, "nobody writes in place of an unknown method"
+        payload = self.method.serialize(message)
+        if len(payload) > self._max_event_bytes:
+            raise Overloaded(f"a message of {len(payload)} bytes is more than the {self._max_event_bytes} that can be sent")
+        while self._num_sent - self._num_read >= MAX_UNREAD:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+        self._num_sent += 1
+        self.outbox.add(pb.HandlerEvent(call=self.number, message=payload))
+        return True
+
+    def read(self, num_read: int) -> None:
+        """The caller has read so many."""
+        if not self._num_read <= num_read <= self._num_sent:
+            raise InvalidRequest("events.num_read", f"is {num_read}, of {self._num_sent} sent and {self._num_read} read before")
+        self._num_read = num_read
+        room, self._room = self._room, None
+        if room is not None and not room.done():  # done: the handler was cancelled
+            room.set_result(None)
+
+
+class _CarriedCall(HandledCall):
+    """A call whose caller is at the other end of the trunk."""
+
+    def __init__(
+        self,
+        behavior: Behavior,
+        responses: _Carried,
+        timeout_s: float | None,
+        metadata: Metadata,
+        on_end: Callable[[_CarriedCall], None],
+    ) -> None:
+        self.responses = responses
+        super().__init__(behavior, responses, timeout_s, metadata, on_end)
+
+    @property
+    def number(self) -> int:
+        """Within its trunk."""
+        return self.responses.number
+
+    def hear(self, payload: bytes) -> None:
+        """A request."""
+        method = self.responses.method
+        if self.status is not None or method is None:
+            return
+        try:
+            request = method.parse(payload)
+        except DecodeError:
+            self.end(UNREADABLE)
+            return
+        if not self.requests.put(request):
+            self.end(FLOODED)
+
+    async def wait_ended(self) -> None:
+        """Return once its handler has ended."""
+        await asyncio.wait([self._handler])
+
+    def _say(self, status: Status) -> None:
+        trailing = [pb.CallMetadata(key=key, value=value) for key, value in status.trailing]
+        code = int(status.code.value[0])
+        told = pb.CallStatus(code=code, details=status.details, trailing_metadata=trailing)
+        self.responses.outbox.add(pb.HandlerEvent(call=self.number, status=told))
