@@ -89,6 +89,7 @@ class FakeVerifier(VerifierServiceServicer):
     refuse: raised instead of starting. fail: raised after the first commit. hurt, hurt_after: see Hurt; it happens once. starts: every
     DecodeStart seen. num_live: streams held. reached: a hold was reached. hurting: it was hurt. stalled: a commit could not be written for
     STALL_S. num_asked: GetInfo calls. draining: commits say so. end_with_tokens: the end comes with the last commit.
+    carries_calls: its streams may come over trunks.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -108,6 +109,7 @@ class FakeVerifier(VerifierServiceServicer):
     num_asked: int = 0
     draining: bool = False
     end_with_tokens: bool = False
+    carries_calls: bool = True
 
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
@@ -133,7 +135,9 @@ class FakeVerifier(VerifierServiceServicer):
         pairs = [pb.PairInfo(endpoint="a", connected=True, identity=drafter), pb.PairInfo(endpoint="b", problem="gone")]
         live = identity_pb2.LiveCounts(sessions=self.num_live, streams=self.num_live)
         identity = identity_to_proto(self.identity)
-        return pb.VerifierServiceGetInfoResponse(identity=identity, pairs=pairs, live=live, pacings=["plain"], num_steps=self.num_commits)
+        return pb.VerifierServiceGetInfoResponse(
+            identity=identity, pairs=pairs, live=live, pacings=["plain"], num_steps=self.num_commits, carries_calls=self.carries_calls
+        )
 
     async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
         first = await anext(aiter(requests), None)
@@ -298,6 +302,8 @@ async def serving(verifier: FakeVerifier, address: str = "127.0.0.1:0") -> Async
     """Serve a fake on a real socket for the block's time; yields its address."""
     server = verifier.server = RpcServer([address])
     server.add(VERIFIER_SERVICE, add_VerifierServiceServicer_to_server, verifier)
+    if verifier.carries_calls:
+        server.add_trunks()
     await server.start()
     await server.set_serving()
     try:

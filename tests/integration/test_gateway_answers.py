@@ -152,7 +152,7 @@ async def test_characters_split_over_tokens_and_rounds_stay_whole(run_len: int) 
 
 
 async def test_a_stop_string_stops_the_verifier_and_later_tokens_of_its_round_are_nobodys() -> None:
-    fake = FakeVerifier(LETTERS * 20, run_lens=(5,))
+    fake = FakeVerifier(LETTERS * 40, run_lens=(5,))  # more than may be under way unread
     async with gateway_over(fake) as under_test:
         events = await stream(under_test, replace(REQUEST, stop=("cd",), top_logprobs=1))
     assert text_of(events) == "ab"
@@ -161,7 +161,7 @@ async def test_a_stop_string_stops_the_verifier_and_later_tokens_of_its_round_ar
     assert delta.origins == (TokenOrigin.ACCEPTED,) * 4
     assert [logprob.logprob for logprob in delta.logprobs] == [-token / 64 for token in LETTERS[:4]]
     assert fake.num_stopped == 1
-    assert fake.num_commits < 40, "the session ended before its script did"
+    assert fake.num_commits < 80, "the session ended before its script did"
 
 
 async def test_samples_have_their_own_noise_and_one_prompt() -> None:

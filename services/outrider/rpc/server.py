@@ -58,6 +58,7 @@ class RpcServer:
     """One grpc.aio server. Use: construct, `add` services, `start`, `set_serving`, and `stop` (or `run_until_signal`).
 
     Construct it inside a running event loop. addresses (after start) are as bound, with real port numbers.
+    trunks: None without `add_trunks`.
     """
 
     def __init__(self, addresses: Sequence[str], limits: ServerLimits | None = None) -> None:
@@ -68,7 +69,7 @@ class RpcServer:
         self._wanted = tuple(addresses)
         self._limits = limits
         self._methods: dict[str, ServedMethod] = {}
-        self._trunks: TrunkServicer | None = None
+        self.trunks: TrunkServicer | None = None
         self._in_process: list[InProcessChannel] = []
         self._interceptor = ErrorInterceptor()
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs know the threaded servicer only
@@ -101,8 +102,8 @@ class RpcServer:
 
     def add_trunks(self) -> None:
         """Before `start`: streams of the services that were added may come over trunks too."""
-        self._trunks = TrunkServicer(self._methods, self._limits.max_concurrent_rpcs, self._limits.max_message_bytes)
-        add_TrunkServiceServicer_to_server(self._trunks, self._by_name)  # type: ignore[no-untyped-call]
+        self.trunks = TrunkServicer(self._methods, self._limits.max_concurrent_rpcs, self._limits.max_message_bytes)
+        add_TrunkServiceServicer_to_server(self.trunks, self._by_name)  # type: ignore[no-untyped-call]
         self._names.append(TRUNK_SERVICE)
 
     def in_process_channel(self) -> grpc.aio.Channel:
@@ -141,8 +142,8 @@ class RpcServer:
                     await drain(grace_s)
             except TimeoutError:
                 _LOG.warning("drain did not end within %g s; cancelling what is left", grace_s)
-        if self._trunks is not None:
-            self._trunks.finish()
+        if self.trunks is not None:
+            self.trunks.finish()
         await self._server.stop(CLOSE_GRACE_S)
         for channel in self._in_process:
             await channel.close()

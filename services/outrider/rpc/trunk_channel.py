@@ -14,15 +14,15 @@ from typing import Any, Self, cast
 import grpc
 
 from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, OK, Metadata, Status
-from outrider.rpc.pipe import MAX_UNREAD, Pipe
+from outrider.rpc.pipe import Pipe
 from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.rpc.trunk_window import TELL_EVERY, WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
 
-TELL_READ_EVERY = MAX_UNREAD // 2  # messages
 CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 ENDED = Status(grpc.StatusCode.UNAVAILABLE, "the peer ended the stream that carried this call")
-FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {MAX_UNREAD} messages ahead of their reader")
+FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {WINDOW} messages ahead of their reader")
 US_PER_S = 1e6
 
 
@@ -201,7 +201,7 @@ class TrunkCall:
         CancelledError to a caller that cancelled it."""
         payload = await self._responses.receive()
         if payload is not None:
-            self._count_read()
+            self._count_read(payload)
             return self._parse(payload)
         if self._left:
             raise asyncio.CancelledError
@@ -210,9 +210,9 @@ class TrunkCall:
             raise StopAsyncIteration
         raise self._status.error()
 
-    def _count_read(self) -> None:
-        self._num_read += 1
-        if self._num_read - self._num_told >= TELL_READ_EVERY and self._status is None:
+    def _count_read(self, payload: bytes) -> None:
+        self._num_read += credit(payload)
+        if self._num_read - self._num_told >= TELL_EVERY and self._status is None:
             self._num_told = self._num_read
             self._say(num_read=self._num_read)
 

@@ -1,7 +1,7 @@
 """The served end of trunks: calls that come many to a stream are handed to the methods of this server as if each had come by itself.
 
 Handlers, refusals while the server drains, deadlines and statuses are those of every other call. A handler whose caller reads slowly waits
-once MAX_UNREAD responses are unread; nobody else on the trunk does. Must not know services.
+once a window of responses is unread; nobody else on the trunk does. Must not know services.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from outrider.rpc.handled_call import CALLER_LEFT, STOPPED, Behavior, HandledCal
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.served_method import ServedMethod
 from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.rpc.trunk_window import WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer
 
@@ -163,15 +164,15 @@ class _Carried:
         payload = self.method.serialize(message)
         if len(payload) > self._max_event_bytes:
             raise Overloaded(f"a message of {len(payload)} bytes is more than the {self._max_event_bytes} that can be sent")
-        while self._num_sent - self._num_read >= MAX_UNREAD:
+        while self._num_sent - self._num_read >= WINDOW:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
-        self._num_sent += 1
+        self._num_sent += credit(payload)
         self.outbox.add(pb.HandlerEvent(call=self.number, message=payload))
         return True
 
     def read(self, num_read: int) -> None:
-        """The caller has read so many."""
+        """The caller has read so much, in all."""
         if not self._num_read <= num_read <= self._num_sent:
             raise InvalidRequest("events.num_read", f"is {num_read}, of {self._num_sent} sent and {self._num_read} read before")
         self._num_read = num_read

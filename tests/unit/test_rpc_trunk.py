@@ -1,0 +1,398 @@
+"""Calls that share a trunk do not disturb each other, what is held for them is bounded and freed, and what is said at once is one message.
+
+What a carried call has in common with any other is tested in test_rpc_ways.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from outrider.rpc.channel import open_channel
+from outrider.rpc.context import Context
+from outrider.rpc.pipe import MAX_UNREAD
+from outrider.rpc.server import RpcServer, ServerLimits
+from outrider.rpc.trunk_channel import TrunkChannel
+from outrider.rpc.trunk_outbox import MAX_BATCH_BYTES, TrunkOutbox
+from outrider.rpc.trunk_service import TrunkServicer
+from outrider.rpc.trunk_window import UNIT_BYTES, WINDOW
+from outrider.v1 import generation_pb2, trunk_pb2
+from outrider.v1 import verifier_pb2 as pb
+from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
+from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
+
+SERVICE = "outrider.v1.VerifierService"
+DECODE = f"/{SERVICE}/Decode"
+WAIT_S = 5.0
+SMALL_MESSAGE_BYTES = 1 << 16
+
+
+class Handlers(VerifierServiceServicer):
+    """Each call does what its first stop says: `echo` (an answer to every stop), `write` (without end), `large` (one message that nobody
+    may send), `wait` (reads nothing more). num_written: messages of those that write, of num_bytes more than they need. live: handlers that
+    run."""
+
+    def __init__(self) -> None:
+        self.num_written = 0
+        self.num_bytes = 0
+        self.live = 0
+        self.changed = asyncio.Condition()
+
+    async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        await self._change(live=1)
+        try:
+            first = await anext(requests)
+            await getattr(self, f"_{first.stop.detail}")(requests, context)
+        finally:
+            await asyncio.shield(self._change(live=-1))
+
+    async def wait_for(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S), self.changed:
+            await self.changed.wait_for(is_so)
+
+    async def _echo(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        await context.write(committed(0))
+        async for request in requests:
+            await context.write(committed(len(request.stop.detail)))
+
+    async def _write(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        while True:
+            fill = pb.DecodeFinished(statistics=generation_pb2.DraftStatistics(pacing="x" * self.num_bytes)) if self.num_bytes else None
+            await context.write(pb.DecodeResponse(committed=pb.DecodeCommitted(begin=self.num_written, end=fill)))
+            await self._change(num_written=1)
+
+    async def _large(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        await context.write(pb.DecodeResponse(started=pb.DecodeStarted(fingerprint="x" * SMALL_MESSAGE_BYTES)))
+
+    async def _wait(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        await asyncio.Event().wait()
+
+    async def _change(self, live: int = 0, num_written: int = 0) -> None:
+        async with self.changed:
+            self.live += live
+            self.num_written += num_written
+            self.changed.notify_all()
+
+
+class Site:
+    """A server with a trunk, and a channel that uses it."""
+
+    def __init__(self, server: RpcServer, channel: grpc.aio.Channel, handlers: Handlers) -> None:
+        self.handlers = handlers
+        self.server = server
+        self.channel = channel
+        self.trunks = TrunkChannel(channel)
+        self.stub: Any = VerifierServiceStub(self.trunks)  # type: ignore[no-untyped-call]
+
+    async def begin(self, what: str) -> Any:
+        call = self.stub.Decode()
+        await call.write(stop(what))
+        return call
+
+    @property
+    def carrying(self) -> TrunkServicer:
+        assert self.server.trunks is not None
+        return self.server.trunks
+
+
+@asynccontextmanager
+async def a_site(max_calls: int = 16) -> AsyncIterator[Site]:
+    server = RpcServer(("127.0.0.1:0",), ServerLimits(SMALL_MESSAGE_BYTES, max_calls))
+    site: Site | None = None
+    try:
+        handlers = Handlers()
+        server.add(SERVICE, add_VerifierServiceServicer_to_server, handlers)
+        server.add_trunks()
+        await server.start()
+        site = Site(server, open_channel(server.address), handlers)
+        yield site
+    finally:
+        if site is not None:
+            await site.trunks.close()
+            await site.channel.close(None)
+        await server.stop(grace_s=0.0)
+
+
+def stop(detail: str) -> pb.DecodeRequest:
+    return pb.DecodeRequest(stop=pb.DecodeStop(detail=detail))
+
+
+def committed(begin: int) -> pb.DecodeResponse:
+    return pb.DecodeResponse(committed=pb.DecodeCommitted(begin=begin))
+
+
+async def next_of(call: Any) -> int:
+    response = await asyncio.wait_for(anext(call), WAIT_S)
+    return int(response.committed.begin)
+
+
+async def failure_of(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(anext(call), WAIT_S)
+    return caught.value
+
+
+async def raw(site: Site, *events: trunk_pb2.CallerEvent) -> Any:
+    stream = TrunkServiceStub(site.channel).Carry()  # type: ignore[no-untyped-call]
+    await stream.write(trunk_pb2.CarryRequest(events=events))
+    return stream
+
+
+def begins(call: int, method: str = DECODE) -> trunk_pb2.CallerEvent:
+    return trunk_pb2.CallerEvent(call=call, begin=trunk_pb2.CallBegin(method=method))
+
+
+# --- calls beside each other ------------------------------------------------------------------------------------------------
+
+
+async def test_calls_on_one_trunk_have_their_own_messages() -> None:
+    async with a_site() as site:
+        calls = [await site.begin("echo") for _ in range(5)]
+        for number, call in enumerate(calls):
+            await call.write(stop("x" * (number + 1)))
+        assert [[await next_of(call), await next_of(call)] for call in reversed(calls)] == [[0, length] for length in (5, 4, 3, 2, 1)]
+        assert (site.trunks.num_calls, site.carrying.num_calls) == (5, 5)
+
+
+async def test_a_slow_reader_holds_its_own_handler_back_and_nobody_else() -> None:
+    async with a_site() as site:
+        slow = await site.begin("write")
+        await site.handlers.wait_for(lambda: site.handlers.num_written == WINDOW)
+        other = await site.begin("echo")
+        for length in range(1, 3 * WINDOW):  # the same connection, and more of them than anybody may have unread
+            await other.write(stop("x" * length))
+            await next_of(other)
+        assert site.handlers.num_written == WINDOW
+        for number in range(WINDOW):
+            assert await next_of(slow) == number
+        await site.handlers.wait_for(lambda: site.handlers.num_written > WINDOW)
+        slow.cancel()
+        await site.handlers.wait_for(lambda: site.handlers.live == 1)
+
+
+async def test_large_messages_fill_a_window_sooner() -> None:
+    async with a_site() as site:
+        site.handlers.num_bytes = 8 * UNIT_BYTES
+        slow = await site.begin("write")
+        await site.handlers.wait_for(lambda: site.handlers.num_written == WINDOW // 8)
+        other = await site.begin("echo")
+        assert await next_of(other) == 0
+        assert site.handlers.num_written == WINDOW // 8
+        for number in range(3 * WINDOW):
+            assert await next_of(slow) == number
+
+
+async def test_a_handler_that_does_not_read_costs_its_own_caller_the_call() -> None:
+    async with a_site() as site:
+        deaf, other = await site.begin("wait"), await site.begin("echo")
+        for _ in range(MAX_UNREAD + 1):
+            await deaf.write(stop("more"))
+        failure = await failure_of(deaf)
+        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "wait for this call's handler" in str(failure.details())
+        assert await next_of(other) == 0
+        await site.handlers.wait_for(lambda: site.handlers.live == 1)
+
+
+async def test_a_message_too_large_to_send_costs_its_own_call() -> None:
+    async with a_site() as site:
+        large, other = await site.begin("large"), await site.begin("echo")
+        failure = await failure_of(large)
+        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "bytes is more than" in str(failure.details())
+        assert await next_of(other) == 0
+
+
+async def test_calls_of_all_trunks_together_are_bounded() -> None:
+    async with a_site(max_calls=3) as site:
+        calls = [await site.begin("echo") for _ in range(3)]
+        assert [await next_of(call) for call in calls] == [0, 0, 0]
+        assert (await failure_of(await site.begin("echo"))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        calls[0].cancel()
+        await site.handlers.wait_for(lambda: site.handlers.live == 2)
+        assert await next_of(await site.begin("echo")) == 0
+
+
+@pytest.mark.parametrize("method", [f"/{SERVICE}/GetInfo", f"/{SERVICE}/Nothing", "/outrider.v1.TrunkService/Carry", ""])
+async def test_other_methods_than_streams_of_both_ways_are_not_carried(method: str) -> None:
+    async with a_site() as site:
+        stream = await raw(site, begins(1, method), begins(2))
+        (event,) = (await asyncio.wait_for(stream.read(), WAIT_S)).events
+        assert (event.call, event.status.code) == (1, grpc.StatusCode.UNIMPLEMENTED.value[0])
+        assert site.carrying.num_calls == 1
+        stream.cancel()
+
+
+async def test_a_request_that_is_none_ends_its_own_call() -> None:
+    async with a_site() as site:
+        stream = await raw(site, begins(1), begins(2), trunk_pb2.CallerEvent(call=1, message=b"\xff\xff\xff"))
+        (event,) = (await asyncio.wait_for(stream.read(), WAIT_S)).events
+        assert (event.call, event.status.code) == (1, grpc.StatusCode.INTERNAL.value[0])
+        stream.cancel()
+
+
+# --- what breaks a trunk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "field"),
+    [
+        ((begins(1), begins(1)), "events.call"),
+        ((trunk_pb2.CallerEvent(call=1),), "events.event"),
+        ((begins(1), trunk_pb2.CallerEvent(call=1, num_read=1)), "events.num_read"),
+        ((trunk_pb2.CallerEvent(call=1, begin=trunk_pb2.CallBegin(method=DECODE, timeout_us=0)),), "events.begin.timeout_us"),
+    ],
+)
+async def test_what_cannot_be_said_ends_the_trunk_and_its_calls(events: Sequence[trunk_pb2.CallerEvent], field: str) -> None:
+    async with a_site() as site:
+        stream = await raw(site, begins(7), *events)
+        failure = await failure_of(aiter(stream))
+        assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert str(failure.details()).startswith(field)
+        await site.handlers.wait_for(lambda: site.handlers.live == 0)
+        assert site.carrying.num_calls == 0
+
+
+async def test_what_is_said_of_a_call_that_has_ended_is_no_error() -> None:
+    async with a_site() as site:
+        late = (trunk_pb2.CallerEvent(call=5, num_read=1), trunk_pb2.CallerEvent(call=5, cancelled=trunk_pb2.CallCancelled()))
+        first = trunk_pb2.CallerEvent(call=1, message=stop("echo").SerializeToString())
+        stream = await raw(site, *late, begins(1), first)
+        (event,) = (await asyncio.wait_for(stream.read(), WAIT_S)).events
+        assert pb.DecodeResponse.FromString(event.message) == committed(0)
+        stream.cancel()
+
+
+async def test_callers_that_leave_together_end_all_their_handlers() -> None:
+    async with a_site() as site:
+        calls = [await site.begin("wait") for _ in range(4)]
+        await site.handlers.wait_for(lambda: site.handlers.live == 4)
+        await site.trunks.close()
+        await site.handlers.wait_for(lambda: site.handlers.live == 0)
+        for call in calls:
+            assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+        assert site.trunks.num_calls == 0
+
+
+async def test_a_server_that_stops_ends_the_calls_and_the_next_one_finds_its_successor() -> None:
+    async with a_site() as site:
+        old = await site.begin("wait")
+        await site.handlers.wait_for(lambda: site.handlers.live == 1)
+        address = site.server.address
+        await asyncio.wait_for(site.server.stop(grace_s=0.0), WAIT_S)
+        assert (await failure_of(old)).code() is grpc.StatusCode.UNAVAILABLE
+        assert (site.handlers.live, site.carrying.num_calls, site.trunks.num_calls) == (0, 0, 0)
+        successor = RpcServer((address,))
+        successor.add(SERVICE, add_VerifierServiceServicer_to_server, Handlers())
+        successor.add_trunks()
+        await successor.start()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await site.channel.channel_ready()
+            assert await next_of(await site.begin("echo")) == 0
+        finally:
+            await site.trunks.close()
+            await successor.stop(grace_s=0.0)
+
+
+async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
+    server = RpcServer(("127.0.0.1:0",))
+    server.add(SERVICE, add_VerifierServiceServicer_to_server, Handlers())
+    await server.start()
+    channel = open_channel(server.address)
+    trunks = TrunkChannel(channel)
+    try:
+        call: Any = VerifierServiceStub(trunks).Decode()  # type: ignore[no-untyped-call]
+        assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        await trunks.close()
+        await channel.close(None)
+        await server.stop(grace_s=0.0)
+
+
+# --- one message for what is said at once -----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Notes what is written at a time; each write ends when it is let."""
+
+    def __init__(self) -> None:
+        self.written: list[list[trunk_pb2.HandlerEvent]] = []
+        self.may_end = asyncio.Semaphore(0)
+
+    async def write(self, events: Sequence[trunk_pb2.HandlerEvent]) -> None:
+        self.written.append(list(events))
+        await self.may_end.acquire()
+
+
+async def running(outbox: TrunkOutbox[Any], write: Callable[[Sequence[Any]], Awaitable[None]]) -> asyncio.Task[None]:
+    task = asyncio.ensure_future(outbox.run(write))
+    await asyncio.sleep(0)
+    return task
+
+
+def said(call: int, num_bytes: int = 1) -> trunk_pb2.HandlerEvent:
+    return trunk_pb2.HandlerEvent(call=call, message=b"x" * num_bytes)
+
+
+async def test_what_is_said_in_one_turn_or_during_a_write_is_one_message() -> None:
+    outbox: TrunkOutbox[trunk_pb2.HandlerEvent] = TrunkOutbox()
+    writer = Writer()
+    task = await running(outbox, writer.write)
+
+    async def handler(number: int) -> None:
+        outbox.add(said(number))
+
+    await asyncio.gather(*(handler(number) for number in range(64)))
+    await asyncio.sleep(0)
+    for number in range(64, 70):
+        outbox.add(said(number))
+        await asyncio.sleep(0)
+    assert outbox.num_waiting == 6
+    writer.may_end.release()
+    outbox.close()
+    writer.may_end.release()
+    await asyncio.wait_for(task, WAIT_S)
+    assert [[event.call for event in message] for message in writer.written] == [list(range(64)), list(range(64, 70))]
+
+
+async def test_a_message_is_bounded_unless_a_single_event_is_larger() -> None:
+    outbox: TrunkOutbox[trunk_pb2.HandlerEvent] = TrunkOutbox()
+    for number, share in enumerate((0.4, 0.4, 0.4, 1.5, 0.1)):
+        outbox.add(said(number, int(share * MAX_BATCH_BYTES)))
+    outbox.close()
+    writer = Writer()
+    for _ in range(9):
+        writer.may_end.release()
+    await asyncio.wait_for(outbox.run(writer.write), WAIT_S)
+    assert [[event.call for event in message] for message in writer.written] == [[0, 1], [2], [3], [4]]
+    outbox.add(said(9))
+    assert outbox.num_waiting == 0, "said to nobody"
+
+
+async def test_a_step_of_many_calls_is_one_message_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = TrunkOutbox.run
+
+    async def counted(self: TrunkOutbox[Any], write: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
+        async def noted(events: Sequence[Any]) -> None:
+            if isinstance(events[0], trunk_pb2.HandlerEvent):
+                sizes.append(len(events))
+            await write(events)
+
+        await run(self, noted)
+
+    monkeypatch.setattr(TrunkOutbox, "run", counted)
+    async with a_site() as site:
+        calls = [await site.begin("echo") for _ in range(16)]
+        assert [await next_of(call) for call in calls] == [0] * 16
+        sizes.clear()
+        for call in calls:
+            await call.write(stop("xy"))
+        assert [await next_of(call) for call in calls] == [2] * 16
+    assert sizes[0] == 16
