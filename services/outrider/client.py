@@ -1,6 +1,7 @@
 """A small Python client of GenerationService: values in, values out, errors of ours instead of statuses.
 
-Knows grpc channels through outrider.rpc. Must not know verifiers or drafters. One client is one channel; use it from one event loop.
+Knows grpc channels through outrider.rpc. Must not know verifiers or drafters. One client is one channel; use it from one event loop. With
+many requests at a time `connect(..., share_stream=True)` has what comes for all of them at once come in one message.
 
     async with await connect("127.0.0.1:7070") as client:
         async for event in client.generate(GenerationRequest(prompt="2 + 2 =")):
@@ -23,6 +24,7 @@ from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, w
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
 from outrider.rpc.status import error_from_rpc
+from outrider.rpc.trunk_channel import TrunkChannel
 from outrider.types.generation import Answer, AnswerEvent, ChatMessage, GenerationRequest, ServedModelInfo
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1.generation_pb2_grpc import GenerationServiceStub
@@ -34,10 +36,11 @@ class OutriderClient:
     """Made by `connect`. Calls raise the errors of outrider.errors, as the gateway meant them; DeadlinePassed after timeout_s.
     Overloaded.retry_after_s says when to ask again, where somebody could tell."""
 
-    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+    def __init__(self, address: str, channel: grpc.aio.Channel, *, share_stream: bool = False) -> None:
         self.address = address
         self._channel = channel
-        self._stub: Any = GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._trunks = TrunkChannel(channel) if share_stream else None
+        self._stub: Any = GenerationServiceStub(self._trunks or channel)  # type: ignore[no-untyped-call]
 
     async def generate(self, request: GenerationRequest, timeout_s: float | None = None) -> AsyncIterator[AnswerEvent]:
         """Stream an answer: Started, Deltas, one Finished per sample, Done. Leaving the loop early (aclose) cancels the request.
@@ -80,6 +83,8 @@ class OutriderClient:
 
     async def close(self) -> None:
         """Close the channel; live calls end."""
+        if self._trunks is not None:
+            await self._trunks.close()
         await self._channel.close(None)
 
     async def __aenter__(self) -> OutriderClient:
@@ -95,15 +100,20 @@ class OutriderClient:
             raise error_from_rpc(failure) from failure
 
 
-async def connect(address: str, timeout_s: float = READY_TIMEOUT_S, limits: ChannelLimits | None = None) -> OutriderClient:
-    """Open a channel and wait until the gateway answers; raises Unavailable naming the address when it does not within timeout_s."""
+async def connect(
+    address: str, timeout_s: float = READY_TIMEOUT_S, limits: ChannelLimits | None = None, *, share_stream: bool = False
+) -> OutriderClient:
+    """Open a channel and wait until the gateway answers; raises Unavailable naming the address when it does not within timeout_s.
+
+    share_stream: its answers come over one stream (trunk.proto), for a client with many requests at a time; not at a gateway from before
+    there were trunks, whose answers then end with Unavailable."""
     channel = open_channel(address, limits)
     try:
         await wait_ready(channel, address, timeout_s)
     except BaseException:
         await channel.close(None)
         raise
-    return OutriderClient(address, channel)
+    return OutriderClient(address, channel, share_stream=share_stream)
 
 
 async def connect_at_once(address: str, timeout_s: float) -> OutriderClient:

@@ -131,6 +131,7 @@ async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.C
             _LOG.warning("no answer will be audited: tokens are promised in `invariant` numerics only, the verifier serves in `fast`")
         server = RpcServer(config.listen, config.server)
         server.add(SERVICE_NAME, add_GenerationServiceServicer_to_server, servicer)
+        server.add_trunks()
         await server.start()
         await server.set_serving()
         pool.watch(server.set_serving, config.verifier_refresh_s)

@@ -197,7 +197,7 @@ class _Methods:
             assert handler.request_deserializer is not None, "generated code says how requests are read"
             assert handler.response_serializer is not None, "generated code says how responses are written"
             codec = handler.request_deserializer, handler.response_serializer
-            self._methods[method] = ServedMethod(behavior, *codec, is_stream=handler.stream_stream is not None)
+            self._methods[method] = ServedMethod(behavior, *codec, bool(handler.request_streaming), bool(handler.response_streaming))
 
 
 async def run_until_signal(

@@ -55,6 +55,19 @@ class TrunkChannel:
 
         return call
 
+    def unary_stream(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any], **_: Any
+    ) -> Callable[..., TrunkCall]:
+        """A stub's method of one message there and a stream back."""
+
+        def call(request: Any, timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> TrunkCall:
+            begun = TrunkCall(self._live_trunk(), request_serializer, response_deserializer)
+            begun.begin(method, timeout, tuple(metadata))
+            begun.send(request)
+            return begun
+
+        return call
+
     async def close(self) -> None:
         """End the trunk and its calls."""
         if self._trunk is not None:
@@ -164,6 +177,10 @@ class TrunkCall:
         """Send one message. Raises asyncio.InvalidStateError once the call has ended, as grpc does."""
         if self._status is not None:
             raise asyncio.InvalidStateError("the call has ended")
+        self.send(request)
+
+    def send(self, request: Any) -> None:
+        """A message; of a call that has ended nobody hears."""
         self._say(message=self._serialize(request))
 
     def cancel(self) -> bool:

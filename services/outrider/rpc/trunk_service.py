@@ -141,9 +141,9 @@ class _ServedTrunk:
 
     def _behavior(self, name: str, method: ServedMethod | None) -> Behavior:
         """The method's, or what answers instead."""
-        if method is None or not method.is_stream:
-            return refusing(Status(grpc.StatusCode.UNIMPLEMENTED, f"{name!r} is no stream of both ways that is served here"))
-        return method.behavior if self._has_room() else refusing(TOO_MANY)
+        if method is None or not method.gives_stream:
+            return refusing(Status(grpc.StatusCode.UNIMPLEMENTED, f"{name!r} is no method served here that answers with a stream"))
+        return method.of_stream if self._has_room() else refusing(TOO_MANY)
 
 
 class _Carried:

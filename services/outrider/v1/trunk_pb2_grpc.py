@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TrunkServiceStub:
-    """Served beside a service whose streams it carries; such a service says so (VerifierServiceGetInfoResponse.carries_calls).
+    """Served beside services whose streams it carries: by gateways, and by verifiers, which say so (VerifierServiceGetInfoResponse.carries_calls).
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class TrunkServiceStub:
 
 
 class TrunkServiceServicer:
-    """Served beside a service whose streams it carries; such a service says so (VerifierServiceGetInfoResponse.carries_calls).
+    """Served beside services whose streams it carries: by gateways, and by verifiers, which say so (VerifierServiceGetInfoResponse.carries_calls).
     """
 
     def Carry(self, request_iterator, context):
@@ -71,7 +71,7 @@ def add_TrunkServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrunkService:
-    """Served beside a service whose streams it carries; such a service says so (VerifierServiceGetInfoResponse.carries_calls).
+    """Served beside services whose streams it carries: by gateways, and by verifiers, which say so (VerifierServiceGetInfoResponse.carries_calls).
     """
 
     @staticmethod
