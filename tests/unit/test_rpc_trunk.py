@@ -23,7 +23,7 @@ from outrider.rpc.trunk_service import TrunkServicer
 from outrider.rpc.trunk_window import UNIT_BYTES, WINDOW
 from outrider.v1 import generation_pb2, trunk_pb2
 from outrider.v1 import verifier_pb2 as pb
-from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
+from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer, TrunkServiceStub, add_TrunkServiceServicer_to_server
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
 
 SERVICE = "outrider.v1.VerifierService"
@@ -279,14 +279,15 @@ async def test_callers_that_leave_together_end_all_their_handlers() -> None:
         assert site.trunks.num_calls == 0
 
 
-async def test_a_server_that_stops_ends_the_calls_and_the_next_one_finds_its_successor() -> None:
+async def test_a_server_that_stops_ends_the_calls_and_the_next_one_finds_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.rpc.server.CLOSE_GRACE_S", 10.0 * WAIT_S)  # which an open trunk must not take
     async with a_site() as site:
         old = await site.begin("wait")
         await site.handlers.wait_for(lambda: site.handlers.live == 1)
         address = site.server.address
         await asyncio.wait_for(site.server.stop(grace_s=0.0), WAIT_S)
         assert (await failure_of(old)).code() is grpc.StatusCode.UNAVAILABLE
-        assert (site.handlers.live, site.carrying.num_calls, site.trunks.num_calls) == (0, 0, 0)
+        assert (site.handlers.live, site.carrying.num_calls, site.carrying.num_trunks, site.trunks.num_calls) == (0, 0, 0, 0)
         successor = RpcServer((address,))
         successor.add(SERVICE, add_VerifierServiceServicer_to_server, Handlers())
         successor.add_trunks()
@@ -313,6 +314,55 @@ async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
         await trunks.close()
         await channel.close(None)
         await server.stop(grace_s=0.0)
+
+
+class Peer(TrunkServiceServicer):
+    """Answers the first thing that is said with so many messages to call 0, and nothing else with anything."""
+
+    def __init__(self, num_messages: int) -> None:
+        self.num_messages = num_messages
+
+    async def Carry(self, requests: AsyncIterator[trunk_pb2.CarryRequest], context: Context) -> None:
+        await anext(requests)
+        await context.write(trunk_pb2.CarryResponse(events=[said(0, 0) for _ in range(self.num_messages)]))
+        async for _ in requests:
+            pass
+
+
+@asynccontextmanager
+async def trunks_to(peer: Peer) -> AsyncIterator[TrunkChannel]:
+    server = RpcServer(("127.0.0.1:0",))
+    server.add("outrider.v1.TrunkService", add_TrunkServiceServicer_to_server, peer)
+    await server.start()
+    channel = open_channel(server.address)
+    trunks = TrunkChannel(channel)
+    try:
+        yield trunks
+    finally:
+        await trunks.close()
+        await channel.close(None)
+        await server.stop(grace_s=0.0)
+
+
+async def test_a_deadline_needs_no_word_from_the_peer() -> None:
+    async with trunks_to(Peer(0)) as trunks:
+        call: Any = VerifierServiceStub(trunks).Decode(timeout=0.05)  # type: ignore[no-untyped-call]
+        assert (await failure_of(call)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert trunks.num_calls == 0
+
+
+@pytest.mark.parametrize(("num_messages", "is_too_many"), [(WINDOW, False), (WINDOW + 1, True)])
+async def test_a_peer_that_does_not_wait_for_readers_costs_them_their_calls(num_messages: int, is_too_many: bool) -> None:
+    async with trunks_to(Peer(num_messages)) as trunks:
+        call: Any = VerifierServiceStub(trunks).Decode(timeout=1.0)  # type: ignore[no-untyped-call]
+        await call.write(stop("wait"))
+        async with asyncio.timeout(WAIT_S):
+            while trunks.num_calls:  # nobody reads meanwhile
+                await asyncio.sleep(0)
+        for _ in range(WINDOW):
+            assert await asyncio.wait_for(anext(call), WAIT_S) == pb.DecodeResponse()
+        code = grpc.StatusCode.INTERNAL if is_too_many else grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (await failure_of(call)).code() is code
 
 
 # --- one message for what is said at once -----------------------------------------------------------------------------------

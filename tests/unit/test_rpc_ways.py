@@ -51,6 +51,7 @@ class Echo(VerifierServiceServicer):
         return pb.VerifierServiceGetInfoResponse(max_rows=7)
 
     async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
+        self.told = propagated_metadata(context), remaining_s(context)
         try:
             while self.endless:
                 await self._write(context)
@@ -112,6 +113,19 @@ async def test_an_answer_comes_with_the_callers_metadata_and_deadline(way: str) 
         assert metadata == [("traceparent", "00-1-2-01")]
         assert left_s is not None
         assert 50.0 < left_s < 61.0
+
+
+@WAYS
+async def test_so_does_a_stream(way: str) -> None:
+    subject = Echo()
+    async with serving(subject, way) as (stub, _, _):
+        for timeout_s in (None, 60.0):
+            call = stub.Decode(timeout=timeout_s, metadata=(("traceparent", "00-1-2-01"), ("other", "x")))
+            await call.write(stop("end"))
+            assert len([response async for response in call]) == 1
+            assert subject.told[0] == (("traceparent", "00-1-2-01"),)
+            left_s = subject.told[1]
+            assert (left_s is None) if timeout_s is None else (left_s is not None and 50.0 < left_s < 61.0)
 
 
 @WAYS

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.context import Context
-from outrider.rpc.handled_call import CALLER_LEFT, STOPPED, Behavior, HandledCall, Metadata, Status, refusing
+from outrider.rpc.handled_call import CALLER_LEFT, Behavior, HandledCall, Metadata, Status, refusing
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.served_method import ServedMethod
 from outrider.rpc.trunk_outbox import TrunkOutbox
@@ -39,6 +39,11 @@ class TrunkServicer(TrunkServiceServicer):
         self._max_calls = max_calls
         self._max_event_bytes = max_message_bytes - EVENT_RESERVE_BYTES
         self._trunks: set[_ServedTrunk] = set()
+
+    @property
+    def num_trunks(self) -> int:
+        """Callers that have one."""
+        return len(self._trunks)
 
     @property
     def num_calls(self) -> int:
@@ -66,9 +71,9 @@ class TrunkServicer(TrunkServiceServicer):
             self._trunks.discard(trunk)
 
     def finish(self) -> None:
-        """End every trunk, and every call on one with UNAVAILABLE, once what was said before has left."""
+        """End every trunk, and the calls that are left on it, once what was said before has left."""
         for trunk in self._trunks:
-            trunk.finish()
+            trunk.outbox.close()
 
 
 class _ServedTrunk:
@@ -94,12 +99,6 @@ class _ServedTrunk:
                     self._take(event)
         finally:
             self.outbox.close()
-
-    def finish(self) -> None:
-        """As of TrunkServicer."""
-        for call in tuple(self._calls.values()):
-            call.end(STOPPED)
-        self.outbox.close()
 
     async def end(self) -> None:
         """The callers have gone: return once no handler runs."""
