@@ -1,7 +1,7 @@
 """A layer's MLP by number of rows, as a program runs it: norm, the product with gate and up, the gate, the product with what comes of it.
 
 Run: python kernels/benchmarks/bench_thin_mlp.py [--shape ref-large] [--threads 1]
-Prints a table and one JSON line: milliseconds of both halves, medians, and billions of multiply-adds per second. There are as many layers
+Prints a table and one JSON line: milliseconds, medians, and billions of multiply-adds per second. There are as many layers
 as do not fit into a shared cache (LEAST_BYTES), one after another, as in a forward. The weights are bfloat16 numbers, and the rows
 are rounded to such where the processor multiplies them.
 """
@@ -30,7 +30,6 @@ SHAPES = {"ref-large": (384, 896), "wide": (384, 14336), "1B-like": (2048, 8192)
 ROWS = (1, 16, 32, 64, 128, 256, 512)
 LEAST_BYTES = 200_000_000
 REPEATS = 8
-HALVES = ("gate and up", "down")
 
 
 def main() -> None:
@@ -42,15 +41,14 @@ def main() -> None:
     hidden, length = SHAPES[given.shape]
     num_layers = max(1, LEAST_BYTES // (6 * hidden * length))
     found = measure(hidden, length, num_layers, ThinTeam(given.threads), time.perf_counter)
-    print("| rows | " + " | ".join(f"{half}, ms" for half in HALVES) + " | G multiply-adds/s |\n|---|---|---|---|")
-    for num_rows, times in found.items():
-        rate = 3 * num_rows * hidden * length / sum(times.values()) / 1e6
-        print(f"| {num_rows} | " + " | ".join(f"{times[half]:.2f}" for half in HALVES) + f" | {rate:.0f} |")
+    print("| rows | ms | G multiply-adds/s |\n|---|---|---|")
+    for num_rows, taken_ms in found.items():
+        print(f"| {num_rows} | {taken_ms:.2f} | {3 * num_rows * hidden * length / taken_ms / 1e6:.0f} |")
     print(json.dumps({"shape": given.shape, "threads": given.threads, "ms": found}))
 
 
-def measure(hidden: int, length: int, num_layers: int, team: ThinTeam, clock: Callable[[], float]) -> dict[int, dict[str, float]]:
-    """Milliseconds by number of rows and half, of one layer. clock: seconds."""
+def measure(hidden: int, length: int, num_layers: int, team: ThinTeam, clock: Callable[[], float]) -> dict[int, float]:
+    """Milliseconds by number of rows, of one layer. clock: seconds."""
     most = max(ROWS)
     rows = np.random.default_rng(0).standard_normal((most, hidden)).astype(np.float32)
     gate_up, gated, out = (np.zeros((most, columns), np.float32) for columns in (2 * length, length, hidden))
@@ -58,16 +56,15 @@ def measure(hidden: int, length: int, num_layers: int, team: ThinTeam, clock: Ca
     for seed in range(num_layers):
         down = ThinProduct(team, _matrix(length, hidden, seed), gated, out, adds=True)
         up = ThinProduct(team, _matrix(hidden, 2 * length, seed), rows, gate_up, norm=RowNorm(np.ones(hidden, np.float32), 1e-5))
-        layers.append((ThinProgram(team, [up, ThinGate(team, gate_up, gated, down)]), ThinProgram(team, [down])))
+        layers.append(ThinProgram(team, [up, ThinGate(team, gate_up, gated, down), down]))
     found = {}
     for num_rows in ROWS:
-        times: dict[str, list[float]] = {half: [] for half in HALVES}
-        for programs in layers * REPEATS:
-            for half, program in zip(HALVES, programs, strict=True):
-                began = clock()
-                program.run(num_rows, [])
-                times[half].append(1000.0 * (clock() - began))
-        found[num_rows] = {half: statistics.median(each) for half, each in times.items()}
+        times = []
+        for program in layers * REPEATS:
+            began = clock()
+            program.run(num_rows, [])
+            times.append(1000.0 * (clock() - began))
+        found[num_rows] = statistics.median(times)
     return found
 
 

@@ -53,13 +53,13 @@ def test_a_benchmark_checks_prepares_and_counts(name: str) -> None:
         assert found["goal"] == GOAL_SHARE
 
 
-def test_an_mlp_is_timed_half_by_half() -> None:
-    """Each half between two readings of a clock that goes on by a second at each: every number of rows, all layers."""
+def test_an_mlp_is_timed_as_a_whole() -> None:
+    """Between two readings of a clock that goes on by a second at each: every number of rows, all layers."""
     mlp = _module(str(path_of("thin_mlp")))
     clock = itertools.count()
     found = mlp.measure(64, 32, 2, ThinTeam(1), lambda: float(next(clock)))
-    assert found == {num_rows: dict.fromkeys(mlp.HALVES, 1000.0) for num_rows in mlp.ROWS}
-    assert next(clock) == len(mlp.ROWS) * 2 * mlp.REPEATS * 2 * len(mlp.HALVES)
+    assert found == dict.fromkeys(mlp.ROWS, 1000.0)
+    assert next(clock) == len(mlp.ROWS) * 2 * mlp.REPEATS * 2
 
 
 def test_bytes_are_those_that_must_move() -> None:

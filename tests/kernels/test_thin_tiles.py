@@ -78,9 +78,10 @@ def test_what_lies_behind_the_last_row_decides_nothing(team: ThinTeam) -> None:
     assert (out[41:] == 7.0).all()
 
 
-# lengths: of whole panels with rows that are a multiple of a kilobyte apart and not, of panels that end early, and an odd one
-@pytest.mark.parametrize("length", [512, 896, 1024, 100, 33])
-@pytest.mark.parametrize("num_rows", [1, 16, 40, 64, 300])
+# lengths: of whole panels with rows that are a multiple of a kilobyte apart and not, of rows that are multiplied by parts, of panels that
+# end early, of half a tile at the end, and an odd one
+@pytest.mark.parametrize("length", [512, 896, 1024, 3232, 100, 48, 33])
+@pytest.mark.parametrize("num_rows", [1, 16, 32, 33, 40, 64, 300])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_product_that_is_gated_at_once_hands_on_what_it_would_by_itself(
     team: ThinTeam, length: int, num_rows: int, has_bias: bool
@@ -102,6 +103,27 @@ def test_a_product_that_is_gated_at_once_hands_on_what_it_would_by_itself(
                 part.run(num_rows)
         results.append(out)
     np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_a_product_of_other_gated_rows_finds_its_own(team: ThinTeam) -> None:
+    """Behind a gate whose rows another product takes."""
+    hidden, length, num_rows = 64, 96, 70
+    layers, results = [], []
+    for at in range(2):
+        rows, gate_up, gated, out = (some(num_rows, each, at) for each in (hidden, 2 * length, length, hidden))
+        up, down = (ThinMatrix.pack_pairs(some(*shape, 2 + at)) for shape in ((2 * length, hidden), (hidden, length)))
+        product = ThinProduct(team, down, gated, out)
+        layers.append((ThinProduct(team, up, rows, gate_up), ThinGate(team, gate_up, gated, product), product))
+        results.append(out)
+    for layer in layers:
+        ThinProgram(team, layer).run(num_rows, [])
+    expected = [out.copy() for out in results]
+    first, second = layers
+    ThinProgram(team, second[:2]).run(num_rows, [])
+    for out in results:
+        out[...] = np.nan
+    ThinProgram(team, [*first[:2], second[2], first[2]]).run(num_rows, [])
+    np.testing.assert_array_equal(results, expected)
 
 
 def test_a_product_is_written_where_others_read_it(team: ThinTeam) -> None:

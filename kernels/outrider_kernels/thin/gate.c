@@ -46,9 +46,8 @@ static void put_floats(const float *gate, const float *up, int64_t first, int64_
     for (; at < end; at++) to[at] = gated(wide_splat(gate[at]), wide_splat(up[at]))[0];
 }
 
-void thin_gate_tile(const thin_gate_call *call, const float *gate, const float *up, int64_t row, int rows, int64_t column) {
-    for (int m = 0; m < rows; m++)
-        put_halves(gate + m * PANEL, up + m * PANEL, 0, PANEL, call->halves + (row + m) * 2 * pairs_apart(call->length) + column);
+void thin_gate_tile(const float *gate, const float *up, int rows, uint16_t *to, int64_t apart) {
+    for (int m = 0; m < rows; m++) put_halves(gate + m * PANEL, up + m * PANEL, 0, PANEL, to + m * apart);
 }
 
 static void run_part(const thin_gate_call *call, int64_t part) {

@@ -4,19 +4,17 @@
 
 enum { PRODUCT = 0, ATTENTION = 1, GATE = 2 };
 
-/* Whether the operation at `at` was done together with the one behind it. */
-static int is_gated(team *all, const thin_operation *operations, int64_t num_operations, int64_t at, int64_t rows) {
-    if (at + 1 >= num_operations || operations[at].kind != PRODUCT || operations[at + 1].kind != GATE) return 0;
-    return thin_tiles_gate(all, operations[at].operand, operations[at + 1].operand, rows);
+/* How many operations from the first on were done together, of `left`: 0, where it is done by itself. */
+static int64_t joined(team *all, const thin_operation *operations, int64_t left, int64_t rows) {
+    if (left < 2 || operations[0].kind != PRODUCT || operations[1].kind != GATE) return 0;
+    const thin_call *next = left > 2 && operations[2].kind == PRODUCT ? operations[2].operand : 0;
+    return thin_tiles_gate(all, operations[0].operand, operations[1].operand, next, rows);
 }
 
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps) {
-    for (int64_t at = 0; at < num_operations && !errand_is_dropped(); at++) {
+    for (int64_t at = 0, num; at < num_operations && !errand_is_dropped(); at += num ? num : 1) {
         const thin_operation *operation = operations + at;
-        if (is_gated(all, operations, num_operations, at, rows)) {
-            at++;
-            continue;
-        }
+        if ((num = joined(all, operation, num_operations - at, rows))) continue;
         switch (operation->kind) {
             case PRODUCT: thin_product(all, operation->operand, rows); break;
             case ATTENTION: thin_attention(all, operation->operand, steps[operation->step]); break;

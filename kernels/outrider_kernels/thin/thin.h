@@ -238,16 +238,17 @@ int thin_multiplies_tiles(void);
 int thin_tiles_serve(const thin_call *call);
 void thin_tiles(team *all, const thin_call *call, int64_t rows);
 
-/* The product and the gate behind it in one, where they can be: `out` of the product is not written then. False where they cannot. */
-int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, int64_t rows);
+/* The product and the gate behind it in one, where they can be, and what takes the gated rows (`next`, or null) right behind them: how many of the three
+   were done, 0, 2 or 3. `out` of the product is not written then, and with all three nobody else finds rows in `halves`. */
+int thin_tiles_gate(team *all, const thin_call *call, const thin_gate_call *gate, const thin_call *next, int64_t rows);
 
 /* This thread has no more of them for now: whoever gets its core need not carry its tiles along. */
 void thin_tiles_rest(void);
 void thin_attention(team *all, const thin_layer *layer, const thin_step *step);
 void thin_gate(team *all, const thin_gate_call *call, int64_t rows);
 
-/* Of `rows` rows from `row` on, PANEL columns from `column` on; gate, up: [rows][PANEL]. For calls with `halves`. */
-void thin_gate_tile(const thin_gate_call *call, const float *gate, const float *up, int64_t row, int rows, int64_t column);
+/* PANEL columns of `rows` rows; gate, up: [rows][PANEL]. to: as bfloat16, `apart` of them from a row to the next. */
+void thin_gate_tile(const float *gate, const float *up, int rows, uint16_t *to, int64_t apart);
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);
 void thin_pick_one(thin_pick_row *row, int64_t num_ids);
 void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);
