@@ -89,8 +89,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help="calls at a time")
     parser.add_argument("--messages", type=int, default=100, metavar="N", help="of each call (default 100)")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="bursts of each number of calls, each way (default 9)")
+    parser.add_argument("--serve", action="store_true", help="be the process that is asked")
     args = parser.parse_args()
-    command = [sys.executable, "-c", f"import asyncio, {__spec__.name} as it; asyncio.run(it.serve())"]
+    if args.serve:
+        asyncio.run(serve())
+        return
+    command = [sys.executable, "-m", __spec__.name, "--serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=thread_environment(1)) as service:
         assert service.stdout is not None
         found = asyncio.run(measure(service.stdout.readline().strip(), args.calls, args.messages, args.repeats))

@@ -14,6 +14,4 @@ def test_both_ways_are_measured_for_each_number_of_calls() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=True)
     rows = [re.findall(r"[\d.]+", line) for line in done.stdout.splitlines() if re.match(r"│ *\d", line)]
     assert [row[0] for row in rows] == ["1", "5"]
-    for _, each, carried, ratio in rows:
-        assert float(each) > 0.0
-        assert float(ratio) * float(carried) > 0.0
+    assert all(len(row) == 4 and min(map(float, row[1:])) > 0.0 for row in rows)

@@ -55,6 +55,7 @@ class Verifier:
         self.channel = channel or open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self._stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
         self._trunks = None if channel is not None else TrunkChannel(self.channel)
+        self._carried_stub = VerifierServiceStub(self._trunks or self.channel)  # type: ignore[no-untyped-call]
         self.stub = self._stub  # for its streams
         self.liveness = Liveness(address, self._num_steps, limits or LivenessLimits())
 
@@ -78,7 +79,7 @@ class Verifier:
             response: pb.VerifierServiceGetInfoResponse = await self._stub.GetInfo(pb.VerifierServiceGetInfoRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure) from failure
-        self._use_trunks(response.carries_calls)
+        self.stub = self._carried_stub if response.carries_calls else self._stub  # calls under way go on as they began
         return response
 
     async def close(self) -> None:
@@ -87,12 +88,6 @@ class Verifier:
         if self._trunks is not None:
             await self._trunks.close()
         await self.channel.close(None)
-
-    def _use_trunks(self, carries_calls: bool) -> None:
-        """Streams share one from now on where that is known there, or do not where it is not; those under way go on as they began."""
-        is_carried = carries_calls and self._trunks is not None
-        if is_carried is not (self.stub is not self._stub):
-            self.stub = VerifierServiceStub(self._trunks) if is_carried else self._stub  # type: ignore[no-untyped-call]
 
     async def _num_steps(self, timeout_s: float) -> int | None:
         """None from one that drains: it refuses to tell, but lives."""

@@ -33,6 +33,12 @@ class Status:
         metadata = grpc.aio.Metadata(*self.trailing)
         return grpc.aio.AioRpcError(self.code, grpc.aio.Metadata(), metadata, self.details, None)
 
+    def end_of_iteration(self, *, left: bool) -> BaseException:
+        """What ends the iteration over a call's responses, behind the last of them, as grpc has it. left: the caller cancelled the call."""
+        if left:
+            return asyncio.CancelledError()
+        return StopAsyncIteration() if self.code is grpc.StatusCode.OK else self.error()
+
 
 OK = Status(grpc.StatusCode.OK)
 EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -46,12 +46,8 @@ class InProcessCall(HandledCall):
         message = await self._responses.receive()
         if message is not None:
             return message
-        if self._left:
-            raise asyncio.CancelledError
         assert self.status is not None, "a closed pipe has a status"
-        if self.status.code is grpc.StatusCode.OK:
-            raise StopAsyncIteration
-        raise self.status.error()
+        raise self.status.end_of_iteration(left=self._left)
 
     def _say(self, status: Status) -> None:
         self._responses.close()

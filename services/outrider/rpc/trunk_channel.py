@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 
 import grpc
 
-from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, OK, Metadata, Status
+from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, Metadata, Status
 from outrider.rpc.pipe import Pipe
 from outrider.rpc.trunk_outbox import TrunkOutbox
 from outrider.rpc.trunk_window import TELL_EVERY, WINDOW, credit
@@ -24,6 +24,8 @@ CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 ENDED = Status(grpc.StatusCode.UNAVAILABLE, "the peer ended the stream that carried this call")
 FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {WINDOW} messages ahead of their reader")
 US_PER_S = 1e6
+_Serialize = Callable[[Any], bytes]
+_Parse = Callable[[bytes], Any]
 
 
 class TrunkChannel:
@@ -44,7 +46,7 @@ class TrunkChannel:
         return self._channel.unary_unary(method, *args, **kwargs)
 
     def stream_stream(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any], **_: Any
+        self, method: str, request_serializer: _Serialize, response_deserializer: _Parse, **_: Any
     ) -> Callable[..., TrunkCall]:
         """A stub's method of a stream each way."""
 
@@ -56,13 +58,13 @@ class TrunkChannel:
         return call
 
     def unary_stream(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any], **_: Any
+        self, method: str, request_serializer: _Serialize, response_deserializer: _Parse, **_: Any
     ) -> Callable[..., TrunkCall]:
         """A stub's method of one message there and a stream back."""
+        begin = self.stream_stream(method, request_serializer, response_deserializer)
 
         def call(request: Any, timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> TrunkCall:
-            begun = TrunkCall(self._live_trunk(), request_serializer, response_deserializer)
-            begun.begin(method, timeout, tuple(metadata))
+            begun = begin(timeout, metadata)
             begun.send(request)
             return begun
 
@@ -153,7 +155,7 @@ class _Trunk:
 class TrunkCall:
     """A caller's half, as grpc's: `write`, `cancel`, and responses by iteration."""
 
-    def __init__(self, trunk: _Trunk, serialize: Callable[[Any], bytes], parse: Callable[[bytes], Any]) -> None:
+    def __init__(self, trunk: _Trunk, serialize: _Serialize, parse: _Parse) -> None:
         self._trunk = trunk
         self._serialize = serialize
         self._parse = parse
@@ -220,12 +222,8 @@ class TrunkCall:
         if payload is not None:
             self._count_read(payload)
             return self._parse(payload)
-        if self._left:
-            raise asyncio.CancelledError
         assert self._status is not None, "a closed pipe has a status"
-        if self._status.code is OK.code:
-            raise StopAsyncIteration
-        raise self._status.error()
+        raise self._status.end_of_iteration(left=self._left)
 
     def _count_read(self, payload: bytes) -> None:
         self._num_read += credit(payload)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -65,8 +64,7 @@ class TrunkServicer(TrunkServiceServicer):
                 reading.result()
         finally:
             reading.cancel()
-            with suppress(asyncio.CancelledError, grpc.aio.BaseError, InvalidRequest):
-                await reading
+            await asyncio.gather(reading, return_exceptions=True)
             await trunk.end()
             self._trunks.discard(trunk)
 

@@ -5,8 +5,10 @@ Both ends count alike. Must not know what messages mean.
 
 from __future__ import annotations
 
+from outrider.rpc.pipe import MAX_UNREAD
+
 UNIT_BYTES = 256
-WINDOW = 64  # units: small messages, or 16 KiB of large ones and the one that goes beyond
+WINDOW = MAX_UNREAD  # units: small messages, as many as a pipe holds, or 16 KiB of large ones and the one that goes beyond
 TELL_EVERY = WINDOW // 2  # units that were read before the sender hears of them
 
 
