@@ -18,7 +18,7 @@ from outrider.rpc.context import Context
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.server import RpcServer, ServerLimits
 from outrider.rpc.trunk_channel import TrunkChannel
-from outrider.rpc.trunk_outbox import MAX_BATCH_BYTES, TrunkOutbox
+from outrider.rpc.trunk_outbox import TrunkOutbox
 from outrider.rpc.trunk_service import TrunkServicer
 from outrider.rpc.trunk_window import UNIT_BYTES, WINDOW
 from outrider.v1 import generation_pb2, trunk_pb2
@@ -327,6 +327,10 @@ async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
         await server.stop(grace_s=0.0)
 
 
+def said(call: int, num_bytes: int = 1) -> trunk_pb2.HandlerEvent:
+    return trunk_pb2.HandlerEvent(call=call, message=b"x" * num_bytes)
+
+
 class Peer(TrunkServiceServicer):
     """Answers the first thing that is said with so many messages to call 0 and one to call 1, and nothing else with anything."""
 
@@ -376,63 +380,6 @@ async def test_a_peer_that_does_not_wait_for_readers_costs_them_their_calls(num_
 
 
 # --- one message for what is said at once -----------------------------------------------------------------------------------
-
-
-class Writer:
-    """Notes what is written at a time; each write ends when it is let."""
-
-    def __init__(self) -> None:
-        self.written: list[list[trunk_pb2.HandlerEvent]] = []
-        self.may_end = asyncio.Semaphore(0)
-
-    async def write(self, events: Sequence[trunk_pb2.HandlerEvent]) -> None:
-        self.written.append(list(events))
-        await self.may_end.acquire()
-
-
-async def running(outbox: TrunkOutbox[Any], write: Callable[[Sequence[Any]], Awaitable[None]]) -> asyncio.Task[None]:
-    task = asyncio.ensure_future(outbox.run(write))
-    await asyncio.sleep(0)
-    return task
-
-
-def said(call: int, num_bytes: int = 1) -> trunk_pb2.HandlerEvent:
-    return trunk_pb2.HandlerEvent(call=call, message=b"x" * num_bytes)
-
-
-async def test_what_is_said_in_one_turn_or_during_a_write_is_one_message() -> None:
-    outbox: TrunkOutbox[trunk_pb2.HandlerEvent] = TrunkOutbox()
-    writer = Writer()
-    task = await running(outbox, writer.write)
-
-    async def handler(number: int) -> None:
-        outbox.add(said(number))
-
-    await asyncio.gather(*(handler(number) for number in range(64)))
-    await asyncio.sleep(0)
-    for number in range(64, 70):
-        outbox.add(said(number))
-        await asyncio.sleep(0)
-    assert outbox.num_waiting == 6
-    writer.may_end.release()
-    outbox.close()
-    writer.may_end.release()
-    await asyncio.wait_for(task, WAIT_S)
-    assert [[event.call for event in message] for message in writer.written] == [list(range(64)), list(range(64, 70))]
-
-
-async def test_a_message_is_bounded_unless_a_single_event_is_larger() -> None:
-    outbox: TrunkOutbox[trunk_pb2.HandlerEvent] = TrunkOutbox()
-    for number, share in enumerate((0.4, 0.4, 0.4, 1.5, 0.1)):
-        outbox.add(said(number, int(share * MAX_BATCH_BYTES)))
-    outbox.close()
-    writer = Writer()
-    for _ in range(9):
-        writer.may_end.release()
-    await asyncio.wait_for(outbox.run(writer.write), WAIT_S)
-    assert [[event.call for event in message] for message in writer.written] == [[0, 1], [2], [3], [4]]
-    outbox.add(said(9))
-    assert outbox.num_waiting == 0, "said to nobody"
 
 
 async def test_a_step_of_many_calls_is_one_message_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
