@@ -1,6 +1,6 @@
 """Rows, weights and products for tests of thin products that round their rows.
 
-Must not know how they are rounded.
+Knows of one rounding, by blocks, which two of them share.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]
+BLOCK = 32  # inputs that share a scale, as in thin/fixed16.c
 
 
 def some_rows(num_rows: int, inputs: int, seed: int = 1) -> FloatArray:
@@ -42,6 +43,20 @@ def with_outliers(num_rows: int, inputs: int, outlier: float) -> FloatArray:
     rows = np.random.default_rng(1).standard_normal((num_rows, inputs)).astype(np.float32)
     rows[:, np.array([7, 500, 901]) % inputs] *= outlier
     return rows
+
+
+def sums_by_blocks(rows: FloatArray, numbers: npt.NDArray[np.int64], most: float) -> FloatArray:
+    """What thin/fixed16.c says it does, but for the columns' scales. numbers: [outputs, inputs], whole. most: what a block's largest
+    becomes. Sums of a block are exact; a long double holds a product of two floats and its sum with a third."""
+    most_of = np.float32(most)
+    sums = np.zeros((len(rows), len(numbers)), np.float32)
+    for begin in range(0, rows.shape[1], BLOCK):
+        block = rows[:, begin : begin + BLOCK]
+        largest = np.abs(block).max(axis=1, keepdims=True)
+        factor = np.divide(most_of, largest, out=np.zeros_like(largest), where=largest > 0)
+        found = (np.rint(block * factor).astype(np.int64) @ numbers[:, begin : begin + BLOCK].T).astype(np.float32)
+        sums = (found.astype(np.longdouble) * (largest / most_of) + sums).astype(np.float32)
+    return sums
 
 
 def product(

@@ -3,8 +3,8 @@
 Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1]
 Prints a table and one JSON line: milliseconds, the quickest of interleaved repetitions, and multiply-adds per second. `half` keeps weights
 as bfloat16, `float` as float32: the same bits come out. `pairs`, `float16` and `fixed16` round the rows too, to bfloat16, to float16
-and to whole numbers by blocks, where the processor multiplies such. `int8` has other weights: rounded ones. numpy has the layout that suits
-it best.
+and to whole numbers by blocks, where the processor multiplies such. `int8`, `quads` and `fixed8` have other weights: rounded ones; the
+latter two round the rows as well, as guesses are made. numpy has the layout that suits it best.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import ThinProduct
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_fixed16, multiplies_float16
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -61,13 +61,17 @@ def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str
     narrow = {"pairs": ThinMatrix.pack_pairs} if multiplies_bfloat16() else {}
     narrow |= {"float16": ThinMatrix.pack_float16} if multiplies_float16() else {}
     narrow |= {"fixed16": ThinMatrix.pack_fixed16} if multiplies_fixed16() else {}
-    ways: dict[str, list[Callable[[int], object]]] = {way: [] for way in ("int8", *narrow, "half", "float", NUMPY)}
+    of_bytes = {"int8": ThinMatrix.pack_int8}
+    of_bytes |= {"quads": ThinMatrix.pack_quads} if multiplies_bytes() else {}
+    of_bytes |= {"fixed8": ThinMatrix.pack_fixed8} if multiplies_fixed16() else {}
+    ways: dict[str, list[Callable[[int], object]]] = {way: [] for way in (*of_bytes, *narrow, "half", "float", NUMPY)}
     for inputs, outputs in shapes:
         weight = generator.standard_normal((outputs, inputs)).astype(np.float32)
         halves = (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         rows, out = generator.standard_normal((most, inputs)).astype(np.float32), np.empty((most, outputs), np.float32)
         int8 = Int8Weight.of(torch.from_numpy(weight))
-        ways["int8"].append(ThinProduct(team, ThinMatrix.pack_int8(int8.values.numpy(), int8.scale.numpy()), rows, out).run)
+        for way, pack_bytes in of_bytes.items():
+            ways[way].append(ThinProduct(team, pack_bytes(int8.values.numpy(), int8.scale.numpy()), rows, out).run)
         for way, pack in narrow.items():
             ways[way].append(ThinProduct(team, pack(halves), rows, out).run)
         ways["half"].append(ThinProduct(team, ThinMatrix.pack(halves), rows, out).run)

@@ -5,9 +5,9 @@ that are bfloat16 numbers, as checkpoints mostly are, stay so in memory: each is
 are what a product of few rows waits for. So do weights that were made int8 (int8_weight.py), at a quarter. Where the processor multiplies
 bfloat16 numbers itself, rows may be rounded to bfloat16 as well (`pack_pairs`): many rows then take half the time, and get other bits;
 where it multiplies float16 numbers, rows may be rounded to those (`pack_float16`), and where floats come eight at a time at most, to whole
-numbers of 16 bits (`pack_fixed16`). Where it multiplies bytes, int8 weights may meet rows
-that are rounded to whole numbers of 16 bits (`pack_quads`): half the bytes of pairs and, for one row, half the time, where a guess is
-enough. Must not know products, models or batches. Source: the packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
+numbers of 16 bits (`pack_fixed16`). Where a guess is enough, int8 weights may meet such rows: rounded to 16 bits where the processor
+multiplies bytes (`pack_quads`: half the bytes of pairs and, for one row, half the time), else by blocks
+(`pack_fixed8`). Must not know products, models or batches. Source: the packed panels of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PanelFormat(IntEnum):
     """How weights lie in panels, as in thin/thin.h: float32, bfloat16 bits, int8 with a scale for each column, bfloat16 bits of two
     inputs in a number, for rows that are rounded to bfloat16 too, int8 of four inputs in a number, for rows rounded to 16 bits, or float16
     of two inputs side by side with a power of two for each column, for rows rounded to float16, or int16 in the same order, for rows that
-    are whole numbers by blocks."""
+    are whole numbers by blocks, or int8 in that order with a scale for each column, for the same rows."""
 
     FLOATS = 0
     HALVES = 1
@@ -51,16 +51,18 @@ class PanelFormat(IntEnum):
     QUADS = 4
     FLOAT16 = 5
     FIXED16 = 6
+    FIXED8 = 7
 
 
-_FORMATS = {
-    np.dtype(np.float32): PanelFormat.FLOATS,
-    np.dtype(np.uint16): PanelFormat.HALVES,
-    np.dtype(np.int8): PanelFormat.BYTES,
-    np.dtype(np.uint32): PanelFormat.PAIRS,
-    np.dtype(np.uint8): PanelFormat.QUADS,
-    np.dtype(np.float16): PanelFormat.FLOAT16,
-    np.dtype(np.int16): PanelFormat.FIXED16,
+_FORMATS = {  # by type and dimensions of the panels
+    (np.dtype(np.float32), 3): PanelFormat.FLOATS,
+    (np.dtype(np.uint16), 3): PanelFormat.HALVES,
+    (np.dtype(np.int8), 3): PanelFormat.BYTES,
+    (np.dtype(np.uint32), 3): PanelFormat.PAIRS,
+    (np.dtype(np.uint8), 4): PanelFormat.QUADS,
+    (np.dtype(np.float16), 4): PanelFormat.FLOAT16,
+    (np.dtype(np.int16), 4): PanelFormat.FIXED16,
+    (np.dtype(np.int8), 4): PanelFormat.FIXED8,
 }
 
 
@@ -68,7 +70,7 @@ _FORMATS = {
 class ThinMatrix:
     """A packed matrix. panels: [panels, inputs, PANEL], float32, or uint16 when every weight is a bfloat16 number, or int8; or uint32
     [panels, pairs of inputs, PANEL], bfloat16 numbers for rows that are rounded too; or uint8 [panels, quads of inputs, PANEL, 4], int8
-    values 128 higher; or float16 or int16 [panels, pairs of inputs, PANEL, 2].
+    values 128 higher; or float16, int16 or int8 [panels, pairs of inputs, PANEL, 2].
 
     column_scale: float32 [outputs], what a column's values are multiples of; None for other float types than float16.
     """
@@ -81,7 +83,7 @@ class ThinMatrix:
     @property
     def format(self) -> PanelFormat:
         """How the weights are kept."""
-        return _FORMATS[self.panels.dtype]
+        return _FORMATS[self.panels.dtype, self.panels.ndim]
 
     @property
     def is_half(self) -> bool:
@@ -104,7 +106,7 @@ class ThinMatrix:
                 return 2 * -(-self.num_inputs // _QUAD) + _DIGITS_TAIL
             case PanelFormat.FLOAT16:
                 return -(-self.num_inputs // (2 * _FLOAT16_TAIL)) * _FLOAT16_TAIL + _FLOAT16_TAIL
-            case PanelFormat.FIXED16:
+            case PanelFormat.FIXED16 | PanelFormat.FIXED8:
                 blocks = -(-self.num_inputs // _BLOCK)
                 return blocks * _BLOCK // 2 + -(-blocks // _LINE) * _LINE
             case _:
@@ -123,7 +125,7 @@ class ThinMatrix:
             case PanelFormat.QUADS:
                 columns = panels.swapaxes(2, 3).reshape(len(panels), -1, size)[:, : self.num_inputs]
                 values = columns.astype(np.float32) - np.float32(_QUAD_OFFSET)
-            case PanelFormat.FLOAT16 | PanelFormat.FIXED16:
+            case PanelFormat.FLOAT16 | PanelFormat.FIXED16 | PanelFormat.FIXED8:
                 values = panels.swapaxes(2, 3).reshape(len(panels), -1, size)[:, : self.num_inputs].astype(np.float32)
             case _:
                 values = panels.astype(np.float32)
@@ -191,6 +193,16 @@ class ThinMatrix:
         quads = _panels(higher.view(np.uint32))  # [outputs, quads], the first of a quad in the lowest byte
         panels = copy_on_lines(quads)
         return ThinMatrix(panels.view(np.uint8).reshape(*panels.shape, _QUAD), num_inputs, num_outputs, np.ascontiguousarray(scale))
+
+    @staticmethod
+    def pack_fixed8(values: npt.NDArray[np.int8], scale: _FloatArray) -> ThinMatrix:
+        """As `pack_int8`, for rows that are rounded to whole numbers by blocks."""
+        _check_scale(values, scale)
+        num_outputs, num_inputs = values.shape
+        even = np.zeros((num_outputs, num_inputs + num_inputs % 2), np.int8)
+        even[:, :num_inputs] = values
+        panels = copy_on_lines(_panels(even.view(np.uint16)))  # [panels, pairs, PANEL], the first of a pair in the lower byte
+        return ThinMatrix(panels.view(np.int8).reshape(*panels.shape, 2), num_inputs, num_outputs, np.ascontiguousarray(scale))
 
 
 def _check_scale(values: npt.NDArray[np.int8], scale: _FloatArray) -> None:

@@ -1,9 +1,8 @@
 """Products of few rows with a matrix that was packed once: numpy arrays in and out, a compiled C file in between.
 
 A row's bits depend on the row and the matrix alone (thin/product.c, quads.c, float16.c, fixed16.c, tiles.c). Definition:
-`reference_product`, for int8 of the dequantised weights, for pairs, quads, float16 and fixed16 of what rows and weights are rounded to.
-Must not know models, batches or how a matrix was packed (thin_matrix.py). Source: the register tiles of Goto & van de Geijn, ACM TOMS
-34(3), 2008.
+`reference_product`, for int8 of the dequantised weights, where rows are rounded too of what both are rounded to. Must not know models,
+batches or how a matrix was packed (thin_matrix.py). Source: the register tiles of Goto & van de Geijn, ACM TOMS 34(3), 2008.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _check_processor(matrix: ThinMatrix) -> None:
             numbers, can_be = "bytes", multiplies_bytes()
         case PanelFormat.FLOAT16:
             numbers, can_be = "float16 numbers", multiplies_float16()
-        case PanelFormat.FIXED16:
+        case PanelFormat.FIXED16 | PanelFormat.FIXED8:
             numbers, can_be = "whole numbers of 16 bits", multiplies_fixed16()
         case _:
             return

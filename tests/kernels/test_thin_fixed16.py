@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fakes_thin import FloatArray, bfloat16, bits, product, some_rows, weights, with_outliers
+from fakes_thin import FloatArray, bfloat16, bits, product, some_rows, sums_by_blocks, weights, with_outliers
 from outrider_kernels import thin_product, thin_team
 from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
@@ -19,23 +19,15 @@ from outrider_kernels.thin_team import ThinTeam, multiplies_fixed16, prefers_fix
 
 SHAPES = [(1, 1), (5, 3), (16, 16), (17, 40), (32, 33), (64, 7), (65, 48), (384, 100), (96, 1040), (130, 113)]  # blocks, panels, groups
 MOST = 19
-BLOCK, LARGEST = 32, np.float32(4095.0)  # as in thin/fixed16.c
+LARGEST = 4095.0  # as in thin/fixed16.c
 ONLY_HERE = [True] if multiplies_fixed16() else []
 
 
 def as_blocks(rows: FloatArray, weight: FloatArray) -> FloatArray:
-    """What thin/fixed16.c says it does. Sums of a block are exact; a long double holds a product of two floats and its sum with a third."""
+    """With the columns as they are packed."""
     most = np.abs(weight).max(axis=1)
     columns = np.exp2(np.floor(np.log2(np.where(most > 0, most, 1.0))) + 1 - 14).astype(np.float32)
-    numbers = np.rint(weight / columns[:, None]).astype(np.int64)
-    sums = np.zeros((len(rows), len(weight)), np.float32)
-    for begin in range(0, rows.shape[1], BLOCK):
-        block = rows[:, begin : begin + BLOCK]
-        largest = np.abs(block).max(axis=1, keepdims=True)
-        factor = np.divide(LARGEST, largest, out=np.zeros_like(largest), where=largest > 0)
-        found = (np.rint(block * factor).astype(np.int64) @ numbers[:, begin : begin + BLOCK].T).astype(np.float32)
-        sums = (found.astype(np.longdouble) * (largest / LARGEST) + sums).astype(np.float32)
-    scaled: FloatArray = sums * columns
+    scaled: FloatArray = sums_by_blocks(rows, np.rint(weight / columns[:, None]).astype(np.int64), LARGEST) * columns
     return scaled
 
 

@@ -28,6 +28,7 @@ _ROUNDING = {  # and whether it can be here
     "quads": multiplies_bytes(),
     "float16": multiplies_float16(),
     "fixed16": multiplies_fixed16(),
+    "fixed8": multiplies_fixed16(),
 }
 ROUNDING = [packing for packing, can_be in _ROUNDING.items() if can_be]
 PACKINGS = ["floats", "halves", "bytes", *ROUNDING]
@@ -59,9 +60,9 @@ def packed(weight: FloatArray, packing: str) -> ThinMatrix:
             return ThinMatrix.pack_float16(weight)
         case "fixed16":
             return ThinMatrix.pack_fixed16(weight)
-        case "bytes" | "quads":
+        case "bytes" | "quads" | "fixed8":
             int8 = Int8Weight.of(torch.from_numpy(weight))
-            pack = ThinMatrix.pack_int8 if packing == "bytes" else ThinMatrix.pack_quads
+            pack = {"bytes": ThinMatrix.pack_int8, "quads": ThinMatrix.pack_quads, "fixed8": ThinMatrix.pack_fixed8}[packing]
             return pack(int8.values.numpy(), int8.scale.numpy())
         case "halves":
             return ThinMatrix.pack((weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))

@@ -1,4 +1,5 @@
-"""Weights of an engine whose answers are guesses (`auto`): int8, the head's too, where the processor multiplies bytes, and full elsewhere.
+"""Weights of an engine whose answers are guesses (`auto`): int8, the head's too, where the processor multiplies bytes, or whole numbers
+quicker than floats, and full elsewhere.
 
 Its logits are those of transformers' modules with rounded weights, a chain in one call is the chain step by step, and twins show what would
 be noticed. Run: pytest tests/unit/test_engine_quick_weights.py
@@ -7,6 +8,7 @@ be noticed. Run: pytest tests/unit/test_engine_quick_weights.py
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,12 @@ import pytest
 import torch
 
 import fakes_models
-from outrider.engine import lean_engine
+from outrider.engine import lean_engine, matrix_layout
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.int8_reference import round_to_int8
+from outrider.engine.lean_weights import LeanSizes
 from outrider.engine.load import load_engine
+from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import find_model
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.transformers_engine import load_model, own_logits
@@ -28,13 +32,14 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import Follow, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.native_library import find_compiler
-from outrider_kernels.thin_matrix import ThinMatrix
-from outrider_kernels.thin_team import multiplies_bytes, takes_bfloat16
+from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS, ThinMatrix
+from outrider_kernels.thin_team import multiplies_bytes, prefers_fixed16, takes_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
 PROMPT = np.random.default_rng(3).integers(0, fakes_models.VOCAB, 29).astype(np.int32)
 TOP, NUM_MORE = 8, 9
-HERE = [True] if multiplies_bytes() else []
+SIZES = LeanSizes(1, 1, 1, 1, 1, 1, 1e-6, 8, (None,))
+HERE = [True] if multiplies_bytes() or prefers_fixed16() else []
 DTYPES = [DType.FLOAT32, *([DType.BFLOAT16] if takes_bfloat16() else [])]
 
 
@@ -120,22 +125,37 @@ def test_where_it_would_not_be_quick_it_is_the_full_model(tmp_path: Path, monkey
     full = load(replace(asked, weights=WeightFormat.FULL)).identity
     assert load(replace(asked, thin_products=False)).identity.dtype == "float32"
     assert load(replace(asked, kind=EngineKind.TRANSFORMERS)).identity.weights_hash == full.weights_hash
-    with monkeypatch.context() as patch:
-        patch.setattr(lean_engine, "multiplies_bytes", lambda: False)
-        assert load(asked).identity == full
-    monkeypatch.setattr(lean_engine, "MOST_QUAD_INPUTS", 32)
+    monkeypatch.setattr(lean_engine, "multiplies_bytes", lambda: False)
+    monkeypatch.setattr(lean_engine, "prefers_fixed16", lambda: False)
     assert load(asked).identity == full
+
+
+@pytest.mark.parametrize(("has_bytes", "has_wholes", "longest", "rows"), [
+    (True, False, MOST_QUAD_INPUTS, ThinRows.DIGITS),
+    (True, False, MOST_QUAD_INPUTS + 1, None),
+    (True, True, MOST_QUAD_INPUTS, ThinRows.DIGITS),
+    (False, True, MOST_QUAD_INPUTS + 1, ThinRows.FIXED16),
+    (False, False, 64, None),
+])  # fmt: skip
+def test_digits_come_first_then_blocks(
+    monkeypatch: pytest.MonkeyPatch, has_bytes: bool, has_wholes: bool, longest: int, rows: ThinRows | None
+) -> None:
+    monkeypatch.setattr(lean_engine, "multiplies_bytes", lambda: has_bytes)
+    monkeypatch.setattr(lean_engine, "prefers_fixed16", lambda: has_wholes)
+    for name in ("hidden_len", "mlp_len", "num_heads"):
+        assert lean_engine._quick_rows(replace(SIZES, **{name: longest})) is rows  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("_", HERE)
 def test_the_probe_refuses_a_neighbours_scale(_: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
-    pack = ThinMatrix.pack_quads
+    packs = dict(matrix_layout._QUICK_PACKS)
 
-    def pack_wrongly(values: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> ThinMatrix:
-        return pack(values, np.roll(scale, 1))
+    def pack_wrongly(rows: ThinRows, values: npt.NDArray[np.int8], scale: npt.NDArray[np.float32]) -> ThinMatrix:
+        return packs[rows](values, np.roll(scale, 1))
 
-    monkeypatch.setattr(ThinMatrix, "pack_quads", staticmethod(pack_wrongly))
+    for rows in packs:
+        monkeypatch.setitem(matrix_layout._QUICK_PACKS, rows, partial(pack_wrongly, rows))
     with pytest.raises(ModelRefused, match="one by one"):
         load_engine(replace(config(tmp_path), kind=EngineKind.LEAN))
 
@@ -148,5 +168,5 @@ def test_a_matrix_is_in_memory_once_and_a_byte_a_weight(_: bool, tmp_path: Path)
     for layer in weights.layers:
         for name in ("qkv", "output", "gate_up", "down"):
             assert getattr(layer, name)._thin is getattr(layer.thin, name)
-            assert getattr(layer.thin, name).panels.dtype == np.uint8
+            assert getattr(layer.thin, name).panels.dtype.itemsize == 1
     assert weights.head._thin is weights.thin_head

@@ -1,11 +1,12 @@
 /* Thin products of whole numbers of 16 bits: a matrix in pairs of inputs, [panels][pairs][PANEL][2], each column a power of two times them, and rows
-   that are rounded by blocks of BLOCK inputs to whole multiples of the block's largest magnitude over LARGEST.
+   that are rounded by blocks of BLOCK inputs to whole multiples of the block's largest magnitude over LARGEST. Or a matrix of int8 in that order
+   (FIXED8), each column its scale times them: half the bytes, widened as they are read, and rows that keep all of their 16 bits.
 
    Without 512 bits a processor multiplies and adds eight floats in an instruction; one for whole numbers multiplies sixteen and adds neighbours, and
    another adds to the sums, so that as many products take two thirds of the time or less. Sums of a block stay within 32 bits: BLOCK products of at
    most LARGEST and 2^14 (thin_matrix.py). They are exact, whatever their order; then they become floats, and one multiply-add with the block's scale
    adds them up. A block of its own scale is why a row with outliers loses nothing but beside them: what is rounded is 2^-13 of the largest of 32
-   neighbours, where bfloat16 rounds each number by up to 2^-9 of itself. The column's power of two comes last, so sums are 2^14 times what they stand
+   neighbours, where bfloat16 rounds each number by up to 2^-9 of itself; with int8, 2^-16. The column's power of two comes last, so sums are 2^14 times what they stand
    for meanwhile, and that must be a float. A row's bits depend on nothing but the row and the matrix.
    Source: block floating point, Wilkinson, Rounding Errors in Algebraic Processes, 1963, section 1.2. */
 
@@ -28,6 +29,8 @@ int thin_vector_len(void) { return WIDTH; }
 #define BLOCK_PAIRS (BLOCK / 2)
 #define LARGEST 4095.0f
 #define LEAST_LARGEST 1.5e-35f /* of a block; LARGEST over less is no float, and what is less becomes zero */
+#define LARGEST_OF_BYTES 32767.0f /* the same two of rows that meet int8 */
+#define LEAST_OF_BYTES 1.5e-34f
 #define TALL_ROWS 6
 #define GROUP_LEN 4 /* panels side by side, for one row; two for up to NARROW_ROWS, and one for more: as many sums as there are registers for */
 #define NARROW_ROWS 2
@@ -48,8 +51,8 @@ INLINE int64_t row_len(int64_t inputs) {
     return blocks * BLOCK_PAIRS + (blocks + BLOCK_PAIRS - 1) / BLOCK_PAIRS * BLOCK_PAIRS;
 }
 
-/* BLOCK numbers; returns their scale. Of numbers that are none the scale is none. */
-INLINE float round_block(const float *x, uint32_t *to) {
+/* BLOCK numbers, to multiples of their largest over `most_of`; returns their scale. Of numbers that are none the scale is none. */
+INLINE float round_block(const float *x, float most_of, float least, uint32_t *to) {
     const __m256i no_sign = _mm256_set1_epi32(0x7FFFFFFF);
     __m256 values[BLOCK / LANES];
     __m256i most = _mm256_setzero_si256();
@@ -61,24 +64,25 @@ INLINE float round_block(const float *x, uint32_t *to) {
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xB1));
     const float largest = _mm_cvtss_f32(_mm_castsi128_ps(four));
-    const __m256 factor = _mm256_set1_ps(largest >= LEAST_LARGEST ? LARGEST / largest : 0.0f);
+    const __m256 factor = _mm256_set1_ps(largest >= least ? most_of / largest : 0.0f);
     for (int at = 0; at < BLOCK / LANES; at += 2) {
         const __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(values[at], factor)), second = _mm256_cvtps_epi32(_mm256_mul_ps(values[at + 1], factor));
         _mm256_storeu_si256((__m256i *)(to + LANES / 2 * at), _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8));
     }
-    return largest - largest == 0.0f ? largest / LARGEST : largest - largest;
+    return largest - largest == 0.0f ? largest / most_of : largest - largest;
 }
 
 /* x: a row as it is to be multiplied, after the norm if there is one. */
 void thin_fixed16_round(const thin_call *call, const float *x, int64_t row) {
     const int64_t inputs = call->inputs, len = row_len(inputs), whole = inputs / BLOCK, blocks = blocks_of(inputs);
     uint32_t *to = call->rounded + row * len;
+    const float most_of = call->format == FIXED8 ? LARGEST_OF_BYTES : LARGEST, least = call->format == FIXED8 ? LEAST_OF_BYTES : LEAST_LARGEST;
     float *scales = (float *)(to + blocks * BLOCK_PAIRS);
-    for (int64_t block = 0; block < whole; block++) scales[block] = round_block(x + block * BLOCK, to + block * BLOCK_PAIRS);
+    for (int64_t block = 0; block < whole; block++) scales[block] = round_block(x + block * BLOCK, most_of, least, to + block * BLOCK_PAIRS);
     if (whole < blocks) {
         float rest[BLOCK] = {0.0f};
         for (int64_t at = 0; at < inputs - whole * BLOCK; at++) rest[at] = x[whole * BLOCK + at];
-        scales[whole] = round_block(rest, to + whole * BLOCK_PAIRS);
+        scales[whole] = round_block(rest, most_of, least, to + whole * BLOCK_PAIRS);
     }
 }
 
@@ -110,11 +114,17 @@ INLINE void add_products(__m256i *sums, __m256i weights, __m256i pair) {
     __asm__("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(*sums), "=&x"(products) : "x"(weights), "x"(pair));
 }
 
-/* `rows` rows from `row` on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
-INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels) {
+/* LANES pairs of weights, of `size` bytes a pair. */
+INLINE __m256i load_pairs(const char *at, const int size) {
+    return size == 4 ? _mm256_loadu_si256((const __m256i *)at) : _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
+}
+
+/* `rows` rows from `row` on, `panels` panels from `first` on. rows, panels and size are constants wherever this is expanded. */
+INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels, const int size) {
     __m256 sums[TALL_ROWS][2 * GROUP_LEN]; /* in the nearest cache; the blocks' take the registers */
     const int64_t pairs = job->pairs, stride = pairs * PANEL, len = row_len(job->call->inputs), fetched = min(pairs, rows == 1 ? AHEAD_ONE_ROW : AHEAD_PAIRS);
-    const uint32_t *y = job->call->rounded + row * len, *weights = (const uint32_t *)job->call->panels + first * stride;
+    const uint32_t *y = job->call->rounded + row * len;
+    const char *weights = (const char *)job->call->panels + first * stride * size;
     const float *scales = (const float *)(y + blocks_of(job->call->inputs) * BLOCK_PAIRS);
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < 2 * panels; n++) sums[m][n] = _mm256_setzero_ps();
@@ -127,10 +137,10 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
         const int64_t ahead = fetched * PANEL + (end <= pairs - fetched ? 0 : (panels - 1) * stride);
         for (; k < end; k++) {
             for (int n = 0; n < panels; n++) {
-                const uint32_t *at = weights + n * stride + k * PANEL;
-                __m256i low = _mm256_loadu_si256((const __m256i *)at), high = _mm256_loadu_si256((const __m256i *)(at + LANES));
+                const char *at = weights + (n * stride + k * PANEL) * size;
+                __m256i low = load_pairs(at, size), high = load_pairs(at + LANES * size, size);
                 __asm__("" : "+x"(low), "+x"(high)); /* in registers: a compiler would read them again for each row */
-                __builtin_prefetch(at + ahead);
+                __builtin_prefetch(at + ahead * size);
                 for (int m = 0; m < rows; m++) {
                     const __m256i pair = _mm256_set1_epi32((int)y[m * len + k]);
                     add_products(&block[m][2 * n], low, pair);
@@ -147,8 +157,11 @@ INLINE void tile(const product *job, int64_t row, int64_t first, const int rows,
         for (int n = 0; n < 2 * panels; n++) put(job->call, sums[m][n], row + m, first * PANEL + n * LANES);
 }
 
-#define TILE(ROWS, PANELS) \
-    case ROWS: tile(job, row, first, ROWS, PANELS); return;
+#define TILE(ROWS, PANELS)                                                       \
+    case ROWS:                                                                   \
+        if (job->call->format == FIXED8) tile(job, row, first, ROWS, PANELS, 2); \
+        else tile(job, row, first, ROWS, PANELS, 4);                             \
+        return;
 
 static void four_panels(const product *job, int64_t row, int64_t first, int rows) {
     switch (rows) { default: TILE(1, 4) }

@@ -6,7 +6,7 @@
    multiply-adds over k = 0, 1, 2, ..., whatever the number of rows, their place and the number of threads: a row's bits depend on nothing but
    the row and the matrix. Where the processor multiplies bfloat16 numbers itself, a matrix may lie in PAIRS of inputs, [pairs][PANEL][2]: then
    y is rounded to bfloat16 too, and a chain takes two inputs at a time. How y comes about is in rows.c, products with a matrix in QUADS are in
-   quads.c, with one in FLOAT16 in float16.c, with one in FIXED16 in fixed16.c, with one in PAIRS by tiles in tiles.c. thin_product.py packs and calls. */
+   quads.c, with one in FLOAT16 in float16.c, with one in FIXED16 or FIXED8 in fixed16.c, with one in PAIRS by tiles in tiles.c. thin_product.py packs and calls. */
 
 #include "thin.h"
 
@@ -270,7 +270,7 @@ void thin_product(team *all, const thin_call *call, int64_t rows) {
         thin_float16(all, &job.call, rows);
         return;
     }
-    if (call->format == FIXED16) {
+    if (call->format == FIXED16 || call->format == FIXED8) {
         thin_fixed16(all, &job.call, rows);
         return;
     }

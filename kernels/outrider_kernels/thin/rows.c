@@ -1,5 +1,5 @@
 /* Rows as a product multiplies them: divided by their root mean square and scaled where it has a norm (RMSNorm), in one pass with that rounded to
-   bfloat16 for a matrix in PAIRS, and rounded for one in QUADS, FLOAT16 or FIXED16 (quads.c, float16.c,
+   bfloat16 for a matrix in PAIRS, and rounded for one in QUADS, FLOAT16, FIXED16 or FIXED8 (quads.c, float16.c,
    fixed16.c). Each row by itself, whatever stands beside it. */
 
 #include <math.h>
@@ -87,7 +87,7 @@ static void put_row(const thin_call *call, int64_t row, float factor) {
     }
     if (call->format == QUADS) thin_quads_round(call, x, row);
     if (call->format == FLOAT16) thin_float16_round(call, x, row);
-    if (call->format == FIXED16) thin_fixed16_round(call, x, row);
+    if (call->format == FIXED16 || call->format == FIXED8) thin_fixed16_round(call, x, row);
 }
 
 /* `count` rows, at most TOGETHER. */
@@ -104,7 +104,7 @@ static void run_chunk(const void *argument, int64_t chunk) {
 }
 
 const float *thin_rows(team *all, const thin_call *call, int64_t rows) {
-    const int is_rounded = call->format == PAIRS || call->format == QUADS || call->format == FLOAT16 || call->format == FIXED16;
+    const int is_rounded = call->format == PAIRS || call->format == QUADS || call->format == FLOAT16 || call->format == FIXED16 || call->format == FIXED8;
     if (!call->x || (!call->scale && !is_rounded)) return call->x;
     const int64_t num_chunks = rows * call->inputs < SHARED_NUMBERS ? 1 : team_chunks(all, (rows + TOGETHER - 1) / TOGETHER);
     const job_of_rows job = {call, rows, num_chunks};

@@ -122,13 +122,13 @@ INLINE int64_t pairs_apart(int64_t inputs) {
 
 #define PANEL 16 /* columns of a packed matrix that lie side by side */
 
-enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5, FIXED16 = 6 }; /* as in thin_product.py */
+enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5, FIXED16 = 6, FIXED8 = 7 }; /* as in thin_product.py */
 
 /* What stays the same from product to product; thin_product.py has the same fields in the same order. */
 struct thin_call {
     const float *x;            /* [rows][inputs]; null: they are in `rounded` already */
-    const void *panels;        /* [panels][inputs][PANEL], of PAIRS, QUADS, FLOAT16 and FIXED16 fewer inputs of several each */
-    const float *column_scale; /* [outputs], of BYTES, QUADS, FLOAT16 and FIXED16; else null */
+    const void *panels;        /* [panels][inputs][PANEL], of PAIRS, QUADS, FLOAT16, FIXED16 and FIXED8 fewer inputs of several each */
+    const float *column_scale; /* [outputs], of BYTES, QUADS, FLOAT16, FIXED16 and FIXED8; else null */
     const float *bias;         /* [outputs] or null */
     const float *scale;        /* [inputs] or null: of RMSNorm */
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result, unless that is rounded to PAIRS; null without a scale */

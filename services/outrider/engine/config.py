@@ -14,7 +14,8 @@ from outrider.types.identity import Numerics
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
 DRAFT_WEIGHTS_HELP = (
     "what is kept of the draft's matrices: full, in the dtype; int8, the layers' rounded; auto: the head's too, and what they are "
-    "multiplied with in 16 bits, where this processor multiplies bytes itself (AVX512_VNNI), else full; it changes no answer (%(default)s)"
+    "multiplied with in 16 bits, where this processor multiplies such numbers quicker than floats (AVX512_VNNI, or AVX2 and no AVX512), "
+    "else full; it changes no answer (%(default)s)"
 )
 NO_CARD_GRAPHS_HELP = "on a card, launch every step operation by operation; otherwise small steps are recorded at start and played"
 WEIGHTS_HELP = (
@@ -48,8 +49,9 @@ class DType(Enum):
 class WeightFormat(Enum):
     """What is kept of the layers' matrices. FULL: their numbers, in the dtype. INT8: rounded to int8, with a scale per output channel.
 
-    QUICK: for answers that are guesses, what makes them quickest: where the processor multiplies bytes itself (AVX512_VNNI, the lean
-    engine's compiled products) int8 of every matrix, the head's too, times rows that are rounded to 16 bits; FULL elsewhere.
+    QUICK: for answers that are guesses, what makes them quickest: where the processor multiplies bytes itself (AVX512_VNNI), or whole
+    numbers quicker than floats (AVX2 and no AVX512), and there is a compiler for the lean engine's products, int8 of every matrix, the
+    head's too, times rows that are rounded to 16 bits; FULL elsewhere.
     """
 
     FULL = "full"

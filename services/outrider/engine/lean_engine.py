@@ -30,7 +30,15 @@ from outrider.errors import ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_float16, multiplies_tiles, takes_bfloat16
+from outrider_kernels.thin_team import (
+    ThinTeam,
+    multiplies_bfloat16,
+    multiplies_bytes,
+    multiplies_float16,
+    multiplies_tiles,
+    prefers_fixed16,
+    takes_bfloat16,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,12 +60,13 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     sizes = lean_sizes(model_config)
     team = thin_team(config) if serves_heads_of(sizes.head_dim) else None
-    if config.weights is WeightFormat.QUICK and not _multiplies_quads(team, sizes):
+    quick = None if team is None or config.weights is not WeightFormat.QUICK else _quick_rows(sizes)
+    if config.weights is WeightFormat.QUICK and quick is None:
         config = replace(config, weights=WeightFormat.FULL)
     if team is None and config.weights is WeightFormat.INT8:
         _LOG.warning("int8 weights are widened for each product here: they save memory and cost time")
     with refusing(f"the weights of {config.model!r} cannot be read"):
-        thin = None if team is None else _thin_rows(config.dtype)
+        thin = None if team is None else quick or _thin_rows(config.dtype)
         dtype = TORCH_DTYPES[config.dtype]
         asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
@@ -83,10 +92,12 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     )
 
 
-def _multiplies_quads(team: ThinTeam | None, sizes: LeanSizes) -> bool:
-    """Whether a model's products can be of bytes here."""
+def _quick_rows(sizes: LeanSizes) -> ThinRows | None:
+    """What rows become that meet int8 weights quickest here; None where the full model is as quick."""
     longest = max(sizes.hidden_len, sizes.mlp_len, sizes.num_heads * sizes.head_dim)
-    return team is not None and multiplies_bytes() and longest <= MOST_QUAD_INPUTS
+    if multiplies_bytes() and longest <= MOST_QUAD_INPUTS:
+        return ThinRows.DIGITS
+    return ThinRows.FIXED16 if prefers_fixed16() else None
 
 
 def _cache_dtype(config: EngineConfig, weights: LeanWeights) -> torch.dtype:

@@ -24,12 +24,13 @@ AnyProjection = Projection | Int8Projection | PanelProjection
 class ThinRows(Enum):
     """What thin products make of their rows. FLOAT32: nothing. BFLOAT16: they round them, as they do the weights. FLOAT16: they round
     them to float16, which is nearer, and bfloat16 weights stay the numbers they are. FIXED16: they round them to whole numbers by blocks,
-    and the weights by columns, which is nearer too."""
+    and the weights by columns, which is nearer too. DIGITS: they round them to two digits of a byte each, for weights of guesses."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FIXED16 = "fixed16"
+    DIGITS = "digits"
 
 
 _PACKS = {
@@ -38,6 +39,7 @@ _PACKS = {
     ThinRows.FLOAT16: ThinMatrix.pack_float16,
     ThinRows.FIXED16: ThinMatrix.pack_fixed16,
 }
+_QUICK_PACKS = {ThinRows.DIGITS: ThinMatrix.pack_quads, ThinRows.FIXED16: ThinMatrix.pack_fixed8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class MatrixLayout:
             return None
         if self.weights is WeightFormat.QUICK:
             int8 = Int8Weight.of(weight)
-            return ThinMatrix.pack_quads(int8.values.numpy(), int8.scale.numpy())
+            return _QUICK_PACKS[self.thin](int8.values.numpy(), int8.scale.numpy())
         return _PACKS[self.thin](weight.float().numpy())
 
     def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
