@@ -32,7 +32,7 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import Follow, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 from outrider_kernels.native_library import find_compiler
-from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS, ThinMatrix
+from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS, PanelFormat, ThinMatrix
 from outrider_kernels.thin_team import multiplies_bytes, prefers_fixed16, takes_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
@@ -169,4 +169,5 @@ def test_a_matrix_is_in_memory_once_and_a_byte_a_weight(_: bool, tmp_path: Path)
         for name in ("qkv", "output", "gate_up", "down"):
             assert getattr(layer, name)._thin is getattr(layer.thin, name)
             assert getattr(layer.thin, name).panels.dtype.itemsize == 1
+            assert getattr(layer.thin, name).format in (PanelFormat.QUADS, PanelFormat.FIXED8), "rows are rounded too"
     assert weights.head._thin is weights.thin_head
