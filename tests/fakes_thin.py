@@ -1,4 +1,4 @@
-"""Rows, weights and products for tests of thin products that round their rows.
+"""Rows, weights, matrices in every packing that is here, and products, for tests of thin products that round their rows.
 
 Knows of one rounding, by blocks, which two of them share.
 """
@@ -11,11 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from outrider_kernels.int8_weight import Int8Weight
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct
-from outrider_kernels.thin_team import ThinTeam
+from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
 
 FloatArray = npt.NDArray[np.float32]
+
+_ROUNDING = {  # and whether it can be here
+    "pairs": multiplies_bfloat16(),
+    "quads": multiplies_bytes(),
+    "float16": multiplies_float16(),
+    "fixed16": multiplies_fixed16(),
+    "fixed8": multiplies_fixed16(),
+}
+ROUNDING = [packing for packing, can_be in _ROUNDING.items() if can_be]
+PACKINGS = ["floats", "halves", "bytes", *ROUNDING]
 BLOCK = 32  # inputs that share a scale, as in thin/fixed16.c
 
 
@@ -45,6 +56,25 @@ def with_outliers(num_rows: int, inputs: int, outlier: float) -> FloatArray:
     return rows
 
 
+def packed(weight: FloatArray, packing: str) -> ThinMatrix:
+    """The matrix in one of PACKINGS, or what is left of it there. weight: [outputs, inputs]."""
+    match packing:
+        case "pairs":
+            return ThinMatrix.pack_pairs(weight)
+        case "float16":
+            return ThinMatrix.pack_float16(weight)
+        case "fixed16":
+            return ThinMatrix.pack_fixed16(weight)
+        case "bytes" | "quads" | "fixed8":
+            int8 = Int8Weight.of(torch.from_numpy(weight))
+            pack = {"bytes": ThinMatrix.pack_int8, "quads": ThinMatrix.pack_quads, "fixed8": ThinMatrix.pack_fixed8}[packing]
+            return pack(int8.values.numpy(), int8.scale.numpy())
+        case "halves":
+            return ThinMatrix.pack((weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
+        case _:
+            return ThinMatrix.pack(weight)
+
+
 def sums_by_blocks(rows: FloatArray, numbers: npt.NDArray[np.int64], most: float) -> FloatArray:
     """What thin/fixed16.c says it does, but for the columns' scales. numbers: [outputs, inputs], whole. most: what a block's largest
     becomes. Sums of a block are exact; a long double holds a product of two floats and its sum with a third."""
@@ -65,20 +95,4 @@ def product(
     """Of rows and matrix, into a new array."""
     out = np.full((len(rows), matrix.num_outputs), np.nan, np.float32)
     ThinProduct(ThinTeam(threads), matrix, rows, out, bias=bias, norm=norm).run(len(rows))
-    return out
-
-
-def bits(
-    team: ThinTeam,
-    matrix: ThinMatrix,
-    rows: FloatArray,
-    before: FloatArray,
-    *,
-    bias: FloatArray | None = None,
-    norm: RowNorm | None = None,
-    adds: bool = False,
-) -> FloatArray:
-    """Of rows and matrix, over or added to what was there. before: [rows, outputs]."""
-    out = before.copy()
-    ThinProduct(team, matrix, rows.copy(), out, bias=bias, norm=norm, adds=adds).run(len(rows))
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fakes_thin import FloatArray, bfloat16, bits, product, some_rows, sums_by_blocks, weights, with_outliers
+from fakes_thin import FloatArray, bfloat16, product, some_rows, sums_by_blocks, weights, with_outliers
 from outrider_kernels import thin_product, thin_team
 from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct, reference_product
@@ -63,26 +63,6 @@ def test_products_are_these_very_blocks(_: bool, inputs: int, outputs: int) -> N
     for num_rows in (1, 2, 3, 4, 5, 6, 7, 11, 13, MOST):
         for threads in (1, 3):
             np.testing.assert_array_equal(product(matrix, rows[:num_rows].copy(), threads=threads), expected[:num_rows])
-
-
-@pytest.mark.parametrize("_", ONLY_HERE)
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("inputs", [130, 384])
-def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(_: bool, inputs: int, biased: bool, adds: bool) -> None:
-    rows, norm, before = some_rows(MOST, inputs), RowNorm(some_rows(1, inputs, 3)[0], 1e-5), some_rows(MOST, 77, 6)
-    matrix, bias = ThinMatrix.pack_fixed16(weights(inputs, 77)), some_rows(1, 77, 2)[0] if biased else None
-
-    def run(team: ThinTeam, begin: int, end: int) -> FloatArray:
-        return bits(team, matrix, rows[begin:end], before[begin:end], bias=bias, norm=norm, adds=adds)
-
-    alone = [run(ThinTeam(1), at, at + 1)[0] for at in range(MOST)]
-    for num_threads in (1, 2, 3):
-        team = ThinTeam(num_threads)
-        for num_rows in range(1, MOST + 1):
-            for begin in (0, MOST - num_rows):
-                for place, row in enumerate(run(team, begin, begin + num_rows)):
-                    np.testing.assert_array_equal(row, alone[begin + place])
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)

@@ -94,27 +94,6 @@ def test_it_adds_to_what_is_there(team: ThinTeam) -> None:
     np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(biased: bool, adds: bool) -> None:
-    rows, norm, before = some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5), some_rows(MOST, 77, 6)
-    matrix, _ = quantised(uneven(130, 77))
-    bias = some_rows(1, 77, 2)[0] if biased else None
-
-    def bits(team: ThinTeam, begin: int, end: int) -> FloatArray:
-        out = before[begin:end].copy()
-        ThinProduct(team, matrix, rows[begin:end].copy(), out, bias=bias, norm=norm, adds=adds).run(end - begin)
-        return out
-
-    alone = [bits(ThinTeam(1), at, at + 1)[0] for at in range(MOST)]
-    for num_threads in (1, 2, 3):
-        team = ThinTeam(num_threads)
-        for num_rows in range(1, MOST + 1):
-            for begin in (0, MOST - num_rows):
-                for place, row in enumerate(bits(team, begin, begin + num_rows)):
-                    np.testing.assert_array_equal(row, alone[begin + place])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_weight_is_off_by_half_a_step_of_its_own_channel_at_most(dtype: torch.dtype) -> None:
     weight = torch.from_numpy(uneven(300, 64)).to(dtype)

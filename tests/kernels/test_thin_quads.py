@@ -100,28 +100,6 @@ def test_the_largest_sums_stay_within_their_bits(_: bool, value: float, weight: 
 
 
 @pytest.mark.parametrize("_", ONLY_HERE)
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_rows_bits_depend_on_nothing_but_the_row_and_the_matrix(_: bool, biased: bool, adds: bool) -> None:
-    rows, norm, before = some_rows(MOST, 130), RowNorm(some_rows(1, 130, 3)[0], 1e-5), some_rows(MOST, 77, 6)
-    matrix, _dequantised = quantised(130, 77)
-    bias = some_rows(1, 77, 2)[0] if biased else None
-
-    def bits(team: ThinTeam, begin: int, end: int) -> FloatArray:
-        out = before[begin:end].copy()
-        ThinProduct(team, matrix, rows[begin:end].copy(), out, bias=bias, norm=norm, adds=adds).run(end - begin)
-        return out
-
-    alone = [bits(ThinTeam(1), at, at + 1)[0] for at in range(MOST)]
-    for num_threads in (1, 2, 3):
-        team = ThinTeam(num_threads)
-        for num_rows in range(1, MOST + 1):
-            for begin in (0, MOST - num_rows):
-                for place, row in enumerate(bits(team, begin, begin + num_rows)):
-                    np.testing.assert_array_equal(row, alone[begin + place])
-
-
-@pytest.mark.parametrize("_", ONLY_HERE)
 def test_it_adds_to_what_is_there_and_norms_before(_: bool) -> None:
     matrix, dequantised = quantised(33, 50)
     rows, bias, sums = some_rows(9, 33), some_rows(1, 50, 5)[0], some_rows(9, 50, 4)

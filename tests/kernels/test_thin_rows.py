@@ -11,27 +11,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 
-from outrider_kernels.int8_weight import Int8Weight
+from fakes_thin import PACKINGS, ROUNDING, packed
 from outrider_kernels.thin_attention import HeadSizes, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_gate import ThinGate
-from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinProgram
-from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
+from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]
 
-_ROUNDING = {  # and whether it can be here
-    "pairs": multiplies_bfloat16(),
-    "quads": multiplies_bytes(),
-    "float16": multiplies_float16(),
-    "fixed16": multiplies_fixed16(),
-    "fixed8": multiplies_fixed16(),
-}
-ROUNDING = [packing for packing, can_be in _ROUNDING.items() if can_be]
-PACKINGS = ["floats", "halves", "bytes", *ROUNDING]
 ROW_COUNTS = [1, 2, 3, 4, 5, 7, 16, 17, 25, 30, 53, 67]
 MOST = 67
 LANES = 8
@@ -49,25 +38,6 @@ def team(request: pytest.FixtureRequest) -> ThinTeam:
 def drawn(*shape: int, seed: int = 1) -> FloatArray:
     """Random numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def packed(weight: FloatArray, packing: str) -> ThinMatrix:
-    """The matrix in one of PACKINGS, or what is left of it there."""
-    match packing:
-        case "pairs":
-            return ThinMatrix.pack_pairs(weight)
-        case "float16":
-            return ThinMatrix.pack_float16(weight)
-        case "fixed16":
-            return ThinMatrix.pack_fixed16(weight)
-        case "bytes" | "quads" | "fixed8":
-            int8 = Int8Weight.of(torch.from_numpy(weight))
-            pack = {"bytes": ThinMatrix.pack_int8, "quads": ThinMatrix.pack_quads, "fixed8": ThinMatrix.pack_fixed8}[packing]
-            return pack(int8.values.numpy(), int8.scale.numpy())
-        case "halves":
-            return ThinMatrix.pack((weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
-        case _:
-            return ThinMatrix.pack(weight)
 
 
 def normed(rows: FloatArray, norm: RowNorm) -> FloatArray:

@@ -21,7 +21,7 @@ from outrider.engine.paged_engine import PagedEngine
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
-from outrider_kernels.thin_team import multiplies_bytes, takes_bfloat16
+from outrider_kernels.thin_team import multiplies_bytes, prefers_fixed16, takes_bfloat16
 
 NONE: IntArray = np.empty(0, np.int32)
 PROMPT = np.random.default_rng(3).integers(0, fakes_models.VOCAB, 41).astype(np.int32)
@@ -59,7 +59,7 @@ def test_keys_with_biases_are_kept_as_they_are(tmp_path: Path) -> None:
     assert stored(load(tmp_path)) == torch.float32
 
 
-@pytest.mark.skipif(not multiplies_bytes(), reason="no products of bytes here")
+@pytest.mark.skipif(not (multiplies_bytes() or prefers_fixed16()), reason="guesses have the model's own weights here")
 def test_weights_of_int8_multiply_rows_that_are_rounded_less(tmp_path: Path) -> None:
     fakes_models.make_model("llama", tmp_path, torch.bfloat16, hidden_size=64)
     assert stored(load(tmp_path, weights=WeightFormat.QUICK)) == torch.float32

@@ -4,10 +4,11 @@
 
    Without 512 bits a processor multiplies and adds eight floats in an instruction; one for whole numbers multiplies sixteen and adds neighbours, and
    another adds to the sums, so that as many products take two thirds of the time or less. Sums of a block stay within 32 bits: BLOCK products of at
-   most LARGEST and 2^14 (thin_matrix.py). They are exact, whatever their order; then they become floats, and one multiply-add with the block's scale
-   adds them up. A block of its own scale is why a row with outliers loses nothing but beside them: what is rounded is 2^-13 of the largest of 32
-   neighbours, where bfloat16 rounds each number by up to 2^-9 of itself; with int8, 2^-16. The column's power of two comes last, so sums are 2^14 times what they stand
-   for meanwhile, and that must be a float. A row's bits depend on nothing but the row and the matrix.
+   most LARGEST and 2^14 (thin_matrix.py), or LARGEST_OF_BYTES and 127. They are exact, whatever their order; then they become floats, and one
+   multiply-add with the block's scale adds them up. A block of its own scale is why a row with outliers loses nothing but beside them: what is
+   rounded is 2^-13 of the largest of 32 neighbours, where bfloat16 rounds each number by up to 2^-9 of itself; with int8, 2^-16. The column's power
+   of two comes last, so sums are 2^14 times what they stand for meanwhile, and that must be a float. A row's bits depend on nothing but the row and
+   the matrix.
    Source: block floating point, Wilkinson, Rounding Errors in Algebraic Processes, 1963, section 1.2. */
 
 #include "thin.h"

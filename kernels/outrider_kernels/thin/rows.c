@@ -104,8 +104,7 @@ static void run_chunk(const void *argument, int64_t chunk) {
 }
 
 const float *thin_rows(team *all, const thin_call *call, int64_t rows) {
-    const int is_rounded = call->format == PAIRS || call->format == QUADS || call->format == FLOAT16 || call->format == FIXED16 || call->format == FIXED8;
-    if (!call->x || (!call->scale && !is_rounded)) return call->x;
+    if (!call->x || (!call->scale && !call->rounded)) return call->x;
     const int64_t num_chunks = rows * call->inputs < SHARED_NUMBERS ? 1 : team_chunks(all, (rows + TOGETHER - 1) / TOGETHER);
     const job_of_rows job = {call, rows, num_chunks};
     team_run(all, run_chunk, &job, num_chunks);

@@ -132,7 +132,7 @@ struct thin_call {
     const float *bias;         /* [outputs] or null */
     const float *scale;        /* [inputs] or null: of RMSNorm */
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result, unless that is rounded to PAIRS; null without a scale */
-    uint32_t *rounded;         /* where rows are kept that are rounded. Of PAIRS [rows][pairs_apart], zeros behind the last pair; else see quads.c, float16.c and fixed16.c */
+    uint32_t *rounded;         /* where rows are kept that are rounded; null: none is. Of PAIRS [rows][pairs_apart], zeros behind the last pair; else see quads.c, float16.c and fixed16.c */
     float *out;                /* [rows][outputs] */
     int64_t inputs, outputs;
     float epsilon;
