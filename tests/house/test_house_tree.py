@@ -56,6 +56,7 @@ def test_the_pages_exist() -> None:
         "README.md",
         "docs/architecture.md",
         "docs/development.md",
+        "docs/pacing.md",
         "router_service/README.md",
         "bench/RESULTS.md",
         "bench/HISTORY.md",

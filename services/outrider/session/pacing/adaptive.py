@@ -5,7 +5,7 @@ model leaves out, above all two processes fighting for the same cores, is learne
 expected. Everybody begins in turns, where nothing contends, and what drafting costs is kept apart for drafting in turns and drafting ahead:
 the one says nothing of the other on shared cores. A session whose guesses do not pay goes without and is probed now and then. Where the
 text itself offers better guesses than the course promises, a round goes by those, and the drafter rests (by_lookup.py).
-Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (running ahead), docs/architecture.md section 3.
+Source: our own; its parts are Leviathan et al. 2023 (serial), Liu et al. 2025 (running ahead); docs/pacing.md.
 """
 
 from __future__ import annotations
