@@ -15,8 +15,10 @@ from outrider.rpc.convert.link import BadFrame
 from outrider.rpc.doorbell import Doorbell
 from outrider.rpc.lane import Lane
 from outrider.types.frames import VerifierFrame
+from outrider.types.value import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class FramesArrived:
     """One message of a stream, in order."""

@@ -22,6 +22,7 @@ from outrider.session.opening import VerifierSpec
 from outrider.types.statistics import DraftStatistics
 from outrider.types.step import TokenLogprobs
 from outrider.types.tree import TokenOrigin
+from outrider.types.value import quickly_made
 from verifier_service.clock import monotonic_us
 
 MAX_UNDELIVERED_TOKENS = 256
@@ -50,6 +51,7 @@ class SessionStarted:
     fingerprint: str
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class TokensCommitted:
     """begin: absolute position of the first token; logprobs: one row per token when asked for."""

@@ -16,6 +16,7 @@ from outrider.rpc.convert.link import BadFrame
 from outrider.rpc.doorbell import Doorbell
 from outrider.rpc.lane import Lane
 from outrider.types.frames import DrafterFrame
+from outrider.types.value import quickly_made
 from verifier_service.answer import AnswerStream
 
 INBOX_CAPACITY = 1024
@@ -37,6 +38,7 @@ class CancelAsked:
     error: OutriderError | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class FramesArrived:
     """A message of a drafter's stream, in order; connection counts the streams to it, so that an old one's frames are told apart.

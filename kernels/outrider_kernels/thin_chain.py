@@ -92,7 +92,8 @@ class ChainSlots:
         self.addresses = address_of(slots), address_of(edges), len(edges) - 1
 
 
-@dataclass(frozen=True, slots=True)
+# These two are made with each call, and nobody changes one: frozen, each would take five times as long to make.
+@dataclass(slots=True)
 class ChainStart:
     """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
     stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows."""
@@ -104,7 +105,7 @@ class ChainStart:
     num_wanted: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Followed:
     """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
     newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,

@@ -13,6 +13,7 @@ from typing import Protocol
 from outrider.types.frames import DraftLimits, TailEnd
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import DraftRow, FloatArray, IntArray
+from outrider.types.value import quickly_made
 
 
 class RunsAt(Enum):
@@ -45,6 +46,7 @@ class SourceSession:
     tenant: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProposeRequest:
     """Grow this session's current tree; it may reach absolute position draft_until (exclusive). hedge_nodes: live nodes of side branches
@@ -58,6 +60,7 @@ class ProposeRequest:
     flush_nodes: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """New nodes of the session's current tree. parents: indices in the whole tree (-1 = root). end: MORE when it can go on at once.

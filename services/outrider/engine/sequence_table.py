@@ -20,8 +20,10 @@ from outrider.errors import AlreadyExists, DoesNotFit, InvalidRequest, Overloade
 from outrider.types.identity import ModelIdentity
 from outrider.types.step import SequenceSpec
 from outrider.types.tree import MAX_TREE_NODES, IntArray
+from outrider.types.value import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What a keep left. survivors: old indices of nodes that stay live. source, destination: logical slots to copy, in order."""

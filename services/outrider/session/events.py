@@ -10,6 +10,7 @@ from enum import Enum
 
 from outrider.types.frames import CloseReason, DrafterFrame, TailEnd, VerifierFrame
 from outrider.types.tree import DraftRow, DraftTree, FloatArray, IntArray, TokenOrigin, Verdict
+from outrider.types.value import quickly_made
 
 
 class FinishReason(Enum):
@@ -52,6 +53,7 @@ class DrafterGivenUp:
     now_us: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DrafterFrameArrived:
     """An untrusted frame from a drafter of this session."""
@@ -71,6 +73,7 @@ class DrafterFrameMalformed:
     now_us: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
     """Pacing took this session into the step: answer with a Verify effect. The fields are those of a SessionPlan."""
@@ -82,6 +85,7 @@ class RoundPlanned:
     side_nodes: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class RoundVerified:
     """The step ran. verdict: None for a prefill chunk that is not the last. verify_us: duration of the step."""
@@ -123,6 +127,7 @@ VerifierEvent = (
 # --- effects of the verifier's session ------------------------------------------------------------------------------------
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SendToDrafter:
     """Queue a frame for a drafter."""
@@ -131,6 +136,7 @@ class SendToDrafter:
     frame: VerifierFrame
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Verify:
     """Feed `committed` (int32) and `tree` to the engine. wanted: False for a prefill chunk that is not the last."""
@@ -141,6 +147,7 @@ class Verify:
     draft_rows: tuple[DraftRow, ...] = ()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Tell the engine which nodes of the round became truth (possibly fewer than accepted: an answer may end inside a run)."""
@@ -148,6 +155,7 @@ class Keep:
     path: tuple[int, ...]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Emit:
     """Committed tokens for the client, in order, with how each came to be."""
@@ -170,6 +178,7 @@ VerifierEffect = SendToDrafter | Verify | Keep | Emit | Finish
 # --- events and effects of the drafter's session --------------------------------------------------------------------------
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class VerifierFrameArrived:
     """An untrusted frame from the verifier that owns this session."""
@@ -177,6 +186,7 @@ class VerifierFrameArrived:
     frame: VerifierFrame
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Grown:
     """The source added nodes to the live tree (parents: indices in the session's current GuessTree) or paused (end is not MORE).
@@ -214,6 +224,7 @@ class Drained:
 DrafterEvent = VerifierFrameArrived | Grown | SourceFailed | Drained
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SendToVerifier:
     """Queue a frame for the verifier."""
@@ -221,6 +232,7 @@ class SendToVerifier:
     frame: DrafterFrame
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Observe:
     """Tell the source the truth: `tokens` follow what it knows. path: the tree nodes they walked along (GuessTree indices).

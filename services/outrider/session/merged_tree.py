@@ -16,8 +16,10 @@ import numpy as np
 
 from outrider.session.guess_tree import GuessTree
 from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, DraftTree
+from outrider.types.value import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class MergedTree:
     """What a round verifies. places: in it, of each verified node of the first tree. num_main: its first nodes, outside side branches.

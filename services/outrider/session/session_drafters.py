@@ -30,12 +30,14 @@ from outrider.session.statistics import DraftInterval, SessionStatistics
 from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import Close, CloseReason, Commit, DrafterFrame, Opened, Refused, Tail, TailEnd
 from outrider.types.tree import MAX_TREE_NODES, DraftRow
+from outrider.types.value import quickly_made
 
 MAX_DRAFTERS = 8
 MAX_REOPENS = 4
 _NEVER = (1 << 63, 0)
 
 
+@quickly_made
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftLeave:
     """What drafters may do from a commit on, as in Commit."""
@@ -45,6 +47,7 @@ class DraftLeave:
     flush_nodes: int
 
 
+@quickly_made
 @dataclasses.dataclass(frozen=True, slots=True)
 class DraftersView:
     """What pacing may know of all drafters of a session, as in SessionView. renewed: its renewed_us and renewed_len."""

@@ -17,6 +17,7 @@ from outrider.session.drafter_loss import DrafterLossCause
 from outrider.session.guess_depths import DepthCounts
 from outrider.session.pacing.contract import FIRST_HOPE
 from outrider.types.statistics import DraftStatistics
+from outrider.types.value import quickly_made
 
 ACCEPTANCE_RATE = 1 / 32
 PRIOR_PAUSES = 4  # levels that the prior of pauses counts for: the first outcomes move the estimate faster
@@ -57,6 +58,7 @@ class DraftPriors:
 FIRST_PRIORS = DraftPriors()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftInterval:
     """Drafting that took `draft_us` of work between two instants of the verifier's clock, in microseconds."""

@@ -42,6 +42,7 @@ from outrider.session.statistics import SessionStatistics
 from outrider.session.stopwatch import Stopwatch, stopped
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
+from outrider.types.value import quickly_made
 
 DEADLINE_FACTOR = 4.0
 LINK_FACTOR = 2.0
@@ -55,6 +56,7 @@ UNMEASURED_DEADLINE_US = 250_000
 REST_AFTER, LEAVE_EVERY = 2, 4
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class _Round:
     """The round in flight: committed tokens fed, the guesses, whether it picks, how long it waited for drafts and when it began.

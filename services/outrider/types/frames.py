@@ -12,6 +12,7 @@ from enum import Enum
 
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import DraftRow, FloatArray, IntArray
+from outrider.types.value import quickly_made
 
 
 class TailEnd(Enum):
@@ -99,6 +100,7 @@ class Refused:
     reason: str
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Tail:
     """Drafter: more nodes of the guess tree `tree_id`.
@@ -130,6 +132,7 @@ class Tail:
     first_us: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Verifier: the truth now covers [begin, begin + len(tokens)).

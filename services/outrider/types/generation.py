@@ -13,6 +13,7 @@ from outrider.types.identity import ModelIdentity
 from outrider.types.sampling import SamplingParams
 from outrider.types.statistics import DraftStatistics
 from outrider.types.tree import TokenOrigin
+from outrider.types.value import quickly_made
 
 
 class FinishReason(Enum):
@@ -76,6 +77,7 @@ class GenerationRequest:
     takes_over: bool = False
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Raw natural log-probability of one emitted token, and the best (token id, log-probability) pairs, best first."""
@@ -109,6 +111,7 @@ class Started:
     exact: bool
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Delta:
     """New text of one sample and the tokens committed since its last delta; text may lag behind tokens. logprobs: () unless asked for.

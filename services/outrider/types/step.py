@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.tree import DraftRow, FloatArray, IntArray, Verdict
+from outrider.types.value import quickly_made
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class SequenceSpec:
     tenant: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Follow:
     """Go on from a step's own pick: feed it as a child of its row, pick again, and so on, without a step for each.
@@ -44,6 +46,7 @@ class Follow:
     stop_below: float = 0.0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
     """A sequence's part in a step.
@@ -74,6 +77,7 @@ class SequenceRows:
     seconds: bool = False
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """All rows of one forward pass; a sequence appears at most once.
@@ -87,6 +91,7 @@ class StepPlan:
     lent_threads: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Choices:
     """Per wanted row: ids int32 [rows, k] in draw order, scores float32 [rows, k] (perturbed logits), probs float32 [rows, k]
@@ -102,6 +107,7 @@ class Choices:
     entropy: FloatArray
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Seconds:
     """Per pick, the next draw under the same noise and filters: ids int32 [picks], -1 where there is none (or none near enough to matter,
@@ -114,6 +120,7 @@ class Seconds:
     behind: FloatArray
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log-softmax of the model's logits: chosen float32 [rows], top_ids int32 [rows, n], top float32 [rows, n]."""
@@ -123,6 +130,7 @@ class TokenLogprobs:
     top: FloatArray
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SequenceResult:
     """picks int32 [wanted rows]: the target's own token after each row (row 0 is the last committed token's when one was fed).
@@ -142,6 +150,7 @@ class SequenceResult:
     seconds: Seconds | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """results in plan order. forward_us: model forward alone. step_us: the whole step. num_rows: rows fed, without padding.

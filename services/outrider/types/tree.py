@@ -13,6 +13,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from outrider.types.value import quickly_made
+
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 
@@ -33,6 +35,7 @@ class TokenOrigin(Enum):
     BONUS = 3
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """A trie of guesses. tokens, parents: int32 [num_nodes]; parents[i] in [-1, i)."""
@@ -57,6 +60,7 @@ class DraftTree:
         return DraftTree(np.asarray(tokens, np.int32), _CHAIN[:num] if num <= len(_CHAIN) else np.arange(-1, num - 1, dtype=np.int32))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftRow:
     """The drafter's sparse distribution that a node's children were drawn from (rejection acceptance only).
@@ -69,6 +73,7 @@ class DraftRow:
     probs: FloatArray
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What one round decided: accepted nodes root to leaf, then one token of the target's own.

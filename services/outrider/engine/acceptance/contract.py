@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from outrider.types.sampling import NoiseAddress
 from outrider.types.tree import DraftRow, DraftTree, IntArray, Verdict
+from outrider.types.value import quickly_made
 
 ProbArray = npt.NDArray[np.float64]
 
@@ -27,6 +28,7 @@ class Guarantee(Enum):
     DISTRIBUTION = "distribution"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetRows:
     """What the target says after the root and after each node.
@@ -39,6 +41,7 @@ class TargetRows:
     probs: Callable[[int], ProbArray]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class AcceptanceNoise:
     """Where a rule's own randomness lives. base: absolute position of the root's children, that is of the first token decided."""

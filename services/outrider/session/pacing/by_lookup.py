@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.types.value import quickly_made
 
 # Over the promise, to begin with guesses from the text and to go on with them. Rows cost more in company than measured alone, and a text
 # that offers little keeps a drafter from showing what it can do: where lookup is worth it, it is worth much more.
@@ -21,6 +22,7 @@ KEEP_GAIN = 0.05  # and to begin with them for one that is alone and decodes pla
 MAX_REMEMBERED = 4096
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class StepRest:
     """What a step holds besides one session's guesses. num_rows: of all, its own included; tokens: expected of them. overhead_us: of a
@@ -79,6 +81,7 @@ def marked(plan: PacingPlan, going: Container[int]) -> PacingPlan:
     return replace(plan, take=tuple(replace(part, from_lookup=True) if part.session in going else part for part in plan.take))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """For the round after this commit: 0 guesses = not by lookup. tokens: that they are expected to add. offered: tokens of the best round

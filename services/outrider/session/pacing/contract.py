@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from outrider.session.pacing.depth_bands import DepthOffsets
 from outrider.session.pacing.explanation import PlanExplanation
+from outrider.types.value import quickly_made
 
 MAX_HEDGE_NODES = 32  # of side branches of one session, beside its guesses
 MAX_SIDE_NODES = 8  # of side branches of one session in one step
@@ -22,6 +23,7 @@ FIRST_HOPE = 0.8  # acceptance to hope for before any session was seen
 PLAIN_REPEATS = 15  # steps without guesses that policies let pass unasked
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class CostCurve:
     """Measured verify time as a function of rows: (rows, us) points ascending, of one sequence; linear between. Beyond the last, a row

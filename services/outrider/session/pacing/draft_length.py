@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.explanation import Choice, Promise, Way, Why
+from outrider.types.value import quickly_made
 
 MAX_DRAFT_LEN = 32
 DEFAULT_DRAFT_LEN = 4
@@ -22,6 +23,7 @@ SURPRISE = 0.08  # by which an estimate of acceptance has moved since
 _ALMOST_ONE = 0.999
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Measured: verify time by rows, drafting time per token (us, > 0), acceptance per drafted token, what else a round takes (us).

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from outrider.session.pacing.contract import MAX_SIDE_NODES, CostCurve
 from outrider.session.pacing.depth_bands import DepthOffsets, rights_by_depth
+from outrider.types.value import quickly_made
 
 MAX_SERIAL_LEN = 32
 MAX_WAIT_LEN = 31
@@ -74,6 +75,7 @@ class Course(NamedTuple):  # made by the dozen at every look: a frozen dataclass
         return self.pace is Pace.AHEAD and not self.miss_len
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class RoundRates:
     """Measured. step_us: of a step in which each session has so many rows, [0] for none, [n] for n. draft_us: per token, all sessions'.
@@ -128,6 +130,7 @@ def plain_course(rates: RoundRates) -> Course:
     return Course(Pace.PLAIN, 0, 0, 0, 1.0 / round_us, round_us, round_us)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SerialRounds:
     """Rounds in turns by length, [0..MAX_SERIAL_LEN]: tokens per microsecond, time, and what of it is waiting for guesses."""

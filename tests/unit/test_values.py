@@ -1,0 +1,113 @@
+"""Values that are quickly made (types/value.py) beside the same frozen dataclasses: nothing but how they are made differs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import importlib
+import pickle
+import pkgutil
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import outrider
+from outrider.errors import InvalidRequest
+from outrider.types.value import quickly_made
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """With every kind of field."""
+
+    first: int
+    second: str = "two"
+    many: list[int] = field(default_factory=list, compare=False)
+    last: float = field(default=0.5, kw_only=True)
+    length: int = field(init=False, default=0)
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """The same."""
+
+    first: int
+    second: str = "two"
+    many: list[int] = field(default_factory=list, compare=False)
+    last: float = field(default=0.5, kw_only=True)
+    length: int = field(init=False, default=0)
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """Refuses some."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise InvalidRequest("number", "is not positive")
+
+
+def as_told(value: Slow | Quick) -> str:
+    """Without the name of the class."""
+    return repr(value).partition("(")[2]
+
+
+@pytest.mark.parametrize(("given", "named"), [((1,), {}), ((1, "b"), {"last": 2.0}), ((), {"first": 3, "many": [4]}), ((1, "b", [7]), {})])
+def test_it_is_made_as_its_frozen_twin(given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    slow, quick = Slow(*given, **named), Quick(*given, **named)
+    assert as_told(slow) == as_told(quick)
+    assert dataclasses.astuple(slow) == dataclasses.astuple(quick)
+    assert as_told(dataclasses.replace(slow, first=9)) == as_told(dataclasses.replace(quick, first=9))
+
+
+@pytest.mark.parametrize(("given", "named"), [((), {}), ((1, "b", [], 2.0), {}), ((1,), {"length": 3}), ((1,), {"none": 3})])
+def test_what_its_twin_refuses_it_refuses(given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Slow(*given, **named)
+    with pytest.raises(TypeError):
+        Quick(*given, **named)
+
+
+def test_equality_hash_and_copies_are_those_of_a_value() -> None:
+    one, same, other = Quick(1, "b", [1]), Quick(1, "b", [2]), Quick(2, "b", [1])
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert len({one, same, other}) == 2
+    for again in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert as_told(again) == as_told(one)
+    assert Quick(1).many is not Quick(1).many
+
+
+def test_a_check_of_its_own_still_runs() -> None:
+    assert Positive(1).number == 1
+    with pytest.raises(InvalidRequest):
+        Positive(0)
+
+
+def test_it_has_no_room_for_other_fields() -> None:
+    with pytest.raises(AttributeError):
+        Quick(1).other = 2  # type: ignore[attr-defined]
+
+
+def quickly_made_classes() -> list[Any]:
+    """Of all modules of the services."""
+    for module in pkgutil.walk_packages(outrider.__path__, "outrider."):
+        if module.name.startswith(("outrider.types", "outrider.session", "outrider.drafting.contract", "outrider.engine.acceptance")):
+            importlib.import_module(module.name)
+    found: list[Any] = [each for each in gc.get_objects() if isinstance(each, type) and dataclasses.is_dataclass(each)]
+    return [each for each in found if each.__dataclass_params__.frozen and each.__setattr__ is object.__setattr__]
+
+
+def test_what_the_services_make_so_can_be_told_apart_by_its_fields_alone() -> None:
+    classes = [each for each in quickly_made_classes() if each.__module__.startswith("outrider.")]
+    assert {"DraftTree", "Verdict", "SequenceRows", "StepResult", "RoundPlanned", "Tail", "Commit"} <= {each.__name__ for each in classes}
+    for each in classes:
+        assert not hasattr(each, "__dict__") or "__dict__" not in each.__dict__, each
+        assert [*each.__slots__] == [one.name for one in dataclasses.fields(each)]
