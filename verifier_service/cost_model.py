@@ -49,11 +49,16 @@ class CostModel:
     def __init__(self, points: dict[int, float], num_trusted: int = MEASURED_TRUST) -> None:
         assert points
         self._num_trusted = num_trusted
-        self._points = dict(sorted(points.items()))
-        self._least = dict(self._points)  # as measured, in a quiet moment
-        self._rows = list(self._points)
-        self._num_seen = dict.fromkeys(self._rows, 0)
+        self._rows = sorted(points)
+        self._points = [points[rows] for rows in self._rows]
+        self._least = list(self._points)  # as measured, in a quiet moment
+        self._num_seen = [0] * len(self._rows)
         self._edges = row_edges(self._rows)
+        # By the point that a step moves: the others, and how far each of them goes along while it has seen no step of its own.
+        self._others = [
+            [(at, OWN_STEPS * _nearness(rows, near)) for at, rows in enumerate(self._rows) if rows != near] for near in self._rows
+        ]
+        self._first_of_many = bisect.bisect_right(self._rows, MOST_OF_ONE)
         self._curve = self._flattened()
 
     def observe(self, num_rows: int, step_us: int) -> None:
@@ -63,20 +68,17 @@ class CostModel:
 
         One step that took a hundred times as long (a machine that stalled) counts as MAX_SURPRISE times.
         """
-        nearest = self._rows[bisect.bisect_left(self._edges, num_rows)]
-        expected = max(1.0, self._curve.verify_us(num_rows))
-        surprise = min(MAX_SURPRISE, step_us / expected)
+        nearest, curve = bisect.bisect_left(self._edges, num_rows), self._curve
+        surprise = min(MAX_SURPRISE, step_us / max(1.0, curve.verify_us(num_rows)))
         # From the curve's value, not the point's own: a point hidden under a dearer one of fewer rows would drift away unseen.
-        target = self._curve.verify_us(nearest) * surprise
+        target = curve.verify_us(self._rows[nearest]) * surprise
         rate = max(REFINE_RATE, 1.0 / self._num_trusted)
         self._num_trusted += 1
-        for rows, num_seen in self._num_seen.items():
-            if rows != nearest:
-                fewer, more = min(rows, nearest), max(rows, nearest)
-                nearness = min(1.0, (NEAR_ROWS if more <= MOST_OF_ONE else NEAR_MANY_ROWS) * fewer / more)
-                self._points[rows] *= 1.0 + nearness * OWN_STEPS / (OWN_STEPS + num_seen) * rate * (surprise - 1.0)
-        self._points[nearest] += rate * (target - self._points[nearest])
-        self._num_seen[nearest] += 1
+        points, num_seen, moved = self._points, self._num_seen, surprise - 1.0
+        for other, weight in self._others[nearest]:  # with each step: nothing is called for any of them
+            points[other] *= 1.0 + weight / (OWN_STEPS + num_seen[other]) * rate * moved
+        points[nearest] += rate * (target - points[nearest])
+        num_seen[nearest] += 1
         self._curve = self._flattened()
 
     def curve(self) -> CostCurve:
@@ -88,10 +90,17 @@ class CostModel:
         return CostModel(dict(self._curve.points), COPIED_TRUST)
 
     def _flattened(self) -> CostCurve:
-        return rising(self._rows, [self._believed_us(rows, us) for rows, us in self._points.items()])
+        believed = list(self._points)
+        for at in range(self._first_of_many, len(believed)):
+            if self._num_seen[at] < OWN_STEPS:
+                believed[at] = max(believed[at], self._least[at])
+        return rising(self._rows, believed)
 
-    def _believed_us(self, rows: int, point_us: float) -> float:
-        return point_us if rows <= MOST_OF_ONE or self._num_seen[rows] >= OWN_STEPS else max(point_us, self._least[rows])
+
+def _nearness(rows: int, others: int) -> float:
+    """How much steps of so many rows say of steps of so many others, at most 1."""
+    fewer, more = min(rows, others), max(rows, others)
+    return min(1.0, (NEAR_ROWS if more <= MOST_OF_ONE else NEAR_MANY_ROWS) * fewer / more)
 
 
 def rising(rows: Sequence[int], times_us: Iterable[float]) -> CostCurve:

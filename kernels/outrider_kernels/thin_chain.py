@@ -110,7 +110,8 @@ class Followed:
     """picks int32, probs float32 [found]: behind the first rows, and behind each that was fed after them. is_left: the pick behind the
     newest row is left to the definition; its logits are in the buffer. Of several wanted rows, some are: their picks are LEFT. forward_ns,
     first_ns: till the first rows' logits, and the pick after them. seconds int32, behinds float32 [found]: as in ThinPicks; None where the
-    rule asks for none. hidden_ns: of the time it took, what had passed before it was asked for (thin_ahead.py)."""
+    rule asks for none; probs that it does not ask for are anything. hidden_ns: of the time it took, what had passed before it was asked for
+    (thin_ahead.py)."""
 
     picks: _IntArray
     probs: _FloatArray
@@ -203,7 +204,8 @@ class ThinChain:
         if not where.is_lasting:
             self.team.settle()  # while these arrays are still there
         num_found, is_left, forward_ns, first_ns, _, hidden_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
-        found = self._picks[:num_found].copy(), self._probs[:num_found].copy(), bool(is_left), forward_ns, first_ns
+        picks, probs = self._picks[:num_found].copy(), self._probs[:num_found]
+        found = picks, probs.copy() if rule.with_prob else probs, bool(is_left), forward_ns, first_ns
         if not rule.with_second:
             return Followed(*found, hidden_ns=hidden_ns)
         return Followed(*found, self._seconds[:num_found].copy(), self._behinds[:num_found].copy(), hidden_ns)

@@ -6,6 +6,8 @@ its own session's drafter and nothing else.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from outrider.errors import ProtocolViolation
@@ -39,7 +41,7 @@ def check_tail(tail: Tail, vocab_size: int) -> tuple[list[int], list[int]]:
         raise ProtocolViolation(f"tail has {len(tokens)} tokens but parents of shape {parents.shape}")
     if parents.dtype.kind not in "iu":
         raise ProtocolViolation("parents are not integers")
-    if tail.scores is not None and (tail.scores.shape != tail.tokens.shape or not np.all(np.isfinite(tail.scores))):
+    if tail.scores is not None and (tail.scores.shape != tail.tokens.shape or not all(map(math.isfinite, tail.scores.tolist()))):
         raise ProtocolViolation("scores are not one finite number per token")
     if len(tail.rows) > len(tokens) + 1:
         raise ProtocolViolation(f"tail of {len(tokens)} nodes has {len(tail.rows)} draft rows")

@@ -141,7 +141,7 @@ class ByLookup:
         begin_gain = self._begin_gain if plainly else BEGIN_GAIN
         gain = KEEP_GAIN if known is not None and known.num_guesses else begin_gain
         if not plainly and self._return_us:
-            rest = replace(rest, guessing_us=rest.guessing_us + self._return_us)
+            rest = StepRest(rest.cost, rest.num_rows, rest.tokens, rest.overhead_us, rest.guessing_us + self._return_us)
             num, added = paying_len(rights, rest)
             guessing = self._steps_per_us(rest.num_rows + num, rest.guessing_us)
         otherwise = (rest.tokens - 1.0) * plain + (1.0 + gain) * promise
