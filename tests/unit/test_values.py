@@ -102,7 +102,7 @@ def quickly_made_classes() -> list[Any]:
     for module in pkgutil.walk_packages(outrider.__path__, "outrider."):
         if module.name.startswith(("outrider.types", "outrider.session", "outrider.drafting.contract", "outrider.engine.acceptance")):
             found += [each for each in vars(importlib.import_module(module.name)).values() if isinstance(each, type)]
-    values = [each for each in found if dataclasses.is_dataclass(each)]
+    values = [each for each in found if "__dataclass_params__" in vars(each)]
     return [each for each in values if each.__dataclass_params__.frozen and each.__setattr__ is object.__setattr__]
 
 
