@@ -12,11 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from outrider.types.value import quickly_made
+
 MIN_HEDGE_GAIN = 0.02  # chance that the truth comes by, below which a branch is not worth a row
 MAX_HEDGE_ROWS = 8  # of one session in one draft step: a commit must not wait long
 MAX_EXPONENT = 700.0  # as far as exp goes
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A row to feed on a side branch. node: None for a second choice that is not in the tree yet. gain: chance that the truth comes by."""
@@ -27,6 +30,7 @@ class Branch:
     gain: float
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Second:
     """A row's second draw, and its share: of the first's and its own."""

@@ -12,6 +12,7 @@ from enum import Enum
 
 from outrider.gateway.detokenizer import TextDecoder
 from outrider.gateway.stop_strings import StopMatcher
+from outrider.types.value import quickly_made
 
 
 class End(Enum):
@@ -22,6 +23,7 @@ class End(Enum):
     LENGTH = 3
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Grown:
     """What a run of tokens did. text may leave now; num_taken of the run's tokens belong to the answer; end: None while it goes on."""

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.types.value import quickly_made
 
+
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Released:
     """text: what may leave now. stop: the stop string that was completed, None while there is none."""
