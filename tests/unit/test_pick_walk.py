@@ -18,14 +18,10 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     num = draw(st.integers(0, 6))
     if draw(st.booleans()):
         return [draw(st.integers(0, NUM_IDS - 1)) for _ in range(num)], list(range(ROOT, num - 1))
-    tokens, parents = list[int](), list[int]()
-    for node in range(num):
-        token, parent = draw(st.integers(0, NUM_IDS - 1)), draw(st.integers(ROOT, node - 1))
-        if (token, parent) not in zip(tokens, parents, strict=True):
-            tokens.append(token)
-            parents.append(min(parent, len(tokens) - 2))
-    pairs = dict.fromkeys(zip(tokens, parents, strict=True))
-    return (tokens, parents) if len(pairs) == len(tokens) else ([], [])
+    nodes = dict[tuple[int, int], None]()  # by parent and token: no child is there twice
+    for _ in range(num):
+        nodes[draw(st.integers(ROOT, len(nodes) - 1)), draw(st.integers(0, NUM_IDS - 1))] = None
+    return [token for _, token in nodes], [parent for parent, _ in nodes]
 
 
 def walked(tokens: list[int], parents: list[int], picks: list[int]) -> Verdict:

@@ -7,7 +7,8 @@ dataclasses. Must not know what becomes a value.
 
 from __future__ import annotations
 
-from dataclasses import Field, field, fields, make_dataclass
+from copy import copy
+from dataclasses import fields, make_dataclass
 from typing import Any, TypeVar
 
 _Value = TypeVar("_Value")
@@ -18,13 +19,8 @@ def quickly_made(value: type[_Value]) -> type[_Value]:
     stop it. So the type checker alone keeps others from assigning; equality, hash, defaults, `replace` and pickling are as they were."""
     bare: Any = value
     after = {"__post_init__": bare.__post_init__} if hasattr(bare, "__post_init__") else {}
-    own = [(one.name, one.type, _anew(one)) for one in fields(bare)]
+    own = [(one.name, one.type, copy(one)) for one in fields(bare)]
     twin: Any = make_dataclass(value.__name__, own, namespace=after, slots=True)
     bare.__init__ = twin.__init__
     del bare.__setattr__, bare.__delattr__
     return value
-
-
-def _anew(one: Field[Any]) -> Any:
-    """The field as another class may have it."""
-    return field(default=one.default, default_factory=one.default_factory, init=one.init, kw_only=one.kw_only)
