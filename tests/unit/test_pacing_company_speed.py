@@ -16,10 +16,12 @@ from outrider.session.pacing.round_model import Course, Pace
 
 COST = CostCurve(((1, 10_000.0), (64, 10_000.0)))
 ROW_US = 100.0
+RIGHT, GUESSES = 0.75, 4
+EMITTED = sum(RIGHT**depth for depth in range(GUESSES + 1))  # tokens to expect of a round, 3.05
 COURSES = {
     Pace.PLAIN: Course(Pace.PLAIN, 0, 0, 0, 1e-4, 10_000.0, 10_000.0),
-    Pace.SERIAL: Course(Pace.SERIAL, 4, 4, 4, 3e-4, 10_000.0, 10_000.0, 1_000.0, 2),
-    Pace.AHEAD: Course(Pace.AHEAD, 4, 4, 9, 3e-4, 10_000.0, 10_000.0),
+    Pace.SERIAL: Course(Pace.SERIAL, 4, 4, 4, EMITTED / 10_000.0, 10_000.0, 10_000.0, 1_000.0, 2),
+    Pace.AHEAD: Course(Pace.AHEAD, 4, 4, 9, EMITTED / 10_000.0, 10_000.0, 10_000.0),
 }
 
 
@@ -35,20 +37,32 @@ class Company:
         self.step()
 
     def view(self) -> StepView:
-        decoding = [session_view(one, 4, committed_len=length) for one, length in self.lengths.items() if one not in self.reading]
+        drafted = {"acceptance": RIGHT, "num_tested": 99, "lookup_rights": (0.9, 0.9)}
+        decoding = [session_view(one, GUESSES, committed_len=at, **drafted) for one, at in self.lengths.items() if one not in self.reading]
         reading = [session_view(one, num_uncached=rows, committed_len=rows) for one, rows in self.reading.items()]
         bound = PrefillBound(COST, 4.0, len(decoding), ROW_US)
         sessions = (*decoding, *reading)
         return StepView(sessions, COST, 64, self.now_us, prefill=bound if reading else None, guess_us=self.guess_us)
 
-    def step(self, took_us: int = 0, num_tokens: int = 0, *, waits: bool = False, measured: bool = True) -> None:
-        """Of one that was planned before; then another is planned."""
+    def step(
+        self,
+        took_us: int = 0,
+        num_tokens: int = 0,
+        *,
+        waits: bool = False,
+        measured: bool = True,
+        guesses: int = GUESSES,
+        by_text: bool = False,
+    ) -> None:
+        """Of one that was planned before; then another is planned, with so many guesses of each session."""
         self.now_us += took_us
         for at in range(num_tokens):
             self.lengths[list(self.lengths)[at % len(self.lengths)]] += 1
         view = self.view()
         self.times_repriced += self.speed.observe(view)
-        parts = tuple(SessionPlan(one.session, one.num_uncached, 0 if one.num_uncached > 1 else 4) for one in view.sessions)
+        parts = tuple(
+            SessionPlan(one.session, one.num_uncached, 0 if one.num_uncached > 1 else guesses, from_lookup=by_text) for one in view.sessions
+        )
         course = COURSES[self.pace] if measured else replace_speed(0.0)
         self.speed.planned(view, PacingPlan(() if waits else parts, None, "verify"), lambda _: course)
 
@@ -95,13 +109,32 @@ def test_what_a_prompt_takes_is_nobody_s_fault() -> None:
         assert four.speed.factor(pace) == pytest.approx(1.0, rel=0.02)
 
 
-def test_steps_of_groups_count_with_the_waits_between_them() -> None:
+def test_steps_count_with_the_waits_before_them() -> None:
+    """Of drafts in turns half a round may be waiting: left out, a round that takes twice as long as promised keeps its promise."""
     four = Company()
     for _ in range(200):
-        four.step(4_000, 0, waits=True)
-        four.step(6_000, 0)
-        four.step(10_000, 12)
+        four.step(10_000, 12, waits=True)
+        four.step(6_000, waits=True)
+        four.step(4_000)
     assert four.speed.factor(Pace.SERIAL) == pytest.approx(0.5, rel=0.15), "12 tokens in 20 ms, where they promise as many in ten"
+
+
+@pytest.mark.parametrize("pace", [Pace.SERIAL, Pace.AHEAD])
+def test_guesses_that_are_missing_break_a_promise_and_wrong_ones_do_not(pace: Pace) -> None:
+    four = Company(pace=pace)
+    for _ in range(200):
+        four.step(10_000, 1)
+    assert four.speed.factor(pace) == pytest.approx(1.0), "the acceptance was wrong, or they had bad luck"
+    for _ in range(400):
+        four.step(10_000, 16, guesses=1)
+    assert four.speed.factor(pace) == pytest.approx((1.0 + RIGHT) / EMITTED, rel=0.1)
+
+
+def test_guesses_from_the_text_bring_what_its_odds_say() -> None:
+    four = Company(pace=Pace.AHEAD)
+    for _ in range(400):
+        four.step(10_000, 4, guesses=2, by_text=True)
+    assert four.speed.factor(Pace.AHEAD) == pytest.approx((1.0 + 0.9 + 0.81) / EMITTED, rel=0.05)
 
 
 def test_nothing_follows_from_who_left_from_one_alone_or_from_courses_that_promise_nothing() -> None:
@@ -160,13 +193,13 @@ def test_what_was_held_against_promises_at_another_price_is_forgotten() -> None:
     that was promised at the old price counts no more either."""
     four = Company()
     for _ in range(10):
-        four.step(10_000, 4)
+        four.step(30_000, 4)
     assert four.speed.factor(Pace.SERIAL) < 0.9
     four.guess_us = 150.0
-    four.step(10_000, 4)
+    four.step(30_000, 4)
     assert four.speed.factor(Pace.SERIAL) == 1.0
     assert four.times_repriced == 1, "promises are to be made anew, once"
-    four.step(10_000, 4)
+    four.step(30_000, 4)
     assert four.speed.factor(Pace.SERIAL) < 1.0
 
 
@@ -175,9 +208,9 @@ def test_a_price_that_wavers_changes_nothing(before_us: float, now_us: float) ->
     four = Company()
     four.guess_us = before_us
     for _ in range(10):
-        four.step(10_000, 4)
+        four.step(30_000, 4)
     held, times = four.speed.factor(Pace.SERIAL), four.times_repriced
     four.guess_us = now_us
-    four.step(10_000, 4)
+    four.step(30_000, 4)
     assert four.speed.factor(Pace.SERIAL) < held < 0.9
     assert four.times_repriced == times

@@ -44,6 +44,14 @@ def test_adaptive_is_nowhere_far_below_the_best_fixed_policy() -> None:
     assert worst.mean_ratio >= MEAN_FLOOR
 
 
+@pytest.mark.parametrize(("acceptance", "cost_ratio", "fixed"), [("0.9|0.3", "10", "pearl:8"), ("0.98", "1", "plain")])
+def test_rounds_in_turns_of_several_sessions_cost_their_waits_too(acceptance: str, cost_ratio: str, fixed: str) -> None:
+    """Eight sessions next door, where guesses in turns are waited for by all: 0.80 and 0.91 while only steps were held against promises."""
+    axes = "--cost-ratios", cost_ratio, "--delays", "0", "--sessions", "8"
+    plan = planned("--quick", "--acceptances", acceptance, *axes, "--share", "1", "--fixed", fixed)
+    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio >= 0.97
+
+
 @pytest.mark.parametrize("name", YARDSTICK)
 def test_no_fixed_policy_would_pass(name: str) -> None:
     """So the worlds are different enough to tell a policy that adapts from one that does not."""

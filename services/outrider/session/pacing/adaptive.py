@@ -144,9 +144,9 @@ class AdaptivePacing(ExplainsAdaptive):
         if plan.take:
             self._excess_us = excess_us(plan, cost, self._sessions.known)
             note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
-            self._company_speed.planned(view, plan, self._course_of)
         else:
             note_waits(plan, view, self._sessions.known)
+        self._company_speed.planned(view, plan, self._course_of)
         return plan
 
     def _present_times(self) -> PresentTimes:

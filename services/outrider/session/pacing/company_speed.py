@@ -1,18 +1,22 @@
 """What sessions that share steps got together, against what their courses promised: which pace keeps its promises in company.
 
 There a round's time is not all that can go wrong: a step that begins for a prompt's sake finds guesses missing, one that waits keeps
-everybody waiting, and plain decoding has its own way to take longer than its parts. Of many sessions tokens scatter little, so tokens are
-compared, of every pace, plain decoding included. Knows views, plans and courses. Must not know how a course is chosen.
+everybody waiting, and plain decoding has its own way to take longer than its parts. So tokens are compared, of every pace, plain decoding
+included: with guesses those to expect of the guesses that a step really holds, by the acceptance that promises were made by, for a text
+that changes, or a run of bad luck, is no fault of a pace. Knows views, plans and courses. Must not know how a course is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
-from outrider.session.pacing.contract import PacingPlan, StepView
+from outrider.session.pacing.contract import PacingPlan, SessionPlan, SessionView, StepView
+from outrider.session.pacing.course_choice import ACCEPTANCE_STEP, hoped_acceptance
 from outrider.session.pacing.pace_memory import PaceMemory
-from outrider.session.pacing.round_model import Course, Pace
+from outrider.session.pacing.round_model import MAX_SERIAL_LEN, Course, Pace, chains
 
 MIN_TOGETHER = 2  # sessions that decode
 # What guesses are known to cost beside their rows may grow or shrink so many times before what was held against promises at the old price
@@ -23,14 +27,15 @@ SESSIONS_A_ROUND = 16  # whose guesses in one step say as much as a round of one
 
 
 class _Window(NamedTuple):
-    """From a plan that began a step: committed lengths of the sessions that decode, what their courses promise (tokens per microsecond),
-    and how much longer the step takes for prompts that it reads."""
+    """Of a step, from when those before it brought something: committed lengths of the sessions that decode, what their courses promise
+    (tokens per microsecond), how much longer the step takes for prompts that it reads, and the tokens to expect of its guesses."""
 
     since_us: int
     lengths: dict[int, int]
     tokens_per_us: float
     pace: Pace
     reading_us: float
+    num_expected: float
 
 
 class CompanySpeed:
@@ -39,6 +44,7 @@ class CompanySpeed:
     def __init__(self) -> None:
         self._memory = PaceMemory()
         self._window: _Window | None = None
+        self._waits_since_us: int | None = None  # for guesses, while no step is under way
         self._price_us = 0.0  # of a session's guesses in a round, at which promises were made
 
     def factor(self, pace: Pace, alone: float = 1.0) -> float:
@@ -66,9 +72,10 @@ class CompanySpeed:
             self._window = None
             took_us = max(1.0, view.now_us - window.since_us - window.reading_us)
             is_plain = window.pace is Pace.PLAIN
+            num_told = float(num_tokens) if is_plain else window.num_expected
             num_rounds = max(1.0, num_tokens / len(window.lengths)) if is_plain else 1.0
             weight = 1.0 if is_plain else max(1.0, len(window.lengths) / SESSIONS_A_ROUND)
-            self._memory.count(window.pace, took_us * window.tokens_per_us, float(num_tokens), num_rounds, weight)
+            self._memory.count(window.pace, took_us * window.tokens_per_us, num_told, num_rounds, weight)
 
     def _is_repriced(self, guess_us: float) -> bool:
         now_us, before_us = max(LEAST_PRICE_US, guess_us), max(LEAST_PRICE_US, self._price_us)
@@ -78,8 +85,13 @@ class CompanySpeed:
         return True
 
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
-        """After each plan."""
-        if not plan.take or len(view.sessions) == 1:
+        """After each plan, one that waits included: all wait for it."""
+        if not plan.take:
+            if self._window is None and self._waits_since_us is None:
+                self._waits_since_us = view.now_us
+            return
+        since_us, self._waits_since_us = self._waits_since_us or view.now_us, None
+        if len(view.sessions) == 1:
             return
         lengths = {session.session: session.committed_len for session in view.sessions if session.num_uncached == 1}
         courses = [course_of(session) for session in lengths]
@@ -91,7 +103,24 @@ class CompanySpeed:
             self._window = self._window._replace(reading_us=self._window.reading_us + reading_us)
             return
         drafting = next((course.pace for course in courses if course.pace is not Pace.PLAIN), Pace.PLAIN)
-        self._window = _Window(view.now_us, lengths, sum([course.tokens_per_us for course in courses]), drafting, reading_us)
+        promised = sum([course.tokens_per_us for course in courses])
+        num_expected = 0.0 if drafting is Pace.PLAIN else _num_expected(view, plan)
+        self._window = _Window(since_us, lengths, promised, drafting, reading_us, num_expected)
+
+
+def _num_expected(view: StepView, plan: PacingPlan) -> float:
+    """Tokens of those that decode, by the guesses that they have in this step."""
+    sessions = {session.session: session for session in view.sessions}
+    return sum([_tokens(sessions[part.session], part) for part in plan.take if sessions[part.session].num_uncached == 1])
+
+
+def _tokens(session: SessionView, part: SessionPlan) -> float:
+    if part.from_lookup:
+        reached: Iterator[float] = accumulate(session.lookup_rights[: part.max_nodes], mul)
+        return 1.0 + sum(reached)
+    acceptance = round(hoped_acceptance(session) / ACCEPTANCE_STEP) * ACCEPTANCE_STEP
+    emitted, _ = chains(acceptance, 1.0, MAX_SERIAL_LEN, session.depth_offsets)
+    return float(emitted[min(part.max_nodes, session.depth, MAX_SERIAL_LEN)])
 
 
 def _reading_us(view: StepView, plan: PacingPlan) -> float:
