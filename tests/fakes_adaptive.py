@@ -31,15 +31,19 @@ class Driver:
         tested = int(self.session.num_tested) + 2
         own = {"committed_len": self.session.committed_len + 2, "num_tested": tested, "waiting_since_us": self.now_us}
         self.session = replace(self.session, **{**own, "draft_deadline_us": self.now_us + 50_000, **changes})
-        cost, beside = (CostCurve(((1, one * TARGET_US), (32, 1.3 * one * TARGET_US))) for one in (1.0, self.contention))
-        self.policy.plan(StepView((self.session,), cost, 64, self.now_us, beside))
+        self.policy.plan(self.view(self.session))
         return self.session
+
+    def view(self, session: SessionView) -> StepView:
+        """It alone, now, with what steps take."""
+        cost, beside = (CostCurve(((1, one * TARGET_US), (32, 1.3 * one * TARGET_US))) for one in (1.0, self.contention))
+        return StepView((session,), cost, 64, self.now_us, beside)
 
     def wait_len(self) -> int:
         """Guesses without which the policy does not begin a round."""
         for depth in range(20):
             view = replace(self.session, num_nodes=depth, depth=depth)
-            if self.policy.plan(StepView((view,), FLAT, 64, self.now_us)).take:
+            if self.policy.plan(self.view(view)).take:
                 return depth
         raise AssertionError("it waits for more than any course asks for")
 

@@ -272,15 +272,19 @@ def test_a_drafter_that_is_slow_no_more_while_it_runs_ahead_does_so_again(
     assert (Pace.AHEAD in paces) is runs_ahead
 
 
-def test_a_probe_waits_for_its_guesses_unless_drafting_is_slow() -> None:
-    for draft_us, waits in ((2_000.0, PROBE_LEN), (30_000.0, 0)):
-        driver = Driver()
-        for _ in range(40):
-            driver.round(acceptance=0.01, draft_us_per_token=draft_us)
-        assert driver.wait_len() == 0
-        while driver.policy.draft_ahead(driver.session) == 0:
-            driver.round()
-        assert driver.wait_len() == waits
+@pytest.mark.parametrize(("draft_us", "contention", "waits"), [(2_000.0, 1.5, PROBE_LEN), (30_000.0, 1.5, 0), (2_000.0, 1.2, 0)])
+def test_a_probe_waits_for_its_guesses_unless_that_takes_longer_than_drafting_beside_steps(
+    draft_us: float, contention: float, waits: int
+) -> None:
+    driver = Driver()
+    driver.contention = contention
+    for _ in range(40):
+        driver.round(acceptance=0.01, draft_us_per_token=draft_us)
+    assert driver.wait_len() == 0
+    while driver.policy.draft_ahead(driver.session) == 0:
+        driver.round()
+    driver.policy.plan(driver.view(driver.session))
+    assert driver.wait_len() == waits
 
 
 def test_guesses_that_are_never_right_are_given_up_and_probed_now_and_then() -> None:

@@ -16,10 +16,11 @@ import pytest
 from fakes_adaptive import TARGET_US, Driver, successor
 from fakes_pacing import READY
 from mostly_slow import mostly_slow
-from outrider.session.pacing.adaptive import LEAVE_BOUNDS, AdaptivePacing
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import FLAWLESS_TESTS, HOPEFUL_TESTS, hoped_acceptance
+from outrider.session.pacing.outlooks import LEAVE_BOUNDS
 from outrider.session.pacing.registry import make_pacing
 from outrider.session.pacing.round_model import (
     MAX_LEAVE_LEN,

@@ -23,9 +23,10 @@ PLAIN = Course(Pace.PLAIN, 0, 0, 0, 0.001, 1_000.0, 1_000.0)
 
 
 def plain_policy() -> AdaptivePacing:
-    """New sessions go without guesses."""
+    """New sessions go without guesses: the first guesses of those before were no good."""
     policy = AdaptivePacing()
     policy._sessions.settle_all(PLAIN)
+    policy._sessions.kind(new_session(0)).asking.judged(drafts=False)
     return policy
 
 
@@ -62,6 +63,14 @@ def test_in_company_sessions_that_begin_without_guesses_are_asked_when_a_probe_i
     policy._budget.count_plain(PROBE_AFTER)
     asked = [policy.draft_ahead(new_session(200 + at)) for at in range(8)]
     assert asked == [FIRST_LEN] + [0] * 7, "one probe is one session's"
+
+
+def test_in_company_sessions_are_asked_at_once_if_those_before_began_well() -> None:
+    """However they went on: answers that begin as the draft model would are told from those that never do."""
+    policy = plain_policy()
+    policy._sessions.kind(new_session(0)).asking.judged(drafts=True)
+    policy.plan(step_of(4))
+    assert all(policy.draft_ahead(new_session(100 + at)) == FIRST_LEN for at in range(8))
 
 
 def test_who_is_left_out_as_it_begins_stays_so_however_often_it_is_thought_of() -> None:

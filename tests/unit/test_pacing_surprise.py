@@ -71,3 +71,14 @@ def test_several_wait_the_longer_the_more_they_are(num: int) -> None:
 
 def test_many_wait_for_their_turn() -> None:
     assert not surprised(MAX_SESSIONS + 1, acceptance=0.5)
+    assert not surprised(MAX_SESSIONS + 1, acceptance=0.9)
+
+
+def test_of_many_one_that_goes_without_and_turns_out_agreeable_is_a_surprise() -> None:
+    """While nobody guesses looks are seldom, and the others may be as agreeable."""
+    num, plain = MAX_SESSIONS + 1, USUAL._replace(pace=Pace.PLAIN)
+    assert surprised(num, usual=plain, acceptance=0.8 + 1.1 * SURPRISE)
+    assert not surprised(num, usual=plain, acceptance=0.8 - 1.1 * SURPRISE), "as bad as ever"
+    assert not surprised(num, usual=plain, acceptance=0.8 + 1.1 * SURPRISE, num_tested=0), "a hope is no finding"
+    assert surprised(num, usual=plain, acceptance=0.9, looked_us=NOW_US - num * EVERY_US)
+    assert not surprised(num, usual=plain, acceptance=0.9, looked_us=NOW_US - num * EVERY_US + 1)

@@ -44,12 +44,16 @@ def test_adaptive_is_nowhere_far_below_the_best_fixed_policy() -> None:
     assert worst.mean_ratio >= MEAN_FLOOR
 
 
-@pytest.mark.parametrize(("acceptance", "cost_ratio", "fixed"), [("0.9|0.3", "10", "pearl:8"), ("0.98", "1", "plain")])
-def test_rounds_in_turns_of_several_sessions_cost_their_waits_too(acceptance: str, cost_ratio: str, fixed: str) -> None:
-    """Eight sessions next door, where guesses in turns are waited for by all: 0.80 and 0.91 while only steps were held against promises."""
-    axes = "--cost-ratios", cost_ratio, "--delays", "0", "--sessions", "8"
+@pytest.mark.parametrize(
+    ("acceptance", "cost_ratio", "num_sessions", "fixed"),
+    [("0.9|0.3", "10", "8", "pearl:8"), ("0.98", "1", "8", "plain"), ("0.8", "3", "1", "pearl"), ("0.95>0.1", "1", "8", "plain")],
+)
+def test_worlds_next_door_in_which_adaptive_was_once_behind(acceptance: str, cost_ratio: str, num_sessions: str, fixed: str) -> None:
+    """0.80 and 0.91 of the fixed policy while a round in turns of several sessions was held against its promise without its wait; 0.96
+    while a drafter was at work whenever a commit came, where PEARL's rests."""
+    axes = "--cost-ratios", cost_ratio, "--delays", "0", "--sessions", num_sessions
     plan = planned("--quick", "--acceptances", acceptance, *axes, "--share", "1", "--fixed", fixed)
-    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio >= 0.97
+    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio >= 0.975
 
 
 @pytest.mark.parametrize("name", YARDSTICK)

@@ -38,7 +38,7 @@ from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
 from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes, is_read_alone
 from outrider.session.pacing.offers import Look, Margins, Offers
-from outrider.session.pacing.outlooks import PROBE_LEN, Outlooks
+from outrider.session.pacing.outlooks import LEAVE_BOUNDS, PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -61,7 +61,6 @@ FEW_SESSIONS, MANY_STEPS = 8, 4  # of more sessions than that, those share a loo
 # sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
 IN_VAIN = 0.0015
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
-LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
 FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
@@ -115,7 +114,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         contended_us = view.overlapped_cost.verify_us(1)
         self._contention = contended_us / self._step_us
-        self._outlooks.begin(view.now_us, self._step_us, contended_us)
+        self._outlooks.begin(view, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
         self._excess_us = 0.0
@@ -174,7 +173,7 @@ class AdaptivePacing(ExplainsAdaptive):
         is_due = not own.is_met and (begins or self._is_far_away)
         if session.committed_len < own.asked_from or (is_due and self._is_put_off(session)):
             return 0
-        if begins and not own.is_met and (self._is_crowded(session) or self._is_anothers_turn(own)):  # asked once for each session
+        if begins and not own.is_met and (self._is_crowded(session) or self._is_anothers_turn(own, session)):  # asked once for each session
             return 0
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
@@ -186,7 +185,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
-        return min(own.course.ahead_len, self._outlooks.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+        return self._outlooks.leave(session)
 
     def lets_rest(self, session: int, committed_len: int) -> bool:
         """As long as no probe is due, nor the time to ask its drafter."""
@@ -204,10 +203,10 @@ class AdaptivePacing(ExplainsAdaptive):
         self._sessions.put_off(session, plain_course(self._seen_rates[Pace.PLAIN]))
         return True
 
-    def _is_anothers_turn(self, own: RememberedSession) -> bool:
+    def _is_anothers_turn(self, own: RememberedSession, session: SessionView) -> bool:
         """A session that begins without guesses among others that do is asked when probes are due, as they are: alone it would be asked
         while the target reads its prompt, and at no cost; here that takes time from everybody's steps."""
-        is_plain = own.course.pace is Pace.PLAIN and not self._is_far_away
+        is_plain = own.course.pace is Pace.PLAIN and self._sessions.kind(session).asking.found_nothing and not self._is_far_away
         waits = is_plain and self._saturation.in_company and not self._budget.take()
         if waits:
             own.asked_from = own.begin + 1  # not while its prompt is read, however often that is asked

@@ -31,6 +31,11 @@ class FirstAsking:
         """A session's first guesses were judged, and it goes on with guesses or without; or one that went without has begun with them."""
         self._num_against = 0 if drafts else self._num_against + 1
 
+    @property
+    def found_nothing(self) -> bool:
+        """Whether the newest session whose first guesses were judged went without."""
+        return self._num_against > 0
+
     def is_later(self, *, is_far: bool = False) -> bool:
         """Whether the session that now begins is asked later; once for each. is_far: its drafter is far away."""
         self._num_later += 1

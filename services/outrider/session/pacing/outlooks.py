@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 
 from outrider.session.pacing.by_lookup import ByLookup
-from outrider.session.pacing.contract import SessionView
+from outrider.session.pacing.contract import CostCurve, SessionView, StepView
 from outrider.session.pacing.flushing import MAX_FLUSH_LEN, flush_len
 from outrider.session.pacing.next_tail import TailTimes, next_tail
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
+from outrider.session.pacing.resting import NEAR_STEPS
 from outrider.session.pacing.round_model import Pace
 from outrider.session.pacing.together import Outlook
 
 PROBE_LEN = 4
-PROBE_WAIT_STEPS = 4.0  # a probe is in turns when its guesses take at most so many steps of the target
+PROBE_WAIT_STEPS = 4.0  # a probe that is waited for is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
+LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
 UNKNOWN_TOKENS = 4  # that a drafter of which nothing was measured is taken to guess in a step's time
 
 
@@ -30,14 +32,28 @@ class Outlooks:
         self._sessions, self._by_lookup, self._rates, self._longest = sessions, by_lookup, rates, longest
         self._now_us = 0
         self._step_us = self._contended_us = 0.0
+        self._cost: CostCurve | None = None  # of steps beside drafters at work
+        self._num_sessions = 0
 
-    def begin(self, now_us: int, step_us: float, contended_us: float) -> None:
+    def begin(self, view: StepView, step_us: float, contended_us: float) -> None:
         """Of the plan under way: step_us of a step of one row, contended_us of one beside drafters at work."""
-        self._now_us, self._step_us, self._contended_us = now_us, step_us, contended_us
+        self._now_us, self._step_us, self._contended_us = view.now_us, step_us, contended_us
+        self._cost, self._num_sessions = view.overlapped_cost, len(view.sessions)
 
     def bound(self, session: SessionView) -> int:
         """Guesses that a step may verify of it."""
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
+
+    def leave(self, session: SessionView) -> int:
+        """Tokens beyond the commit that the drafter of one that goes with guesses may guess. In company it drafts for others meanwhile."""
+        own = self._sessions.of(session)
+        leave = min(own.course.ahead_len, self.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+        draft_us, cost = self._rates.draft_us(Pace.AHEAD), self._cost
+        is_near = 2.0 * self._rates.link_us <= NEAR_STEPS * self._step_us
+        if own.course.pace is not Pace.AHEAD or not is_near or self._num_sessions > 1 or not draft_us or cost is None:
+            return leave
+        step_us = cost.verify_us(1 + own.course.hit_len) + self._rates.overhead_us
+        return own.reach.leave(session, own.course, leave, step_us, draft_us)
 
     def flush_len(self, session: SessionView) -> int:
         """In turns nothing begins before the whole draft is there; beside the target a step may begin at any length."""
@@ -53,6 +69,8 @@ class Outlooks:
         if (by_text := self._by_text(session)) is not None:
             return by_text
         wanted, right = _wanted(own, session, bound)
+        if own.probe.is_on and self._is_probed_beside(own, session):
+            wanted = 0
         rates = self._rates
         draft_us = self._draft_us(own)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
@@ -88,9 +106,17 @@ class Outlooks:
         if not own.probe.is_on and own.course.pace is not Pace.SERIAL:
             return None
         wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
-        if own.probe.is_on and wait_us > PROBE_WAIT_STEPS * self._step_us:
+        if own.probe.is_on and (wait_us > PROBE_WAIT_STEPS * self._step_us or self._is_probed_beside(own, session)):
             return None
         return session.waiting_since_us + 2.0 * wait_us + self._step_us
+
+    def _is_probed_beside(self, own: RememberedSession, session: SessionView) -> bool:
+        """Its drafter guesses while steps run, and what it guessed is told by what they decode, where that takes less from them than a
+        wait would: of a drafter with a processor of its own, nothing."""
+        if session.takes_turns or own.course.pace is not Pace.PLAIN:
+            return False
+        wait_us = 2.0 * self._rates.link_us + self._rates.start_us + PROBE_LEN * self._draft_us(own)
+        return self._contended_us - self._step_us < wait_us
 
 
 def _wanted(own: RememberedSession, session: SessionView, bound: int) -> tuple[int, float]:

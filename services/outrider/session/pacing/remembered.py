@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.session.pacing.achieved_speed import AchievedSpeed
 from outrider.session.pacing.asking_record import AskingRecord
 from outrider.session.pacing.contract import SessionView
 from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe, ProbeBudget
+from outrider.session.pacing.resting import Reach
 from outrider.session.pacing.round_model import Course, Pace
 
 MAX_REMEMBERED = 4096
@@ -56,6 +57,7 @@ class RememberedSession:
     hedges_near: bool = False  # side branches pay though its drafter is close by
     hopeless: bool = False  # its drafter is too far away for any guess to pay
     is_asked: bool = False  # its drafter had leave to guess
+    reach: Reach = field(default_factory=Reach)  # how far its drafter is thought to have come, while it runs ahead alone and close by
 
 
 @dataclass(slots=True)

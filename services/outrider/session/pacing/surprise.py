@@ -2,8 +2,9 @@
 otherwise than its course was chosen for, its drafter is much nearer than believed, or it is now known what undisturbed drafting takes.
 
 Answers may be over before the next look is due, so one that was surprised is looked at soon. A look takes a quarter of a millisecond for
-every session, so several of them are not looked at for each surprise of any of them, and many not at all: there, one that waits for its
-turn costs little. Knows views and what is remembered of sessions. Must not know what a look finds.
+every session, so several of them are not looked at for each surprise of any of them. Of many only one that decodes plainly, and whose
+guesses turn out better than it was looked at for, is a surprise: while nobody guesses, looks are seldom, and the others may be as
+agreeable. Knows views and what is remembered of sessions. Must not know what a look finds.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ class Surprises:
     def ask_for_look(self, view: StepView, *, is_sure: bool) -> bool:
         """Whether any session with a drafter is to be looked at now. is_sure: it is known what undisturbed drafting takes."""
         num = len(view.sessions)
-        if num > MAX_SESSIONS:
-            return False
         if num > 1 and self._looked_us is not None and view.now_us < self._looked_us + num * EVERY_US:
             return False
-        return any(self._is_surprised(session, is_sure=is_sure) for session in view.sessions if session.has_drafter)
+        drafted = [session for session in view.sessions if session.has_drafter]
+        if num > MAX_SESSIONS:
+            return any(self._is_agreeable(session) for session in drafted)
+        return any(self._is_surprised(session, is_sure=is_sure) for session in drafted)
+
+    def _is_agreeable(self, session: SessionView) -> bool:
+        own = self._own(session)
+        return own.course.pace is Pace.PLAIN and session.num_tested > 0 and session.acceptance > own.looked_at + SURPRISE
 
     def _is_surprised(self, session: SessionView, *, is_sure: bool) -> bool:
         own = self._own(session)
