@@ -9,7 +9,7 @@ import pytest
 
 from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.company_speed import SESSIONS_A_ROUND, CompanySpeed
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
+from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
 from outrider.session.pacing.pace_memory import TRUST_ROUNDS
 from outrider.session.pacing.prefill_bound import PrefillBound
 from outrider.session.pacing.round_model import Course, Pace
@@ -45,26 +45,23 @@ class Company:
         return StepView(sessions, COST, 64, self.now_us, prefill=bound if reading else None, guess_us=self.guess_us)
 
     def step(
-        self,
-        took_us: int = 0,
-        num_tokens: int = 0,
-        *,
-        waits: bool = False,
-        measured: bool = True,
-        guesses: int = GUESSES,
-        by_text: bool = False,
+        self, took_us: int = 0, num_tokens: int = 0, *, waits: bool = False, measured: bool = True, guesses: int = GUESSES, **changes: bool
     ) -> None:
-        """Of one that was planned before; then another is planned, with so many guesses of each session."""
+        """Of one that was planned before; then another is planned, with so many guesses of each session. waits: nobody is taken.
+        changes: by_text, their guesses are the text's; decodes=False, nobody who decodes is taken."""
         self.now_us += took_us
         for at in range(num_tokens):
             self.lengths[list(self.lengths)[at % len(self.lengths)]] += 1
         view = self.view()
         self.times_repriced += self.speed.observe(view)
-        parts = tuple(
-            SessionPlan(one.session, one.num_uncached, 0 if one.num_uncached > 1 else guesses, from_lookup=by_text) for one in view.sessions
-        )
+        parts = [self.part(one, guesses, by_text=changes.get("by_text", False)) for one in view.sessions]
+        taken = [part for part in parts if part.max_feed > 1 or changes.get("decodes", True)]
         course = COURSES[self.pace] if measured else replace_speed(0.0)
-        self.speed.planned(view, PacingPlan(() if waits else parts, None, "verify"), lambda _: course)
+        self.speed.planned(view, PacingPlan(() if waits else tuple(taken), None, "verify"), lambda _: course)
+
+    @staticmethod
+    def part(session: SessionView, guesses: int, *, by_text: bool) -> SessionPlan:
+        return SessionPlan(session.session, session.num_uncached, 0 if session.num_uncached > 1 else guesses, from_lookup=by_text)
 
 
 def replace_speed(tokens_per_us: float) -> Course:
@@ -117,6 +114,27 @@ def test_steps_count_with_the_waits_before_them() -> None:
         four.step(6_000, waits=True)
         four.step(4_000)
     assert four.speed.factor(Pace.SERIAL) == pytest.approx(0.5, rel=0.15), "12 tokens in 20 ms, where they promise as many in ten"
+
+
+@pytest.mark.parametrize("pace", [Pace.SERIAL, Pace.AHEAD])
+def test_a_step_in_which_nobody_decodes_counts_with_the_next(pace: Pace) -> None:
+    """It reads somebody's prompt: what follows has guesses again."""
+    four = Company(pace=pace)
+    four.lengths[9], four.reading[9] = 40, 40
+    for _ in range(200):
+        four.step(5_000 + round(40 * ROW_US), 12, decodes=False)
+        four.step(5_000 + round(40 * ROW_US))
+    assert four.speed.factor(pace) == pytest.approx(1.0, rel=0.02)
+
+
+def test_guesses_to_be_verified_by_sessions_that_go_without_since_are_no_promise() -> None:
+    four = Company(pace=Pace.SERIAL)
+    four.lengths[9], four.reading[9] = 40, 40
+    four.step(10_000, 12, decodes=False)
+    four.pace = Pace.PLAIN
+    four.step(5_000)
+    four.step(10_000, 4)
+    assert four.speed.factor(Pace.SERIAL) == 1.0
 
 
 @pytest.mark.parametrize("pace", [Pace.SERIAL, Pace.AHEAD])

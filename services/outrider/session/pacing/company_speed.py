@@ -72,7 +72,7 @@ class CompanySpeed:
             self._window = None
             took_us = max(1.0, view.now_us - window.since_us - window.reading_us)
             is_plain = window.pace is Pace.PLAIN
-            num_told = float(num_tokens) if is_plain else window.num_expected
+            num_told = float(num_tokens) if is_plain else max(1.0, window.num_expected)
             num_rounds = max(1.0, num_tokens / len(window.lengths)) if is_plain else 1.0
             weight = 1.0 if is_plain else max(1.0, len(window.lengths) / SESSIONS_A_ROUND)
             self._memory.count(window.pace, took_us * window.tokens_per_us, num_told, num_rounds, weight)
@@ -98,13 +98,13 @@ class CompanySpeed:
         if len(lengths) < MIN_TOGETHER or not all(course.tokens_per_us for course in courses):
             self._window = None
             return
-        reading_us = _reading_us(view, plan)
-        if self._window is not None:  # nothing came of the step before, of groups
-            self._window = self._window._replace(reading_us=self._window.reading_us + reading_us)
-            return
         drafting = next((course.pace for course in courses if course.pace is not Pace.PLAIN), Pace.PLAIN)
+        reading_us, num_expected = _reading_us(view, plan), 0.0 if drafting is Pace.PLAIN else _num_expected(view, plan)
+        if (window := self._window) is not None and window.pace is drafting:  # the step before read prompts, and nobody decoded in it
+            reading_us, num_expected = window.reading_us + reading_us, window.num_expected + num_expected
+            self._window = window._replace(reading_us=reading_us, num_expected=num_expected)
+            return
         promised = sum([course.tokens_per_us for course in courses])
-        num_expected = 0.0 if drafting is Pace.PLAIN else _num_expected(view, plan)
         self._window = _Window(since_us, lengths, promised, drafting, reading_us, num_expected)
 
 
