@@ -14,7 +14,7 @@ from operator import mul
 from typing import NamedTuple
 
 from outrider.session.pacing.contract import PacingPlan, SessionPlan, SessionView, StepView
-from outrider.session.pacing.course_choice import ACCEPTANCE_STEP, hoped_acceptance
+from outrider.session.pacing.course_choice import ACCEPTANCE_STEP
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.round_model import MAX_SERIAL_LEN, Course, Pace, chains
 
@@ -118,7 +118,7 @@ def _tokens(session: SessionView, part: SessionPlan) -> float:
     if part.from_lookup:
         reached: Iterator[float] = accumulate(session.lookup_rights[: part.max_nodes], mul)
         return 1.0 + sum(reached)
-    acceptance = round(hoped_acceptance(session) / ACCEPTANCE_STEP) * ACCEPTANCE_STEP
+    acceptance = round(session.acceptance / ACCEPTANCE_STEP) * ACCEPTANCE_STEP
     emitted, _ = chains(acceptance, 1.0, MAX_SERIAL_LEN, session.depth_offsets)
     return float(emitted[min(part.max_nodes, session.depth, MAX_SERIAL_LEN)])
 
