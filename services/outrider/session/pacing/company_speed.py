@@ -2,8 +2,9 @@
 
 There a round's time is not all that can go wrong: a step that begins for a prompt's sake finds guesses missing, one that waits keeps
 everybody waiting, and plain decoding has its own way to take longer than its parts. So tokens are compared, of every pace, plain decoding
-included: with guesses those to expect of the guesses that a step really holds, by the acceptance that promises were made by, for a text
-that changes, or a run of bad luck, is no fault of a pace. Knows views, plans and courses. Must not know how a course is chosen.
+included: with guesses those to expect of the guesses that a step really holds, by the acceptance that its sessions have shown (what is
+hoped of new ones is the promise's own), for a text that changes, or a run of bad luck, is no fault of a pace. Knows views, plans and
+courses. Must not know how a course is chosen.
 """
 
 from __future__ import annotations
