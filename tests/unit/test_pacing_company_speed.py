@@ -116,6 +116,17 @@ def test_steps_count_with_the_waits_before_them() -> None:
     assert four.speed.factor(Pace.SERIAL) == pytest.approx(0.5, rel=0.15), "12 tokens in 20 ms, where they promise as many in ten"
 
 
+def test_a_wait_of_those_who_left_is_nobody_s() -> None:
+    """They may have been gone for long when others come."""
+    four = Company()
+    four.step(10_000, 12, waits=True)
+    del four.lengths[3]
+    four.lengths[7] = 100
+    four.step(90_000_000)
+    four.step(10_000, 12)
+    assert four.speed.factor(Pace.SERIAL) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("pace", [Pace.SERIAL, Pace.AHEAD])
 def test_a_step_in_which_nobody_decodes_counts_with_the_next(pace: Pace) -> None:
     """It reads somebody's prompt: what follows has guesses again."""

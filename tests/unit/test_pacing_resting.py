@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from fakes_pacing import NOW_US, READY
-from outrider.session.pacing.resting import Reach
+from outrider.session.pacing.by_lookup import ByLookup
+from outrider.session.pacing.contract import CostCurve, StepView
+from outrider.session.pacing.outlooks import Outlooks
+from outrider.session.pacing.pace_rates import PaceRates
+from outrider.session.pacing.remembered import RememberedSessions
+from outrider.session.pacing.resting import NEAR_STEPS, Reach
 from outrider.session.pacing.round_model import Course, Pace
 
 DRAFT_US = 2_000.0
@@ -65,3 +70,24 @@ def test_it_goes_on_where_every_round_wants_all_that_a_step_has_time_for() -> No
 def test_it_goes_on_while_none_of_its_guesses_was_judged() -> None:
     """A session's first guesses are made while the prompt is read: it is told to start over where it had gone on for long."""
     assert leave_of(Reach(), num_tested=0) == MOST
+
+
+@pytest.mark.parametrize(
+    ("num_sessions", "way_steps", "pace", "leave"),
+    [
+        (1, 0.4 * NEAR_STEPS, Pace.AHEAD, 3),
+        (2, 0.4 * NEAR_STEPS, Pace.AHEAD, 7),  # it drafts for the other meanwhile
+        (1, 0.6 * NEAR_STEPS, Pace.AHEAD, 7),  # one at rest hears late
+        (1, 0.4 * NEAR_STEPS, Pace.SERIAL, 7),
+    ],
+)
+def test_only_a_drafter_next_door_that_runs_ahead_for_one_session_rests(
+    num_sessions: int, way_steps: float, pace: Pace, leave: int
+) -> None:
+    measured = replace(SESSION, draft_us_per_token=DRAFT_US, link_us=way_steps * STEP_US)
+    rates = PaceRates()
+    rates.observe({Pace.SERIAL: [measured]}, [DRAFT_US])
+    outlooks = Outlooks(RememberedSessions(COURSE._replace(pace=pace)), ByLookup(16), rates, 16)
+    sessions = tuple(replace(measured, session=at) for at in range(num_sessions))
+    outlooks.begin(StepView(sessions, CostCurve(((1, STEP_US), (64, STEP_US))), 64, NOW_US), STEP_US, STEP_US)
+    assert outlooks.leave(sessions[0]) == leave

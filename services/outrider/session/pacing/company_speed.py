@@ -39,13 +39,20 @@ class _Window(NamedTuple):
     num_expected: float
 
 
+class _Wait(NamedTuple):
+    """For guesses, while no step is under way: since when, and whose."""
+
+    since_us: int
+    sessions: frozenset[int]
+
+
 class CompanySpeed:
     """Follows plans of several sessions."""
 
     def __init__(self) -> None:
         self._memory = PaceMemory()
         self._window: _Window | None = None
-        self._waits_since_us: int | None = None  # for guesses, while no step is under way
+        self._wait: _Wait | None = None
         self._price_us = 0.0  # of a session's guesses in a round, at which promises were made
 
     def factor(self, pace: Pace, alone: float = 1.0) -> float:
@@ -88,10 +95,9 @@ class CompanySpeed:
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
         """After each plan, one that waits included: all wait for it."""
         if not plan.take:
-            if self._window is None and self._waits_since_us is None:
-                self._waits_since_us = view.now_us
+            self._wait = self._wait or _Wait(view.now_us, frozenset([session.session for session in view.sessions]))
             return
-        since_us, self._waits_since_us = self._waits_since_us or view.now_us, None
+        wait, self._wait = self._wait, None
         if len(view.sessions) == 1:
             return
         lengths = {session.session: session.committed_len for session in view.sessions if session.num_uncached == 1}
@@ -106,6 +112,7 @@ class CompanySpeed:
             self._window = window._replace(reading_us=reading_us, num_expected=num_expected)
             return
         promised = sum([course.tokens_per_us for course in courses])
+        since_us = wait.since_us if wait is not None and lengths.keys() >= wait.sessions else view.now_us
         self._window = _Window(since_us, lengths, promised, drafting, reading_us, num_expected)
 
 
