@@ -138,6 +138,14 @@ def test_a_step_in_which_nobody_decodes_counts_with_the_next(pace: Pace) -> None
     assert four.speed.factor(pace) == pytest.approx(1.0, rel=0.02)
 
 
+def test_steps_without_guesses_that_were_not_asked_for_one_by_one_bring_what_they_bring() -> None:
+    """Sessions whose drafters are gone, or still being opened: their courses promise drafts, and one plan holds for many steps."""
+    at_once = Company(pace=Pace.SERIAL)
+    at_once.step(10_000, 12, guesses=0)
+    at_once.step(16 * 10_000, 16 * 4)
+    assert at_once.speed.factor(Pace.SERIAL) == pytest.approx((2.0 + TRUST_ROUNDS) / (1.0 + EMITTED + TRUST_ROUNDS), rel=0.02)
+
+
 def test_guesses_to_be_verified_by_sessions_that_go_without_since_are_no_promise() -> None:
     four = Company(pace=Pace.SERIAL)
     four.lengths[9], four.reading[9] = 40, 40

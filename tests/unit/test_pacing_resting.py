@@ -87,7 +87,8 @@ def test_only_a_drafter_next_door_that_runs_ahead_for_one_session_rests(
     measured = replace(SESSION, draft_us_per_token=DRAFT_US, link_us=way_steps * STEP_US)
     rates = PaceRates()
     rates.observe({Pace.SERIAL: [measured]}, [DRAFT_US])
-    outlooks = Outlooks(RememberedSessions(COURSE._replace(pace=pace)), ByLookup(16), rates, 16)
+    known = RememberedSessions(COURSE._replace(pace=pace))
+    outlooks = Outlooks(known, ByLookup(16), rates, 16)
     sessions = tuple(replace(measured, session=at) for at in range(num_sessions))
     outlooks.begin(StepView(sessions, CostCurve(((1, STEP_US), (64, STEP_US))), 64, NOW_US), STEP_US, STEP_US)
-    assert outlooks.leave(sessions[0]) == leave
+    assert outlooks.leave(known.of(sessions[0]), sessions[0]) == leave

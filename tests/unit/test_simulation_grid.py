@@ -62,8 +62,8 @@ def test_worlds_next_door_in_which_adaptive_was_once_behind(acceptance: str, cos
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_adaptive_is_near_the_best_fixed_policy_in_156_worlds() -> None:
-    """Of one and of eight sessions. What happened to five of them went unnoticed for fifteen sessions of work, as the whole grid takes a
-    quarter of an hour; here answers are fewer, so that finding out takes more of them."""
+    """Of one and of eight sessions. What had become of five of them went unnoticed for long, as the whole grid takes up to half an hour;
+    here answers are fewer, so that finding out takes more of them."""
     plan = planned("--sessions", "1", "8", "--share", "0.5", "--fixed", "plain", "serial:4", "serial:8", "pearl", "pearl:8")
     worst = worst_of("adaptive", list(run_cells(plan, len(usable_cores()))))
     assert worst.ratio >= WIDE_FLOOR, worst.as_json()

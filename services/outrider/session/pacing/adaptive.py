@@ -185,7 +185,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if self._num_looked_up(session):
             return 0  # the drafter's cores are better used by the verifier
         own.is_asked = True
-        return self._outlooks.leave(session)
+        return self._outlooks.leave(own, session)
 
     def lets_rest(self, session: int, committed_len: int) -> bool:
         """As long as no probe is due, nor the time to ask its drafter."""
@@ -205,7 +205,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _is_anothers_turn(self, own: RememberedSession, session: SessionView) -> bool:
         """A session that begins without guesses among others that do is asked when probes are due, as they are: alone it would be asked
-        while the target reads its prompt, and at no cost; here that takes time from everybody's steps."""
+        while the target reads its prompt, and at no cost; here that takes time from all. Not where its kind lately began well."""
         is_plain = own.course.pace is Pace.PLAIN and self._sessions.kind(session).asking.found_nothing and not self._is_far_away
         waits = is_plain and self._saturation.in_company and not self._budget.take()
         if waits:

@@ -29,7 +29,8 @@ SESSIONS_A_ROUND = 16  # whose guesses in one step say as much as a round of one
 
 class _Window(NamedTuple):
     """Of a step, from when those before it brought something: committed lengths of the sessions that decode, what their courses promise
-    (tokens per microsecond), how much longer the step takes for prompts that it reads, and the tokens to expect of its guesses."""
+    (tokens per microsecond), how much longer the step takes for prompts that it reads, and the tokens to expect of its guesses; 0 = it has
+    none, so that what comes is as sure, of how many such steps ever."""
 
     since_us: int
     lengths: dict[int, int]
@@ -80,10 +81,9 @@ class CompanySpeed:
             self._window = None
             took_us = max(1.0, view.now_us - window.since_us - window.reading_us)
             is_plain = window.pace is Pace.PLAIN
-            num_told = float(num_tokens) if is_plain else max(1.0, window.num_expected)
             num_rounds = max(1.0, num_tokens / len(window.lengths)) if is_plain else 1.0
             weight = 1.0 if is_plain else max(1.0, len(window.lengths) / SESSIONS_A_ROUND)
-            self._memory.count(window.pace, took_us * window.tokens_per_us, num_told, num_rounds, weight)
+            self._memory.count(window.pace, took_us * window.tokens_per_us, window.num_expected or float(num_tokens), num_rounds, weight)
 
     def _is_repriced(self, guess_us: float) -> bool:
         now_us, before_us = max(LEAST_PRICE_US, guess_us), max(LEAST_PRICE_US, self._price_us)
@@ -94,12 +94,13 @@ class CompanySpeed:
 
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:
         """After each plan, one that waits included: all wait for it."""
+        if len(view.sessions) == 1:
+            self._wait = None
+            return
         if not plan.take:
             self._wait = self._wait or _Wait(view.now_us, frozenset([session.session for session in view.sessions]))
             return
         wait, self._wait = self._wait, None
-        if len(view.sessions) == 1:
-            return
         lengths = {session.session: session.committed_len for session in view.sessions if session.num_uncached == 1}
         courses = [course_of(session) for session in lengths]
         if len(lengths) < MIN_TOGETHER or not all(course.tokens_per_us for course in courses):
@@ -117,7 +118,9 @@ class CompanySpeed:
 
 
 def _num_expected(view: StepView, plan: PacingPlan) -> float:
-    """Tokens of those that decode, by the guesses that they have in this step."""
+    """Tokens of those that decode, by the guesses that they have in this step; 0 if nobody has any."""
+    if not any(part.max_nodes for part in plan.take):
+        return 0.0
     sessions = {session.session: session for session in view.sessions}
     return sum([_tokens(sessions[part.session], part) for part in plan.take if sessions[part.session].num_uncached == 1])
 

@@ -44,13 +44,13 @@ class Outlooks:
         """Guesses that a step may verify of it."""
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
 
-    def leave(self, session: SessionView) -> int:
+    def leave(self, own: RememberedSession, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter of one that goes with guesses may guess. In company it drafts for others meanwhile."""
-        own = self._sessions.of(session)
         leave = min(own.course.ahead_len, self.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+        if own.course.pace is not Pace.AHEAD or self._num_sessions > 1:
+            return leave
         draft_us, cost = self._rates.draft_us(Pace.AHEAD), self._cost
-        is_near = 2.0 * self._rates.link_us <= NEAR_STEPS * self._step_us
-        if own.course.pace is not Pace.AHEAD or not is_near or self._num_sessions > 1 or not draft_us or cost is None:
+        if cost is None or not draft_us or 2.0 * self._rates.link_us > NEAR_STEPS * self._step_us:
             return leave
         step_us = cost.verify_us(1 + own.course.hit_len) + self._rates.overhead_us
         return own.reach.leave(session, own.course, leave, step_us, draft_us)
@@ -68,9 +68,7 @@ class Outlooks:
         own, bound = self._sessions.known(session.session), self.bound(session)
         if (by_text := self._by_text(session)) is not None:
             return by_text
-        wanted, right = _wanted(own, session, bound)
-        if own.probe.is_on and self._is_probed_beside(own, session):
-            wanted = 0
+        wanted, right = self._wanted(own, session, bound)
         rates = self._rates
         draft_us = self._draft_us(own)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)
@@ -86,7 +84,7 @@ class Outlooks:
         if (by_text := self._by_text(session)) is not None:
             return by_text
         own, bound = self._sessions.known(session.session), self.bound(session)
-        wanted, right = _wanted(own, session, bound)
+        wanted, right = self._wanted(own, session, bound)
         until_us = self._in_turns_until_us(own, session, wanted, self._draft_us(own))
         return Outlook(wanted, bound, right, 0.0, math.inf, 0.0, until_us)
 
@@ -106,23 +104,22 @@ class Outlooks:
         if not own.probe.is_on and own.course.pace is not Pace.SERIAL:
             return None
         wait_us = 2.0 * self._rates.link_us + self._rates.start_us + wanted * draft_us
-        if own.probe.is_on and (wait_us > PROBE_WAIT_STEPS * self._step_us or self._is_probed_beside(own, session)):
+        if own.probe.is_on and (not wanted or wait_us > PROBE_WAIT_STEPS * self._step_us):
             return None
         return session.waiting_since_us + 2.0 * wait_us + self._step_us
+
+    def _wanted(self, own: RememberedSession, session: SessionView, bound: int) -> tuple[int, float]:
+        """Guesses that it waits for, and the chance that one is right."""
+        if own.course.pace is not Pace.PLAIN:
+            return min(own.course.hit_len if session.following else own.course.miss_len, bound), session.acceptance
+        if own.probe.is_on:
+            return 0 if self._is_probed_beside(own, session) else min(PROBE_LEN, bound), PROBE_HOPE
+        return 0, session.acceptance  # guesses that come though nobody asked for more are verified where they pay
 
     def _is_probed_beside(self, own: RememberedSession, session: SessionView) -> bool:
         """Its drafter guesses while steps run, and what it guessed is told by what they decode, where that takes less from them than a
         wait would: of a drafter with a processor of its own, nothing."""
-        if session.takes_turns or own.course.pace is not Pace.PLAIN:
+        if session.takes_turns:
             return False
         wait_us = 2.0 * self._rates.link_us + self._rates.start_us + PROBE_LEN * self._draft_us(own)
         return self._contended_us - self._step_us < wait_us
-
-
-def _wanted(own: RememberedSession, session: SessionView, bound: int) -> tuple[int, float]:
-    """Guesses, and the chance that one is right."""
-    if own.course.pace is not Pace.PLAIN:
-        return min(own.course.hit_len if session.following else own.course.miss_len, bound), session.acceptance
-    if own.probe.is_on:
-        return min(PROBE_LEN, bound), PROBE_HOPE
-    return 0, session.acceptance  # guesses that come though nobody asked for more are verified where they pay

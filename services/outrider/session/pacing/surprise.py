@@ -39,10 +39,9 @@ class Surprises:
         num = len(view.sessions)
         if num > 1 and self._looked_us is not None and view.now_us < self._looked_us + num * EVERY_US:
             return False
-        drafted = [session for session in view.sessions if session.has_drafter]
         if num > MAX_SESSIONS:
-            return any(self._is_agreeable(session) for session in drafted)
-        return any(self._is_surprised(session, is_sure=is_sure) for session in drafted)
+            return any(self._is_agreeable(session) for session in view.sessions if session.has_drafter)
+        return any(self._is_surprised(session, is_sure=is_sure) for session in view.sessions if session.has_drafter)
 
     def _is_agreeable(self, session: SessionView) -> bool:
         own = self._own(session)
