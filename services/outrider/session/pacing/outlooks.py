@@ -69,6 +69,8 @@ class Outlooks:
         if (by_text := self._by_text(session)) is not None:
             return by_text
         wanted, right = self._wanted(own, session, bound)
+        if self._num_sessions == 1 and session.depth >= wanted:  # what comes next is nobody's question
+            return Outlook(wanted, bound, right, 0.0, math.inf, 0.0)
         rates = self._rates
         draft_us = self._draft_us(own)
         until_us = self._in_turns_until_us(own, session, wanted, draft_us)

@@ -54,8 +54,9 @@ def note_promises(plan: PacingPlan, view: StepView, cost: CostCurve, known: Know
         if has_hits:
             fewer_us = max(0.0, cost.verify_us(len(plan.take) * (1 + own.course.hit_len)) - rows_us)  # rows that it does without
             promised_us = max(promised_us, own.course.hit_us - fewer_us)
-        chosen_us = own.chosen_wait_us + rows_us + overhead_us
+        waits_us = own.course.wait_us or own.chosen_wait_us
+        chosen_us = waits_us + rows_us - beyond_us + overhead_us
         if own.course.wait_us:
-            chosen_us = promised_us = own.course.wait_us + rows_us - beyond_us + overhead_us
+            promised_us = chosen_us
         own.expected_us = max(promised_us, chosen_us) if promised_us else 0.0
         own.falls_short = part.max_nodes < min(max(sessions[part.session].num_nodes, 1), own.course.miss_len)
