@@ -15,12 +15,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
-COMPILE_DEADLINE_S = 120.0
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread")
+COMPILE_DEADLINE_S = 120.0  # of each file, and of their library
 _CPU_FACTS = Path("/proc/cpuinfo")
 _FACTS_OF_A_KIND = ("model name", "flags", "Features", "CPU part")
 
@@ -86,22 +87,25 @@ def _processor() -> str:
 
 
 def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
-    """Into a file of another name first, so that nobody ever loads half a library."""
+    """As many files at a time as there are processors. Into a library of another name first, so that nobody ever loads half of one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=path.stem, suffix=".so", dir=path.parent)
     os.close(handle)
     try:
-        done = subprocess.run(
-            [compiler, *FLAGS, "-o", unfinished, *map(str, sources), "-lm"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMPILE_DEADLINE_S,
-        )
-        if done.returncode:
-            raise NativeUnavailable(f"{compiler} could not compile {path.stem}: {done.stderr.strip()[-2000:]}")
+        with tempfile.TemporaryDirectory(prefix="outrider-objects-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = [str(Path(folder) / f"{source.stem}.o") for source in sources]
+            list(pool.map(lambda source, made: _run(compiler, path.stem, "-c", "-o", made, str(source)), sources, objects))
+            _run(compiler, path.stem, "-shared", "-o", unfinished, *objects, "-lm")
         os.replace(unfinished, path)
-    except subprocess.TimeoutExpired as error:
-        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {path.stem}") from error
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def _run(compiler: str, name: str, *arguments: str) -> None:
+    """Raises NativeUnavailable. name: of what is made, for the message."""
+    try:
+        done = subprocess.run([compiler, *FLAGS, *arguments], capture_output=True, text=True, check=False, timeout=COMPILE_DEADLINE_S)
+    except subprocess.TimeoutExpired as error:
+        raise NativeUnavailable(f"{compiler} took longer than {COMPILE_DEADLINE_S:.0f} s over {name}") from error
+    if done.returncode:
+        raise NativeUnavailable(f"{compiler} could not compile {name}: {done.stderr.strip()[-2000:]}")

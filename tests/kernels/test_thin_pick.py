@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from mostly_slow import mostly_slow
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.quick_picks import pick_rule
 from outrider.engine.sampling.rows import RowSampling
@@ -256,22 +257,22 @@ def test_logits_of_another_kind_are_refused(picker: ThinPick) -> None:
 
 BREAKS = {
     "the noise of the position before": ("(uint64_t)(row->position + 1) * POSITION_STEP", "(uint64_t)row->position * POSITION_STEP"),
-    "the noise of the token before": ("words counters = {1, 2, 3, 4}", "words counters = {0, 1, 2, 3}"),
-    "scores by the wrong noise": ("mixed(subkey + (uint64_t)(token + 1) * TOKEN_STEP)", "mixed(subkey + (uint64_t)token * TOKEN_STEP)"),
     "no margin between scores": ("first.score - first.next > margin", "1"),
     "tokens ruled out too soon": ("gumbel_of(run->subkey, run->best_id) - SLACK", "gumbel_of(run->subkey, run->best_id) + 0.5"),
-    "a bound that rises too far": ("exp(run->bound + SLACK - reached)", "exp(2.0 * (run->bound + SLACK - reached))"),
     "no nucleus": ("row->top_p < 1.0 && first.at", "0 && first.at"),
+    "no min-p": ("!(below <= row->min_p_gap)", "0"),
+    "seconds that stand for nothing": ("if (second.token < 0) return;", ""),
+    "the noise of the token before": ("words counters = {1, 2, 3, 4}", "words counters = {0, 1, 2, 3}"),
+    "scores by the wrong noise": ("mixed(subkey + (uint64_t)(token + 1) * TOKEN_STEP)", "mixed(subkey + (uint64_t)token * TOKEN_STEP)"),
+    "a bound that rises too far": ("exp(run->bound + SLACK - reached)", "exp(2.0 * (run->bound + SLACK - reached))"),
     "no margin at the nucleus": ("#define CLEAR_MARGIN 1e-3", "#define CLEAR_MARGIN -1e-2"),
     "no barrier behind the nucleus": ("if (is_behind ||", "if ("),
     "ties in any order": ("((bits)(some == value) & (bits)(ids < limit))", "(bits)(some == value)"),
-    "no min-p": ("!(below <= row->min_p_gap)", "0"),
     "a race that seconds are not in": ("float factor = to_second ? open_to_second(run) : 1.0f;", "float factor = 1.0f;"),
     "seconds ruled out too soon": ("to_second ? (first->next - (double)run->best)", "to_second ? (first->score - (double)run->best)"),
     "a second that the nucleus does not hold": ("row->top_p < 1.0 && first.next_id", "0 && first.next_id"),
     "a nucleus that is forgotten": ("barrier = &outside;\n        first = find_both", "first = find_both"),
     "the first as its own second": ("if (logits[token] == most && token != but)", "if (logits[token] == most)"),
-    "seconds that stand for nothing": ("if (second.token < 0) return;", ""),
     "a second that is hopeless": ("|| !(behind <= MAX_BEHIND * row->temperature)", ""),
     "the last largest logit": (
         "while (logits[at] != most) at++;",
@@ -280,7 +281,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("broken", list(BREAKS))
+@pytest.mark.parametrize("broken", mostly_slow(BREAKS, 6))
 def test_a_broken_pick_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = BREAKS[broken]
     folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))

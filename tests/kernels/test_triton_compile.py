@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import outrider_kernels
+from mostly_slow import mostly_slow_rows
 from outrider.noise.exact_log import LN2_HIGH, LN2_LOW, SERIES
 from outrider_kernels import (
     triton_add_norm,
@@ -47,7 +48,7 @@ def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest
     return str(triton.compile(source, target=TARGET, options={"enable_fp_fusion": fusion}).asm["ptx"])
 
 
-@pytest.mark.parametrize(("members", "product"), [(16, "mma.sync"), (64, "wgmma"), (128, "wgmma")])
+@pytest.mark.parametrize(("members", "product"), mostly_slow_rows([(16, "mma.sync"), (64, "wgmma"), (128, "wgmma")], 2))
 def test_tree_attention_compiles_to_tensor_core_products(members: int, product: str) -> None:
     constants = {
         "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True,

@@ -234,7 +234,7 @@ def test_a_wait_that_was_chosen_is_no_broken_promise() -> None:
 
 
 def test_rows_beyond_a_course_are_in_neither_of_the_times_that_are_compared() -> None:
-    """They were taken from what the round took alone, and drafters that run ahead on slow cores passed for a fifth quicker than they are."""
+    """They were taken from what the round took alone, and running ahead on slow cores passed for a fifth quicker than it is."""
     driver = running_ahead()
     own = driver.policy._sessions.of(driver.session)
     view = driver.view(replace(driver.session, num_nodes=25, depth=25))

@@ -9,6 +9,7 @@ that lacks what makes them true, which must break them.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from fakes_pacing import READY
 from mostly_slow import mostly_slow
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.asking_record import AskingRecord
-from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
+from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import FLAWLESS_TESTS, HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.outlooks import LEAVE_BOUNDS
 from outrider.session.pacing.registry import make_pacing
@@ -58,9 +59,16 @@ def world(delay_us: int, acceptance: float, output_len: int) -> World:
 
 def of_plain(policy: AdaptivePacing, where: World) -> float:
     """Its tokens a second over plain decoding's."""
-    num_tokens = where.output_len * NUM_ANSWERS
-    plain = simulate(where, make_pacing("plain", None), num_tokens, DrafterKind.SESSION)
-    return simulate(where, policy, num_tokens, DrafterKind.SESSION).tokens_per_s / plain.tokens_per_s
+    return tokens_per_s(where, policy) / plain_tokens_per_s(where)
+
+
+def tokens_per_s(where: World, policy: Pacing) -> float:
+    return simulate(where, policy, where.output_len * NUM_ANSWERS, DrafterKind.SESSION).tokens_per_s
+
+
+@cache
+def plain_tokens_per_s(where: World) -> float:
+    return tokens_per_s(where, make_pacing("plain", None))
 
 
 class Deaf(AdaptivePacing):
@@ -225,7 +233,7 @@ def test_a_drafter_that_slows_the_target_more_than_it_helps_is_given_up(monkeypa
 
 def test_a_drafter_far_away_that_pays_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long answers, always right, a core each: what is tried without it costs less than a tenth."""
-    where = replace(world(5_000, 0.995, 400), verify_slowdown=1.0, draft_slowdown=1.0)
+    where = replace(world(5_000, 0.995, 200), verify_slowdown=1.0, draft_slowdown=1.0)
     own = of_plain(AdaptivePacing(), where)
     assert own > 1.3
     with monkeypatch.context() as patch:

@@ -39,12 +39,12 @@ class LookTimes:
     def puts_off(self, view: StepView) -> bool:
         """Whether a look that is wanted had better come behind the coming step, which waits for it. What it chose beside prompts that are
         read would be looked at again behind them. One session whose guesses are at hand, of a drafter elsewhere, soon waits for more of
-        them: a look takes nothing from it then. (While nothing is known of drafters, looks are not put off: answers may be over before any
-        is heard of.)"""
+        them: a look takes nothing from it then; not where looks find something new, for which rounds would wait. (While nothing is known of
+        drafters, looks are not put off: answers may be over before any is heard of.)"""
         if is_read_alone(view):
             return True
-        first = view.sessions[0]
-        waits_soon = len(view.sessions) == 1 and first.depth > 0 and not first.takes_turns and self._num_put_off < MAX_PUT_OFF
+        first, has_room = view.sessions[0], self._num_calm > 0 and self._num_put_off < MAX_PUT_OFF
+        waits_soon = has_room and len(view.sessions) == 1 and first.depth > 0 and not first.takes_turns
         self._num_put_off = self._num_put_off + 1 if waits_soon else 0
         return waits_soon
 
