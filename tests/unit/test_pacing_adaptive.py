@@ -15,7 +15,6 @@ from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
-from outrider.session.pacing.look_times import MAX_PUT_OFF
 from outrider.session.pacing.outlooks import PROBE_LEN
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.pace_rates import KEEP_UNSEEN
@@ -420,29 +419,6 @@ def test_a_session_that_turns_out_otherwise_than_expected_is_looked_at_at_once()
         assert abs(driver.policy._sessions.of(driver.session).looked_at - driver.session.acceptance) <= SURPRISE
     now = driver.policy._sessions.of(driver.session).course
     assert now.tokens_per_us < 0.5 * course.tokens_per_us
-
-
-@pytest.mark.parametrize(("takes_turns", "num_put_off"), [(False, MAX_PUT_OFF), (True, 0)])
-def test_a_look_is_put_off_while_guesses_are_at_hand_and_no_wait_would_have_room_for_it(takes_turns: bool, num_put_off: int) -> None:
-    """A drafter of the target's own thread never leaves any."""
-    driver = taught(0.97)
-    driver.now_us += 1_000_000  # a look is due
-    driver.session = successor(driver, num_nodes=3, depth=3, takes_turns=takes_turns)
-    own = driver.policy._sessions.of(driver.session)
-    for _ in range(num_put_off):
-        driver.policy.plan(driver.view(driver.session))
-        assert own.before is None, "nobody looked at it yet"
-    driver.policy.plan(driver.view(driver.session))
-    assert own.before is not None
-
-
-def test_a_look_that_was_put_off_comes_with_the_first_wait() -> None:
-    driver = taught(0.97)
-    driver.now_us += 1_000_000
-    for depth, is_looked_at in ((3, False), (0, True)):
-        driver.session = successor(driver) if depth == 3 else driver.session
-        driver.policy.plan(driver.view(replace(driver.session, num_nodes=depth, depth=depth)))
-        assert (driver.policy._sessions.of(driver.session).before is not None) is is_looked_at
 
 
 def test_hope_is_for_sessions_that_were_hardly_tested() -> None:

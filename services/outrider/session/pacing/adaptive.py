@@ -36,7 +36,7 @@ from outrider.session.pacing.groups import plan_in_groups
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
-from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
+from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes, is_read_alone
 from outrider.session.pacing.offers import Look, Margins, Offers
 from outrider.session.pacing.outlooks import LEAVE_BOUNDS, PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
@@ -120,7 +120,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._excess_us = 0.0
         is_repriced = self._company_speed.observe(view)
         asks_look = self._taught and (is_repriced or self._surprises.ask_for_look(view, is_sure=self._rates.is_sure))
-        if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and self._look_times.puts_off(view)):
+        if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
