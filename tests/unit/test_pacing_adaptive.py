@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -195,53 +194,6 @@ def test_four_rounds_in_which_the_first_guess_was_wrong_are_enough_to_ask_the_mo
         driver.round(num_tested=at + 1, acceptance=0.3)
     assert FIRST_ROUNDS < FIRST_TESTS
     assert driver.policy._seen_rates is not None
-
-
-def running_ahead() -> Driver:
-    driver = Driver()
-    for _ in range(2 * FIRST_TESTS):
-        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
-    own = driver.policy._sessions.of(driver.session)
-    assert own.course.pace is Pace.AHEAD
-    own.course = own.course._replace(miss_len=4, miss_us=1.6 * TARGET_US, hit_us=TARGET_US)
-    return driver
-
-
-def plan_now(driver: Driver, **changes: Any) -> None:
-    driver.policy.plan(StepView((replace(driver.session, **changes),), FLAT, 64, driver.now_us))
-
-
-def test_a_round_is_held_to_the_promise_of_its_kind() -> None:
-    """Rounds of a drafter that follows took less than the mean of both kinds, every time, and passed for quick."""
-    driver = running_ahead()
-    own = driver.policy._sessions.of(driver.session)
-    plan_now(driver, num_nodes=31, depth=31)
-    assert own.expected_us == TARGET_US
-    plan_now(driver, num_nodes=31, depth=31, following=False)
-    assert own.expected_us == 1.6 * TARGET_US
-
-
-def test_a_wait_that_was_chosen_is_no_broken_promise() -> None:
-    """What it brings is more than it costs; only what it takes beyond what was chosen counts."""
-    driver = running_ahead()
-    own = driver.policy._sessions.of(driver.session)
-    own.chosen_wait_us = 5_000.0
-    plan_now(driver, num_nodes=31, depth=31)
-    assert own.expected_us == TARGET_US + 5_000.0
-    driver.round()
-    assert own.chosen_wait_us == 0.0, "of that round only"
-
-
-def test_rows_beyond_a_course_are_in_neither_of_the_times_that_are_compared() -> None:
-    """They were taken from what the round took alone, and running ahead on slow cores passed for a fifth quicker than it is."""
-    driver = running_ahead()
-    own = driver.policy._sessions.of(driver.session)
-    view = driver.view(replace(driver.session, num_nodes=25, depth=25))
-    (part,) = driver.policy.plan(view).take
-    excess_us, course_us = driver.policy._excess_us, view.overlapped_cost.verify_us(1 + own.course.hit_len)
-    assert excess_us == pytest.approx(view.overlapped_cost.verify_us(part.num_rows) - course_us)
-    assert excess_us > 0.0
-    assert own.expected_us == pytest.approx(course_us + driver.policy._overhead_us)
 
 
 def test_a_way_that_was_measured_anew_is_taken_in_though_drafting_takes_as_long_as_before() -> None:

@@ -5,11 +5,16 @@ Run: pytest tests/unit/test_pacing_promises.py
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from fakes_adaptive import FLAT, TARGET_US, Driver
 from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing.company import Present, Split, company_courses
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, StepView
+from outrider.session.pacing.first_lessons import FIRST_TESTS
 from outrider.session.pacing.promises import excess_us, note_promises
 from outrider.session.pacing.remembered import RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, measured_rates, serial_courses
@@ -75,3 +80,53 @@ def test_what_is_done_for_the_guesses_of_the_others_is_a_part_of_the_promise_whe
         assert handled == pytest.approx([expected + handled_us for expected in plainly])
     (course,) = company_courses([Split(1, rates(1))], [SURE], 8, Present())
     assert promised([course], [2], guess_us=500.0) == promised([course], [2]), "one alone has the time of its guesses in its rounds"
+
+
+# --- what `adaptive` makes of it ------------------------------------------------------------------------------------------------
+
+
+def running_ahead() -> Driver:
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+    own = driver.policy._sessions.of(driver.session)
+    assert own.course.pace is Pace.AHEAD
+    own.course = own.course._replace(miss_len=4, miss_us=1.6 * TARGET_US, hit_us=TARGET_US)
+    return driver
+
+
+def plan_now(driver: Driver, **changes: Any) -> None:
+    driver.policy.plan(StepView((replace(driver.session, **changes),), FLAT, 64, driver.now_us))
+
+
+def test_a_round_is_held_to_the_promise_of_its_kind() -> None:
+    """Rounds of a drafter that follows took less than the mean of both kinds, every time, and passed for quick."""
+    driver = running_ahead()
+    own = driver.policy._sessions.of(driver.session)
+    plan_now(driver, num_nodes=31, depth=31)
+    assert own.expected_us == TARGET_US
+    plan_now(driver, num_nodes=31, depth=31, following=False)
+    assert own.expected_us == 1.6 * TARGET_US
+
+
+def test_a_wait_that_was_chosen_is_no_broken_promise() -> None:
+    """What it brings is more than it costs; only what it takes beyond what was chosen counts."""
+    driver = running_ahead()
+    own = driver.policy._sessions.of(driver.session)
+    own.chosen_wait_us = 5_000.0
+    plan_now(driver, num_nodes=31, depth=31)
+    assert own.expected_us == TARGET_US + 5_000.0
+    driver.round()
+    assert own.chosen_wait_us == 0.0, "of that round only"
+
+
+def test_rows_beyond_a_course_are_in_neither_of_the_times_that_are_compared() -> None:
+    """They were taken from what the round took alone, and running ahead on slow cores passed for a fifth quicker than it is."""
+    driver = running_ahead()
+    own = driver.policy._sessions.of(driver.session)
+    view = driver.view(replace(driver.session, num_nodes=25, depth=25))
+    (part,) = driver.policy.plan(view).take
+    excess_us, course_us = driver.policy._excess_us, view.overlapped_cost.verify_us(1 + own.course.hit_len)
+    assert excess_us == pytest.approx(view.overlapped_cost.verify_us(part.num_rows) - course_us)
+    assert excess_us > 0.0
+    assert own.expected_us == pytest.approx(course_us + driver.policy._overhead_us)
