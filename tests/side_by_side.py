@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-WITHIN = ("tests/unit", "tests/contract")  # with tests/papers it would be a minute and a half longer than the others
+WITHIN = ("tests/unit",)  # with tests/contract it would be a minute longer than the others
 # What pytest remembers of the last run is one file a run.
 OTHERS = ("tests", *(f"--ignore={folder}" for folder in (*WITHIN, "tests/house")), "-o", "cache_dir=.pytest_cache/others")
 WIDTH = 80

@@ -90,6 +90,7 @@ def test_picks_are_checked_prepared_and_counted() -> None:
     assert report["float32"]["mbytes"] == pytest.approx(2 * 3000 * 4 / 1e6)
 
 
+@pytest.mark.slow
 def test_filtered_picks_are_checked_prepared_and_counted() -> None:
     call("filtered_pick", "check", "cpu")
     report = call("filtered_pick", "measure", 2, 3000, 30, CEILINGS, "cpu", once_s)
