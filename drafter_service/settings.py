@@ -159,5 +159,5 @@ def _parser() -> argparse.ArgumentParser:
         "--replay-hedge-acceptance", type=float, default=0.0, help="probability that the second choice is right where the first is wrong"
     )
     replay.add_argument("--replay-seed", type=int, default=0)
-    replay.add_argument("--replay-step-us", type=int, default=0, help="what one drafting step costs")
+    replay.add_argument("--replay-step-us", type=int, default=0, help="what a guess takes, of all sessions that ask at once")
     return parser

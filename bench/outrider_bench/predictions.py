@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.drafting.follow_cost import most_followed
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.registry import make_pacing
 from outrider_bench.contestants import DraftWishes
@@ -108,6 +109,7 @@ def world_of(wishes: DraftWishes, at: Circumstances, shape: Shape) -> World:
         verify=micro.verify,
         unlent=micro.unlent,
         draft=CostCurve(((1, micro.draft_us),)),
+        max_followed=0 if at.hedge_acceptance else most_followed(micro.draft_us),
         phases=((Phase(at.acceptance),),),
         delay_us=at.delay_us,
         message_us=at.message_us,

@@ -20,7 +20,7 @@ from drafter_service.outbox import Outbox
 from drafter_service.scheduler import Scheduler, SchedulerLimits
 from fakes_drafting import TableEngine
 from fakes_followed import later_noise
-from outrider.drafting import model_source
+from outrider.drafting import follow_cost
 from outrider.drafting.follow_cost import FollowCost
 from outrider.drafting.model_source import ModelSource
 from outrider.engine.config import EngineConfig, EngineKind
@@ -187,7 +187,7 @@ def both_ways(
     """A life with followed picks, and one without, whose steps are taken the general way."""
     following = Verifier(engine, SAMPLINGS[sampling], LIMITS[limits], seed).live()
     with monkeypatch.context() as patch:
-        patch.setattr(model_source, "MAX_FOLLOWED", 0)
+        patch.setattr(follow_cost, "MAX_FOLLOWED", 0)
         patch.setattr(engine, "_lone", None)
         return following, Verifier(engine, SAMPLINGS[sampling], LIMITS[limits], seed).live()
 

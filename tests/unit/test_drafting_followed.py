@@ -14,7 +14,7 @@ import pytest
 
 from fakes_drafting import VOCAB_SIZE, TableEngine
 from fakes_driven import SESSION, Driven, next_commit
-from outrider.drafting import model_source
+from outrider.drafting import follow_cost, model_source
 from outrider.drafting.contract import ProposeRequest
 from outrider.drafting.follow_cost import MAX_FOLLOWED_UNMEASURED, FollowCost
 from outrider.drafting.model_source import ModelSource
@@ -160,6 +160,6 @@ def test_a_prefix_is_followed_only_after_its_last_chunk() -> None:
 
 
 def test_following_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_source, "MAX_FOLLOWED", 0)
+    monkeypatch.setattr(follow_cost, "MAX_FOLLOWED", 0)
     for limits in (DraftLimits(MAX_LEN), DraftLimits(MAX_LEN, flush_nodes=4)):
         assert first_wish(limits, 80) is None

@@ -17,8 +17,15 @@ import pytest
 from fakes_drafting import VOCAB_SIZE, TableEngine
 from fakes_driven import Driven, next_commit
 from outrider.drafting.contract import ProposeRequest
-from outrider.drafting.follow_cost import MAX_FOLLOW_US, MAX_FOLLOWED_UNMEASURED, MAX_FOLLOWING_SESSIONS, STEPS_TO_RETRY, FollowCost
-from outrider.drafting.model_source import MAX_FOLLOWED, ModelSource
+from outrider.drafting.follow_cost import (
+    MAX_FOLLOW_US,
+    MAX_FOLLOWED,
+    MAX_FOLLOWED_UNMEASURED,
+    MAX_FOLLOWING_SESSIONS,
+    STEPS_TO_RETRY,
+    FollowCost,
+)
+from outrider.drafting.model_source import ModelSource
 from outrider.types.frames import DraftLimits, TailEnd
 from outrider.types.step import SequenceResult, StepPlan, StepResult
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from outrider.drafting.contract import ProposeRequest, SourceSession
+from outrider.drafting.replay_pace import WallPace
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.errors import InvalidRequest
 from outrider.session.guess_tree import GuessTree
@@ -65,14 +66,71 @@ def test_an_unknown_prefix_gets_no_guesses() -> None:
     assert (proposal.tokens, proposal.end) == ((), TailEnd.EMPTY)
 
 
-def test_a_call_costs_its_time_once_for_all_sessions_and_nothing_when_idle() -> None:
-    paused: list[float] = []
-    source = ReplaySource(ReplayOptions((TEXT,), 1.0, 50, step_us=250), paused.append)
-    opened(source, session=1)
-    opened(source, session=2)
-    source.propose([ProposeRequest(1, 0, 9), ProposeRequest(2, 0, 9)])
-    source.propose([ProposeRequest(1, 0, 5)])
-    assert paused == [250e-6]
+class CountedPace:
+    """Time passes for whoever waits for it, and a little between two looks."""
+
+    def __init__(self) -> None:
+        self.now = 5.0
+        self.waits_us: list[int] = []
+
+    def now_s(self) -> float:
+        return self.now
+
+    def wait_until(self, moment_s: float) -> None:
+        self.waits_us.append(round(1e6 * (moment_s - self.now)))
+        self.now = moment_s
+
+
+def paced(step_us: int, hedge_acceptance: float = 0.0, num_sessions: int = 1) -> tuple[ReplaySource, CountedPace]:
+    pace = CountedPace()
+    source = ReplaySource(ReplayOptions((TEXT,), 1.0, 50, step_us=step_us, hedge_acceptance=hedge_acceptance), pace)
+    for session in range(1, num_sessions + 1):
+        opened(source, session=session)
+    return source, pace
+
+
+def test_a_guess_of_several_sessions_costs_its_time_once_and_none_costs_nothing() -> None:
+    source, pace = paced(250, num_sessions=2)
+    both = source.propose([ProposeRequest(1, 0, 9), ProposeRequest(2, 0, 9)])
+    assert [(len(proposal.tokens), proposal.follow_us) for proposal in both] == [(1, 0), (1, 0)]
+    source.propose([ProposeRequest(1, 0, 5), ProposeRequest(2, 0, 5)])
+    assert pace.waits_us == [250]
+
+
+@pytest.mark.parametrize(
+    ("step_us", "draft_until", "flush_nodes", "num_guesses"),
+    [
+        (250, 900, 0, 7),  # MAX_FOLLOW_US
+        (10, 900, 0, 16),
+        (9_000, 900, 0, 2),
+        (250, 7, 0, 3),  # what it has leave for
+        (250, 900, 4, 4),  # what somebody waits for
+        (250, 900, 1, 1),
+    ],
+)
+def test_who_asks_alone_gets_a_models_chain_at_its_price(step_us: int, draft_until: int, flush_nodes: int, num_guesses: int) -> None:
+    source, pace = paced(step_us)
+    (proposal,) = source.propose([ProposeRequest(1, 0, draft_until, flush_nodes=flush_nodes)])
+    assert list(proposal.tokens) == list(TEXT[4 : 4 + num_guesses])
+    assert list(proposal.parents) == list(range(-1, num_guesses - 1))
+    assert pace.waits_us == [num_guesses * step_us]
+    assert proposal.follow_us == (num_guesses - 1) * step_us
+
+
+def test_with_side_branches_between_them_guesses_come_one_by_one() -> None:
+    source, pace = paced(250, hedge_acceptance=0.5)
+    assert len(source.propose([ProposeRequest(1, 0, 900)])[0].tokens) == 1
+    assert pace.waits_us == [250]
+
+
+def test_time_is_waited_for_to_the_microsecond_not_to_the_length_of_a_sleep() -> None:
+    """The quickest of many, for whoever else computes makes all of them longer; a sleep of 100 us takes 150 or more."""
+    pace, late_us = WallPace(), []
+    for _ in range(200):
+        moment_s = pace.now_s() + 100e-6
+        pace.wait_until(moment_s)
+        late_us.append(1e6 * (pace.now_s() - moment_s))
+    assert 0.0 <= min(late_us) < 20.0
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ WORLDS = {
     "a drafter that drifts": replace(
         QUIET, phases=((Phase(0.95, 30, (0.8, 0.3)), Phase(0.9)), (Phase(0.4, None, (0.9,)),)), num_sessions=2
     ),
+    "guesses that follow": replace(QUIET, max_followed=6),
+    "guesses that follow a while, behind tight bounds": replace(QUIET, max_followed=2, max_draft_len=7, max_nodes=9, num_sessions=2),
     "tight bounds": replace(QUIET, max_draft_len=3, max_nodes=4, max_rows=8, num_sessions=3),
 }
 POLICIES = (("serial", 5), ("pearl", 4), ("adaptive", None), ("serial", None), ("pearl", None))
@@ -63,6 +65,10 @@ class TwinDrafter:
     def can_grow(self) -> bool:
         assert self.real.can_grow() == self.reduced.can_grow()
         return self.real.can_grow()
+
+    def num_growing(self, most: int) -> int:
+        assert self.real.num_growing(most) == self.reduced.num_growing(most)
+        return self.real.num_growing(most)
 
     def num_branches(self) -> int:
         assert self.real.num_branches() == self.reduced.num_branches()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outrider.drafting.model_source import MAX_FOLLOWED
+from outrider.drafting.follow_cost import MAX_FOLLOWED
 from outrider.session.pacing.registry import make_pacing
 from outrider.types.frames import DrafterFrame, Open, VerifierFrame
 from outrider_bench.grid.costs import Costs, Pair, Trace

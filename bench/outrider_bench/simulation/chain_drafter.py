@@ -43,6 +43,12 @@ class ChainDrafter:
         """See DrafterSide."""
         return self._guesser.pause(self._place()) is TailEnd.MORE
 
+    def num_growing(self, most: int) -> int:
+        """See DrafterSide."""
+        place, limits = self._place(), self._limits
+        room = min(place.until, limits.max_len) - place.position, limits.max_nodes - place.num_live
+        return max(1, min(most, *room, self._flush_nodes - (self._tip - self._sent) if self._flush_nodes else most))
+
     def num_branches(self) -> int:
         """See DrafterSide: there are none."""
         return 0

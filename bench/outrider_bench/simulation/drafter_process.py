@@ -1,4 +1,5 @@
-"""The drafter's process: one thread that takes what has arrived, drafts one token for everybody who wants one, then sends.
+"""The drafter's process: one thread that takes what has arrived, drafts one token for everybody who wants one, then sends. A session that
+wants some alone may get several at once, as from a model whose guesses follow each other in one step.
 
 Side branches only when no chain is due. Keeps the order of work of drafter_service.scheduler: frames that arrive during a draft step
 wait for its end, and what is answered to them leaves after the next step. Knows sessions of the drafter. Must not know costs, the
@@ -8,16 +9,20 @@ verifier or policies.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from outrider.types.frames import DrafterFrame, Open, VerifierFrame
 from outrider_bench.simulation.drafter_side import DrafterSide
 
 
 class DrafterProcess:
-    """open_session: makes the drafter's half of a request from its handle; None for one that is over."""
+    """open_session: makes the drafter's half of a request from its handle; None for one that is over. max_followed: guesses that may come
+    behind the first of a session that asks alone. num_guesses: for each session, of the draft step under way."""
 
-    def __init__(self, open_session: Callable[[int], DrafterSide | None]) -> None:
+    def __init__(self, open_session: Callable[[int], DrafterSide | None], max_followed: int = 0) -> None:
         self._open_session = open_session
+        self._max_followed = max_followed
+        self.num_guesses = 1
         self._sessions: dict[int, DrafterSide] = {}
         self._taking_part: list[DrafterSide] = []
         self._unsent: list[DrafterFrame] = []
@@ -45,11 +50,13 @@ class DrafterProcess:
             return None
         self._changed = False
         self._taking_part = [session for session in self._sessions.values() if session.wants()]
-        self._begin_us = now_us
+        self._begin_us, self.num_guesses = now_us, 1
         if not self._taking_part:
             return None
         num_rows = sum(session.can_grow() for session in self._taking_part)
         self._hedging = num_rows == 0
+        if self._max_followed and num_rows == len(self._taking_part) == 1:
+            self.num_guesses = self._taking_part[0].num_growing(1 + self._max_followed)
         return num_rows or sum(session.num_branches() for session in self._taking_part)
 
     @property
@@ -59,8 +66,10 @@ class DrafterProcess:
 
     def finish(self, now_us: int) -> None:
         """The draft step is over."""
+        ends_us = [self._begin_us + (now_us - self._begin_us) * guess // self.num_guesses for guess in range(self.num_guesses + 1)]
         for session in self._taking_part:
-            self._unsent += session.hedge(self._begin_us, now_us) if self._hedging else session.grow(self._begin_us, now_us)
+            for begin_us, end_us in pairwise(ends_us):
+                self._unsent += session.hedge(begin_us, end_us) if self._hedging else session.grow(begin_us, end_us)
         self._taking_part = []
         self._changed = True
 

@@ -36,6 +36,10 @@ class DrafterSide(Protocol):
         """Whether that step takes its time; else it only learns that it must pause."""
         ...
 
+    def num_growing(self, most: int) -> int:
+        """Guesses of the next draft step if it may hold so many: at most as many as are sent together."""
+        ...
+
     def num_branches(self) -> int:
         """Rows of the next draft step if no chain is due."""
         ...
@@ -76,6 +80,12 @@ class SessionDrafter:
     def can_grow(self) -> bool:
         """See DrafterSide."""
         return self._guesser.pause(self._place()) is TailEnd.MORE
+
+    def num_growing(self, most: int) -> int:
+        """See DrafterSide."""
+        place = self._place()
+        room = min(place.until, place.limits.max_len) - place.position, place.limits.max_nodes - place.num_live
+        return max(1, min(most, *room, self._session.flush_nodes or most))
 
     def num_branches(self) -> int:
         """See DrafterSide: there are none."""

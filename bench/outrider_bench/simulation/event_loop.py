@@ -50,7 +50,7 @@ class Simulation:
         self._now_us = START_US
         self._recorder = Recorder()
         self._verifier = VerifierProcess(world, pacing, self._recorder)
-        self._drafter = DrafterProcess(self._open_drafter)
+        self._drafter = DrafterProcess(self._open_drafter, world.max_followed)
         self._cores = Cores(world.verify_slowdown, world.draft_slowdown)
         self._to_drafter: Wire[VerifierFrame] = Wire(world.delay_us + world.message_us)
         self._to_verifier: Wire[DrafterFrame] = Wire(world.delay_us + world.message_us)
@@ -173,7 +173,8 @@ class Simulation:
         if num_growing:
             self._draft_began_us = self._now_us
             toll = self._world.hedge_toll if self._drafter.pays_toll else 1.0
-            self._cores.start(Role.DRAFTER, toll * self._world.draft.verify_us(num_growing), self._now_us)
+            work_us = toll * self._drafter.num_guesses * self._world.draft.verify_us(num_growing)
+            self._cores.start(Role.DRAFTER, work_us, self._now_us)
             return
         if num_growing == 0:  # they only learn that they must pause, which takes no time
             self._drafter.finish(self._now_us)

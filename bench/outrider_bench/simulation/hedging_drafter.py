@@ -38,6 +38,10 @@ class HedgingDrafter:
         """See DrafterSide: the chain comes first while the truth is likely enough to come by its end."""
         return self._pause() is TailEnd.MORE and self._tree.has_precedence(self._branches())
 
+    def num_growing(self, most: int) -> int:
+        """See DrafterSide: one, for side branches may be worth more than the next."""
+        return 1
+
     def num_branches(self) -> int:
         """See DrafterSide."""
         return len(self._branches()) or int(self._pause() is TailEnd.MORE)

@@ -58,7 +58,8 @@ class World:
     as many of them as these say, until the last is over.
 
     verify: a step of so many rows; unlent: of one during which the drafter may be at work, where it lends its cores while it rests (None:
-    it lends none). draft: one token for so many sessions at once. delay_us: one way; message_us: what a message costs
+    it lends none). draft: one token for so many sessions at once; max_followed: guesses that may follow the first of a session that asks
+    alone before its drafter hears of anything else (of chains alone). delay_us: one way; message_us: what a message costs
     beside that, each way. step_overhead_us: what the verifier spends on a step beside the target; guess_us: on each session with guesses in
     it or a drafter at work meanwhile, beside that; session_us: of the step, for each session but the first. phases: of session i,
     phases[i % len].
@@ -99,6 +100,7 @@ class World:
     loads: tuple[Load, ...] = ()
     unlent: CostCurve | None = None
     shapes: tuple[Shape, ...] = ()
+    max_followed: int = 0
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first field that is out of range."""
@@ -112,6 +114,8 @@ class World:
             raise InvalidRequest("world.unsure_when_wrong", "is a share in [0, 1]")
         if not 0.0 <= self.hedge_acceptance <= 1.0:
             raise InvalidRequest("world.hedge_acceptance", "is a share in [0, 1]")
+        if self.max_followed < 0 or (self.max_followed and (self.hedge_acceptance or self.unsure_when_wrong or self.unsure_when_right)):
+            raise InvalidRequest("world.max_followed", "must be 0 or positive, and 0 with side branches or an unsure drafter")
         if self.hedge_toll < 1.0:
             raise InvalidRequest("world.hedge_toll", "side branches never make a chain faster: must be at least 1")
         if self.hedge_acceptance and (self.unsure_when_wrong or self.unsure_when_right):

@@ -16,6 +16,8 @@ MAX_FOLLOWING_SESSIONS = 4
 STEPS_TO_RETRY = 64
 # A followed guess for everybody may cost this share of a step for everybody: commits wait longer for chains than for a step.
 WORTHWHILE_SHARE = 0.75
+# Guesses that may follow a session's first in one step.
+MAX_FOLLOWED = 15
 # Guesses that may follow in one step, of all sessions together: a commit may have to wait for them. At most so many while nothing is known
 # of what they cost, then as many as take so long.
 MAX_FOLLOWED_UNMEASURED = 7
@@ -48,8 +50,8 @@ class FollowCost:
     def most(self, num_sessions: int) -> int:
         """Guesses that may follow each session's first in one step; at least one, for who follows nothing measures nothing more."""
         if self._guess_us is None:
-            return MAX_FOLLOWED_UNMEASURED // num_sessions
-        return max(1, int(MAX_FOLLOW_US / (num_sessions * max(1.0, self._guess_us))))
+            return min(MAX_FOLLOWED, MAX_FOLLOWED_UNMEASURED // num_sessions)
+        return most_followed(num_sessions * self._guess_us)
 
     @property
     def branch_price(self) -> float:
@@ -73,6 +75,11 @@ class FollowCost:
             self._guess_us = _measured(self._guess_us, follow_us / num_followed)
         if num_sessions <= MAX_FOLLOWING_SESSIONS and result.num_rows <= 2 * num_sessions:  # nobody reads a prompt
             self._step_us[num_sessions] = _measured(self._step_us.get(num_sessions), result.step_us - follow_us)
+
+
+def most_followed(guesses_us: float) -> int:
+    """Guesses that may follow each session's first in one step, where one more for everybody takes guesses_us: 1..MAX_FOLLOWED."""
+    return min(MAX_FOLLOWED, max(1, int(MAX_FOLLOW_US / max(1.0, guesses_us))))
 
 
 def _measured(known: float | None, measured: float) -> float:

@@ -31,8 +31,6 @@ from outrider.types.tree import MAX_TREE_NODES, ROOT, DraftRow, FloatArray, IntA
 PREFILL_SHARE = 128
 # Up to this many committed tokens are caught up at once beside drafting rows: a round's own tokens, not a prompt.
 CATCH_UP_LEN = 32
-# Guesses that may follow a session's first in one step.
-MAX_FOLLOWED = 15
 
 _NO_TOKENS: IntArray = np.empty(0, np.int32)
 
@@ -286,7 +284,7 @@ class ModelSource:
         """Let guesses follow each chain's first in the same step, where all parts are such, and that pays. requests: of the parts."""
         if not all(part.is_chain for part in parts) or not self._follow_cost.pays(len(parts)):
             return
-        most = min(MAX_FOLLOWED, self._follow_cost.most(len(parts)))
+        most = self._follow_cost.most(len(parts))
         flush_nodes = {request.session: request.flush_nodes for request in requests}  # parts may stand in another order
         for part in parts:
             self._follow(part, flush_nodes[part.tree.session], most)

@@ -2,19 +2,20 @@
 
 Knows the texts and, per position, whether its guess is right: a pure function of (seed, position), so that acceptance per position is
 Bernoulli(acceptance) whatever the pacing, round boundaries or restarts; so is the second choice, which side branches (hedges) begin
-with. Each call may cost a fixed time, as a model's step would. Must not know models. A session whose prefix begins no known text gets no
-guesses.
+with. Each guess may cost a fixed time, as a model's would, and guesses of a session that asks alone come several in a call, as a model's
+do. Must not know models. A session whose prefix begins no known text gets no guesses.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from outrider.drafting.contract import Needs, Proposal, ProposeRequest, RunsAt, SourceSession
+from outrider.drafting.follow_cost import most_followed
 from outrider.drafting.hedges import Branch
 from outrider.drafting.positional_tree import Choice, PositionalTree
+from outrider.drafting.replay_pace import ReplayPace, WallPace
 from outrider.errors import AlreadyExists, InvalidRequest, UnknownSession
 from outrider.noise.field import uniform
 from outrider.types.frames import DraftLimits, TailEnd
@@ -24,7 +25,7 @@ from outrider.types.tree import IntArray
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """texts: whole token sequences, prompt and answer. acceptance: probability in [0, 1] that a guess is right. hedge_acceptance: that the
-    second choice is right where the first is wrong; 0 = no side branches. step_us: what one call costs, whatever the sessions in it."""
+    second choice is right where the first is wrong; 0 = no side branches. step_us: what a guess costs, of however many sessions at once."""
 
     texts: tuple[tuple[int, ...], ...]
     acceptance: float
@@ -59,16 +60,18 @@ class _Chain:
 
 
 class ReplaySource:
-    """Draft source over known texts: chains, one token a call and session, and their side branches."""
+    """Draft source over known texts: chains, and their side branches. Of several sessions, or with side branches, a token a call."""
 
     name = "replay"
     runs_at = RunsAt.EITHER
     needs = Needs.NOTHING
 
-    def __init__(self, options: ReplayOptions, pause_s: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, options: ReplayOptions, pace: ReplayPace | None = None) -> None:
+        """pace: None: the time of day's."""
         options.check()
         self._options = options
-        self._pause_s = pause_s
+        self._pace = pace or WallPace()
+        self._most_followed = 0 if options.hedge_acceptance else most_followed(options.step_us)
         self._chains: dict[int, _Chain] = {}
 
     def open(self, session: SourceSession) -> None:
@@ -80,13 +83,20 @@ class ReplaySource:
         chain = self._chains[session.session] = _Chain(session.limits, self._text_of(prefix), prefix, 0, tree)
 
     def propose(self, requests: list[ProposeRequest]) -> list[Proposal]:
-        """One more guess for every session that may have one; side branches in a call that no chain wants."""
-        proposals = [self._grow(request) for request in requests]
-        if not any(proposal.tokens for proposal in proposals):
+        """More guesses for every session that may have some; side branches in a call that no chain wants."""
+        begin_s = self._pace.now_s()
+        num_more = self._most_followed if len(requests) == 1 else 0
+        proposals = [self._grow(request, num_more) for request in requests]
+        levels = max((len(proposal.tokens) for proposal in proposals), default=0)
+        if not levels:
             proposals = [self._hedge(request, idle) for request, idle in zip(requests, proposals, strict=True)]
-        if self._options.step_us and any(proposal.tokens for proposal in proposals):
-            self._pause_s(self._options.step_us / 1e6)
-        return proposals
+            levels = int(any(proposal.tokens for proposal in proposals))
+        if not (self._options.step_us and levels):
+            return proposals
+        self._pace.wait_until(begin_s + levels * self._options.step_us / 1e6)
+        if levels == 1:
+            return proposals
+        return [replace(proposal, follow_us=(levels - 1) * self._options.step_us) for proposal in proposals]
 
     def observe(self, session: int, tokens: IntArray, path: tuple[int, ...], *, reroot: bool, tree_id: int) -> None:
         """Follow the truth; a truth that leaves its text looks for another."""
@@ -110,10 +120,13 @@ class ReplaySource:
         known = tuple(prefix)
         return next((text for text in self._options.texts if text[: len(known)] == known), ())
 
-    def _grow(self, request: ProposeRequest) -> Proposal:
+    def _grow(self, request: ProposeRequest, num_more: int) -> Proposal:
+        """num_more: guesses that may follow the first."""
         chain = self._chains[request.session]
         tree, first = chain.tree, len(chain.tree.tokens)
-        if self._pause(chain, request) is TailEnd.MORE and tree.has_precedence(self._branches(chain, request)):
+        for _ in range(min(1 + num_more, request.flush_nodes or 1 + num_more)):
+            if self._pause(chain, request) is not TailEnd.MORE or not tree.has_precedence(self._branches(chain, request)):
+                break
             tree.grow()
         return self._proposal(chain, request, first, is_hedge=False)
 
