@@ -9,12 +9,12 @@ import pytest
 
 from fakes_adaptive import FLAT, TARGET_US, Driver, successor, taught
 from fakes_pacing import READY
-from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
-from outrider.session.pacing.outlooks import PROBE_LEN
+from outrider.session.pacing.outlooks import FIRST_LEN, PROBE_LEN
 from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
 from outrider.session.pacing.pace_rates import KEEP_UNSEEN
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
@@ -183,7 +183,7 @@ def test_what_a_pace_took_is_forgotten_while_everybody_decodes_plainly() -> None
 def test_before_anything_is_known_it_drafts_in_turns_and_little() -> None:
     driver = Driver()
     assert driver.wait_len() == FIRST_LEN
-    assert driver.policy.draft_ahead(driver.session) == FIRST_LEN
+    assert driver.policy.draft_ahead(driver.session) == FIRST_LEN + 1, "one is for the token that the prompt's own step brings"
 
 
 def test_four_rounds_in_which_the_first_guess_was_wrong_are_enough_to_ask_the_model() -> None:
@@ -340,6 +340,16 @@ def test_a_new_sessions_drafter_guesses_while_the_target_reads_a_little_or_as_fa
     course = driver.policy._sessions.of(begun).course
     assert course.pace is Pace.AHEAD
     assert driver.policy.draft_ahead(begun) == course.ahead_len > FIRST_LEN
+
+
+def test_a_draft_in_turns_is_to_be_there_whole_when_the_prompt_is_read_unless_it_takes_time_from_the_reading() -> None:
+    driver = taught(0.97)
+    own = driver.policy._sessions.of(begun := successor(driver, num_uncached=10))
+    own.course = own.course._replace(pace=Pace.SERIAL, hit_len=9)
+    assert driver.policy._outlooks.first_leave(own, begun) == 10
+    assert driver.policy._outlooks.first_leave(own, replace(begun, takes_turns=True)) == FIRST_LEN
+    own.course = own.course._replace(hit_len=1)
+    assert driver.policy._outlooks.first_leave(own, begun) == FIRST_LEN
 
 
 def test_tails_are_as_few_as_a_step_beside_a_drafter_at_work_allows() -> None:

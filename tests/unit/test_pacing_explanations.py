@@ -9,13 +9,14 @@ import pytest
 
 from fakes_pacing import NOW_US, READY, session_view, step_view
 from outrider.session.pacing import adaptive_choice, explaining
-from outrider.session.pacing.adaptive import FIRST_LEN, START_GAIN, AdaptivePacing
+from outrider.session.pacing.adaptive import START_GAIN, AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, Pacing, PacingPlan, SessionPlan, StepView
 from outrider.session.pacing.course_choice import FLAWLESS, FLAWLESS_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import DEFAULT_DRAFT_LEN, Rates, serial_tokens_per_us
 from outrider.session.pacing.explanation import PlanExplanation, SessionExplanation, Way, Why
 from outrider.session.pacing.first_lessons import FIRST_TESTS
 from outrider.session.pacing.lookup import LookupPacing
+from outrider.session.pacing.outlooks import FIRST_LEN
 from outrider.session.pacing.pearl import PearlPacing
 from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.round_model import Pace

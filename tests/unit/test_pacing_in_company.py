@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from fakes_pacing import NOW_US, session_view
-from outrider.session.pacing.adaptive import FIRST_LEN, AdaptivePacing
+from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.by_lookup import ByLookup
 from outrider.session.pacing.contract import CostCurve, SessionView, StepView
+from outrider.session.pacing.outlooks import FIRST_LEN
 from outrider.session.pacing.probing import OWN_PROBE_AFTER, PROBE_AFTER, ProbeBudget
 from outrider.session.pacing.remembered import RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace

@@ -5,10 +5,14 @@ Run: pytest tests/unit/test_pacing_look_times.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fakes_pacing import NOW_US
+from fakes_pacing import NOW_US, session_view, step_view
+from outrider.session.pacing.contract import StepView
 from outrider.session.pacing.look_times import CALM_LOOKS, LOOK_EVERY_US, PLAIN_LOOKS, SESSIONS_A_LOOK, LookTimes
+from outrider.session.pacing.round_model import Course, Pace
 from outrider.session.pacing.surprise import MAX_SESSIONS
 
 
@@ -48,3 +52,25 @@ def test_many_sessions_are_looked_at_by_the_clock_alone_for_nobody_s_surprise_is
 def test_who_goes_without_guesses_is_looked_at_seldom_from_the_first() -> None:
     assert apart(LookTimes(), drafts=False, changed=True) == PLAIN_LOOKS
     assert apart(LookTimes(), MAX_SESSIONS + 1, drafts=False) == PLAIN_LOOKS
+
+
+SERIAL, AHEAD, PLAIN = (Course(pace, 4, 4, 4, 0.0, 0.0, 0.0) for pace in (Pace.SERIAL, Pace.AHEAD, Pace.PLAIN))
+
+
+def view(*depths: int, **changes: Any) -> StepView:
+    return step_view(*(session_view(at, depth, **changes) for at, depth in enumerate(depths)))
+
+
+def test_a_look_waits_once_for_guesses_in_turns_that_are_ready_to_be_verified() -> None:
+    times = LookTimes()
+    assert [times.may_wait(view(3), SERIAL) for _ in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("depths", "course"), [((0,), SERIAL), ((3,), AHEAD), ((3,), PLAIN), ((3, 3), SERIAL)])
+def test_nobody_is_held_up_by_a_look_who_waits_anyway_or_never(depths: tuple[int, ...], course: Course) -> None:
+    assert not LookTimes().may_wait(view(*depths), course)
+
+
+def test_while_all_read_their_prompts_a_look_waits_as_long_as_they_do() -> None:
+    times = LookTimes()
+    assert all(times.may_wait(view(0, num_uncached=9), SERIAL) for _ in range(3))

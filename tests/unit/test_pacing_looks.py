@@ -44,6 +44,29 @@ def test_looks_that_find_nothing_become_seldom(
     assert tuple(sorted(set(apart))) == times_as_seldom
 
 
+@pytest.mark.parametrize(("pace", "num_looks"), [(Pace.SERIAL, [0, 1, 1]), (Pace.AHEAD, [1, 1, 1])])
+def test_a_look_that_is_due_waits_until_a_draft_in_turns_is_being_verified(
+    pace: Pace, num_looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind that step there is a wait for the drafter anyway."""
+    driver, looked = taught(0.97), list[int]()
+    own = driver.policy._sessions.of(driver.session)
+    own.course = own.course._replace(pace=pace)
+    look = AdaptivePacing._look
+
+    def noted(self: AdaptivePacing, view: StepView) -> None:
+        looked.append(view.now_us)
+        look(self, view)
+
+    monkeypatch.setattr(AdaptivePacing, "_look", noted)
+    driver.policy._look_times.at_us = driver.now_us
+    found = []
+    for depth in (12, 0, 12):
+        driver.policy.plan(driver.view(replace(driver.session, num_nodes=depth, depth=depth)))
+        found.append(len(looked))
+    assert found == num_looks
+
+
 def looks_apart(driver: Driver) -> int:
     """How long until the next look that is nobody's surprise, in looks of the usual distance."""
     at_us, looked_us = driver.policy._look_times.at_us, driver.policy._surprises._looked_us

@@ -36,9 +36,9 @@ from outrider.session.pacing.groups import plan_in_groups
 from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
-from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes, is_read_alone
+from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
 from outrider.session.pacing.offers import Look, Margins, Offers
-from outrider.session.pacing.outlooks import LEAVE_BOUNDS, PROBE_LEN, Outlooks
+from outrider.session.pacing.outlooks import FIRST_LEN, LEAVE_BOUNDS, PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
@@ -61,7 +61,6 @@ FEW_SESSIONS, MANY_STEPS = 8, 4  # of more sessions than that, those share a loo
 # sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
 IN_VAIN = 0.0015
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
-FIRST_LEN = 4
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
 
@@ -120,7 +119,8 @@ class AdaptivePacing(ExplainsAdaptive):
         self._excess_us = 0.0
         is_repriced = self._company_speed.observe(view)
         asks_look = self._taught and (is_repriced or self._surprises.ask_for_look(view, is_sure=self._rates.is_sure))
-        if (self._look_times.begin(view.now_us) or asks_look) and not (self._rates.is_known and is_read_alone(view)):
+        is_due = self._look_times.begin(view.now_us) or asks_look
+        if is_due and not (self._rates.is_known and self._look_times.may_wait(view, self._sessions.of(view.sessions[0]).course)):
             self._look(view)
         going = self._going_by_lookup(view)
         if all(session.session in going or self._goes_without(session) for session in view.sessions):
@@ -177,8 +177,7 @@ class AdaptivePacing(ExplainsAdaptive):
             return 0
         if begins:
             own.is_met, own.hopeless = True, own.course.pace is Pace.PLAIN and self._is_hopeless(session)
-            # While the target reads the prompt: the cheapest of all probes.
-            return 0 if own.hopeless else self._asked(session, max(FIRST_LEN, own.course.ahead_len if own.course.pace is Pace.AHEAD else 0))
+            return 0 if own.hopeless else self._asked(session, self._outlooks.first_leave(own, session))
         if own.course.pace is Pace.PLAIN:
             self._probe(own, session)
             return self._asked(session, PROBE_LEN) if own.probe.is_on else 0

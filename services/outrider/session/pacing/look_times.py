@@ -2,12 +2,13 @@
 
 A look costs what half a round of a small target does. What turns a course over is mostly a session's acceptance, and with few sessions
 that is a surprise (surprise.py), which is looked at whenever it comes; times and ways drift more slowly. Knows times, and whether a look
-changed anything. Must not know courses, or what a look weighs.
+changed anything. Must not know what a look weighs, nor of courses more than who waits for a drafter.
 """
 
 from __future__ import annotations
 
 from outrider.session.pacing.contract import StepView
+from outrider.session.pacing.round_model import Course, Pace
 from outrider.session.pacing.surprise import MAX_SESSIONS
 
 LOOK_EVERY_US = 40_000
@@ -17,9 +18,13 @@ SESSIONS_A_LOOK = 8  # for more of them, looks come less often
 
 
 def is_read_alone(view: StepView) -> bool:
-    """Whether all of a step read their prompts: whatever a look chose would be looked at again behind that step, for which they wait.
-    (While nothing is known of drafters, looks come then too: answers may be over before any is heard of.)"""
+    """Whether all of a step read their prompts: whatever a look chose would be looked at again behind that step, for which they wait."""
     return all(session.num_uncached > 1 for session in view.sessions)
+
+
+def is_ready(view: StepView, course: Course) -> bool:
+    """Whether a look would hold up a lone session's guesses, in turns: behind their step it waits for its drafter anyway."""
+    return len(view.sessions) == 1 and view.sessions[0].depth > 0 and course.pace is Pace.SERIAL
 
 
 class LookTimes:
@@ -28,12 +33,19 @@ class LookTimes:
     def __init__(self) -> None:
         self.at_us: int | None = None
         self.is_due = False
+        self._was_put_off = False
         self._num_calm = 0  # looks that changed no course, since one did
 
     def begin(self, now_us: int) -> bool:
         """A plan begins: whether a look is due."""
         self.is_due = self.at_us is None or now_us >= self.at_us
         return self.is_due
+
+    def may_wait(self, view: StepView, first: Course) -> bool:
+        """Whether the look that is due may come with a later plan, where it holds nobody up; while nothing is known of drafters it may
+        not, for answers may be over before any is heard of. first: of the first session. Guesses put a look off once."""
+        self._was_put_off = is_ready(view, first) and not self._was_put_off
+        return self._was_put_off or is_read_alone(view)
 
     def changed(self) -> None:
         """The look under way changed a course."""

@@ -18,7 +18,7 @@ from outrider.session.pacing.resting import NEAR_STEPS
 from outrider.session.pacing.round_model import Pace
 from outrider.session.pacing.together import Outlook
 
-PROBE_LEN = 4
+FIRST_LEN = PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe that is waited for is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
@@ -43,6 +43,14 @@ class Outlooks:
     def bound(self, session: SessionView) -> int:
         """Guesses that a step may verify of it."""
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
+
+    def first_leave(self, own: RememberedSession, session: SessionView) -> int:
+        """The same while the target reads its prompt, when guesses are cheapest, if only to find out. A draft in turns from elsewhere is
+        to be there whole behind that step, beyond the token that it brings."""
+        course = own.course
+        if course.pace is Pace.AHEAD:
+            return max(FIRST_LEN, course.ahead_len)
+        return FIRST_LEN if course.pace is Pace.PLAIN or session.takes_turns else max(FIRST_LEN, course.hit_len + 1)
 
     def leave(self, own: RememberedSession, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter of one that goes with guesses may guess. In company it drafts for others meanwhile."""
