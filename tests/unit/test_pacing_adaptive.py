@@ -15,7 +15,7 @@ from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptanc
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
 from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
 from outrider.session.pacing.outlooks import FIRST_LEN, PROBE_LEN
-from outrider.session.pacing.pace_memory import KEEP_OTHERS, PaceMemory
+from outrider.session.pacing.pace_memory import KEEP_UNUSED, PaceMemory
 from outrider.session.pacing.pace_rates import KEEP_UNSEEN
 from outrider.session.pacing.probing import HOPELESS_PROBE_AFTER, PROBE_AFTER
 from outrider.session.pacing.round_model import (
@@ -152,10 +152,20 @@ def test_a_pace_whose_rounds_take_longer_than_expected_loses_trust_and_slowly_re
         memory.count(Pace.AHEAD, took_us=2_000.0, expected_us=1_000.0)
     low = memory.factor(Pace.AHEAD)
     assert 0.5 < low < 0.62
-    for _ in range(round(2 / (1 - KEEP_OTHERS))):
+    for _ in range(round(2 / (1 - KEEP_UNUSED))):
         memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
     assert low < memory.factor(Pace.AHEAD) < 1.0
     assert memory.factor(Pace.SERIAL) == pytest.approx(1.0)
+
+
+def test_a_pace_given_up_is_not_thought_better_of_within_ten_answers_of_another() -> None:
+    memory = PaceMemory()
+    for _ in range(60):
+        memory.count(Pace.AHEAD, took_us=1_350.0, expected_us=1_000.0)
+    low = memory.factor(Pace.AHEAD)
+    for _ in range(160):
+        memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
+    assert low < memory.factor(Pace.AHEAD) < low + 0.2 * (1.0 - low)
 
 
 def test_one_stalled_round_does_not_condemn_a_pace() -> None:

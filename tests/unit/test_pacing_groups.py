@@ -15,10 +15,11 @@ import pytest
 
 from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing import company
-from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.adaptive import SWITCH_GAIN, AdaptivePacing
 from outrider.session.pacing.company import KEEP_WITHIN, Present, Split, _best, company_courses, splits_of
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.groups import plan_in_groups
+from outrider.session.pacing.offers import drafting_pace
 from outrider.session.pacing.prefill_bound import PrefillBound
 from outrider.session.pacing.round_model import Pace, RoundRates, best_ahead_course, measured_rates
 from outrider.session.pacing.together import Outlook
@@ -197,9 +198,7 @@ def test_many_sessions_in_groups_are_quicker_than_all_in_one(monkeypatch: pytest
 
 @pytest.mark.parametrize(("num_sessions", "chosen"), [(1, Pace.AHEAD), (8, Pace.AHEAD), (64, Pace.SERIAL)])
 def test_the_more_sessions_there_are_the_more_running_ahead_must_promise(num_sessions: int, chosen: Pace) -> None:
-    policy = AdaptivePacing()
-    policy._num_sessions, policy._pace = num_sessions, Pace.SERIAL
-    assert policy._drafting_pace({Pace.SERIAL: 1.0, Pace.AHEAD: 1.08}) is chosen
+    assert drafting_pace({Pace.SERIAL: 1.0, Pace.AHEAD: 1.08}, Pace.SERIAL, num_sessions, SWITCH_GAIN) is chosen
 
 
 def test_nor_is_a_round_of_one_that_runs_ahead_longer_than_a_step_has_room_for() -> None:

@@ -162,15 +162,14 @@ def view_of(*sessions: SessionView, now_us: int = NOW_US, max_rows: int = 64) ->
 
 
 def test_a_whole_draft_of_a_lone_session_is_verified_now() -> None:
-    assert whole_draft(view_of(WHOLE), 24) == PacingPlan((SessionPlan(0, 1, 5),), None, "verify")
-    assert whole_draft(view_of(WHOLE), 3) == PacingPlan((SessionPlan(0, 1, 3),), None, "verify")
-    assert whole_draft(view_of(WHOLE, max_rows=4), 24) == PacingPlan((SessionPlan(0, 1, 3),), None, "verify")
+    assert whole_draft(view_of(WHOLE), 24, in_turns=True) == PacingPlan((SessionPlan(0, 1, 5),), None, "verify")
+    assert whole_draft(view_of(WHOLE), 3, in_turns=True) == PacingPlan((SessionPlan(0, 1, 3),), None, "verify")
+    assert whole_draft(view_of(WHOLE, max_rows=4), 24, in_turns=True) == PacingPlan((SessionPlan(0, 1, 3),), None, "verify")
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"takes_turns": False},
         {"tail_ended": False},
         {"num_uncached": 7},
         {"num_nodes": 0, "depth": 0},
@@ -179,8 +178,9 @@ def test_a_whole_draft_of_a_lone_session_is_verified_now() -> None:
     ],
 )
 def test_where_there_is_more_to_weigh_it_is_not(changes: dict[str, Any]) -> None:
-    assert whole_draft(view_of(replace(WHOLE, **changes)), 24) is None
-    assert whole_draft(view_of(WHOLE, replace(WHOLE, session=1)), 24) is None
+    assert whole_draft(view_of(replace(WHOLE, **changes)), 24, in_turns=True) is None
+    assert whole_draft(view_of(WHOLE, replace(WHOLE, session=1)), 24, in_turns=True) is None
+    assert whole_draft(view_of(WHOLE), 24, in_turns=False) is None
 
 
 # --- the policy -----------------------------------------------------------------------------------------------------------------

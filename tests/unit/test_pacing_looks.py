@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fakes_adaptive import FLAT, Driver, successor, taught
+from outrider.session.pacing import adaptive
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.hedge_worth import SETTLED_COMMITS, HedgeWorth
@@ -65,6 +66,21 @@ def test_a_look_that_is_due_waits_until_a_draft_in_turns_is_being_verified(
         driver.policy.plan(driver.view(replace(driver.session, num_nodes=depth, depth=depth)))
         found.append(len(looked))
     assert found == num_looks
+
+
+def test_a_whole_draft_from_elsewhere_goes_at_once_and_promises_what_it_would_if_it_were_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighing it takes most of a plan's time, between the draft and its step."""
+    driver = taught(0.97)
+    own = driver.policy._sessions.of(driver.session)
+    own.course = own.course._replace(pace=Pace.SERIAL, hit_len=6, miss_len=6, wait_us=4_000.0)
+    view = driver.view(replace(driver.session, num_nodes=6, depth=6, tail_ended=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(adaptive, "plan_together", None)
+        plan = driver.policy.plan(view)
+    promised, own.expected_us = own.expected_us, 0.0
+    monkeypatch.setattr(adaptive, "whole_draft", lambda *_, **__: None)
+    assert driver.policy.plan(view) == plan
+    assert own.expected_us == promised > 0.0
 
 
 def looks_apart(driver: Driver) -> int:

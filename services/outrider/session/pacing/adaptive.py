@@ -37,12 +37,12 @@ from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
 from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
-from outrider.session.pacing.offers import Look, Margins, Offers
+from outrider.session.pacing.offers import Look, Margins, Offers, drafting_pace
 from outrider.session.pacing.outlooks import FIRST_LEN, LEAVE_BOUNDS, PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
 from outrider.session.pacing.probing import ProbeBudget
-from outrider.session.pacing.promises import excess_us, note_promises, note_turn, note_waits
+from outrider.session.pacing.promises import note_step, note_turn, note_waits
 from outrider.session.pacing.remembered import RememberedSession, RememberedSessions
 from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_course, speed_to_end
 from outrider.session.pacing.row_budget import Wanted, share_rows
@@ -57,9 +57,6 @@ SWITCH_GAIN = 0.04  # a course must promise this much more than the present one 
 START_GAIN, KEEP_GAIN = 0.05, -0.02  # over plain decoding, to begin with guesses and to keep to them: only who guesses goes on learning
 LONE_KEEP_GAIN = 0.0  # where whole rounds are measured, and its drafter is asked with each session anyway: less than par teaches nothing
 FEW_SESSIONS, MANY_STEPS = 8, 4  # of more sessions than that, those share a look that agree to so many times as much
-# By which drafters of several sessions that run ahead must promise more than drafts in turns, for each session: what they draft in vain is
-# sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
-IN_VAIN = 0.0015
 FAR_STEPS = 4.0  # of the target, there and back: asking across more is held against what came of it
 FIRST_COURSE = Course(Pace.SERIAL, FIRST_LEN, FIRST_LEN, FIRST_LEN, 0.0, 0.0, 0.0)  # in turns: what is measured then is nobody's contention
 UNPROVEN_GAIN = 2.0  # over plain decoding: what a drafter that nothing is known of yet is taken to promise
@@ -127,9 +124,7 @@ class AdaptivePacing(ExplainsAdaptive):
             plan = self._at_once(view, going)
             self._company_speed.planned(view, plan, self._course_of)
             return plan
-        if not going and (whole := whole_draft(view, self._outlooks.bound(view.sessions[0]))) is not None:
-            (part,), rates = whole.take, self._seen_rates
-            note_turn(self._sessions.known(part.session), part.max_nodes, None if rates is None else rates[Pace.SERIAL].turn_us)
+        if not going and (whole := self._whole_draft(view)) is not None:
             return whole
         view = with_guesses(view, going)
         in_groups = self._num_groups > 1 and self._pace is Pace.SERIAL and self._num_sessions > 1
@@ -141,11 +136,20 @@ class AdaptivePacing(ExplainsAdaptive):
         else:
             plan = self._sides.beside(marked(plan_together(view, self._outlooks.of, cost, tokens_per_us), going), view, cost, tokens_per_us)
         if plan.take:
-            self._excess_us = excess_us(plan, cost, self._sessions.known)
-            note_promises(plan, view, cost, self._sessions.known, self._overhead_us, self._excess_us)
+            self._excess_us = note_step(plan, view, cost, self._sessions.known, self._overhead_us)
         else:
             note_waits(plan, view, self._sessions.known)
         self._company_speed.planned(view, plan, self._course_of)
+        return plan
+
+    def _whole_draft(self, view: StepView) -> PacingPlan | None:
+        first, own = view.sessions[0], self._sessions.known(view.sessions[0].session)
+        in_turns = first.takes_turns or (own.course.pace is Pace.SERIAL and not own.probe.is_on)
+        plan = whole_draft(view, self._outlooks.bound(first), in_turns=in_turns)
+        if plan is not None and first.takes_turns:
+            note_turn(own, plan.take[0].max_nodes, None if self._seen_rates is None else self._seen_rates[Pace.SERIAL].turn_us)
+        elif plan is not None:
+            self._excess_us = note_step(plan, view, view.cost, self._sessions.known, self._overhead_us)
         return plan
 
     def _present_times(self) -> PresentTimes:
@@ -308,7 +312,7 @@ class AdaptivePacing(ExplainsAdaptive):
         of_groups = partial(self._rates.of_groups, view) if Pace.AHEAD in paces else None
         offers = Offers(rates, margins, self._longest, known, *worths, of_groups)
         offered = {pace: offers.of(pace, looks) for pace in paces}
-        self._pace = self._drafting_pace({pace: gain for pace, (_, gain) in offered.items()})
+        self._pace = drafting_pace({pace: gain for pace, (_, gain) in offered.items()}, self._pace, self._num_sessions, SWITCH_GAIN)
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
             if session.committed_len >= self._sessions.known(session.session).asked_from:
                 self._choose(session, course)
@@ -403,14 +407,6 @@ class AdaptivePacing(ExplainsAdaptive):
     @property
     def _is_far_away(self) -> bool:
         return 2.0 * self._rates.link_us >= FAR_STEPS * self._step_us > 0.0
-
-    def _drafting_pace(self, gains: dict[Pace, float]) -> Pace:
-        """One drafting pace for all: they share the drafter and its cores."""
-        if self._num_sessions > 1 and Pace.AHEAD in gains:
-            gains = {**gains, Pace.AHEAD: gains[Pace.AHEAD] / (1.0 + IN_VAIN * self._num_sessions)}
-        best = max(gains, key=lambda pace: gains[pace])
-        present = self._pace if self._pace in gains else best
-        return best if gains[best] > (1.0 + SWITCH_GAIN) * gains[present] else present
 
     def _choose(self, session: SessionView, best: Course) -> None:
         own = self._sessions.known(session.session)

@@ -19,6 +19,9 @@ from outrider.session.pacing.round_model import Course, Pace, RoundRates, plain_
 
 Look = tuple[SessionView, dict[Pace, list[Course]]]  # what a session may choose among
 Offer = tuple[list[Course], float]  # a course for each session; tokens per microsecond of all
+# By which drafters of several sessions that run ahead must promise more than drafts in turns, for each session: what they draft in vain is
+# sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
+IN_VAIN = 0.0015
 speed_of = attrgetter("tokens_per_us")  # among courses of one pace as good as their worth
 
 
@@ -113,6 +116,16 @@ class Offers:
         best = max(courses, key=speed_of)
         present = same_course(own.course, courses) if own.course.pace is drafting else None
         return best if present is None or self.worth(best) > (1.0 + self.margins.switch) * self.worth(present) else present
+
+
+def drafting_pace(gains: Mapping[Pace, float], present: Pace, num_sessions: int, switch: float) -> Pace:
+    """One for all: they share the drafter and its cores. gains: of all sessions together, by pace. switch: share by which another must
+    promise more than the present one."""
+    if num_sessions > 1 and Pace.AHEAD in gains:
+        gains = {**gains, Pace.AHEAD: gains[Pace.AHEAD] / (1.0 + IN_VAIN * num_sessions)}
+    best = max(gains, key=lambda pace: gains[pace])
+    kept = present if present in gains else best
+    return best if gains[best] > (1.0 + switch) * gains[kept] else kept
 
 
 def _shares(session: SessionView) -> tuple[float, float]:

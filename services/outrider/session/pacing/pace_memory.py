@@ -13,9 +13,9 @@ from outrider.session.pacing.round_model import Pace
 
 TRUST_ROUNDS = 12.0  # a pace never tried counts as having kept its promise in so many rounds
 KEEP_OWN = 0.985  # of what is remembered of a pace, with each of its rounds
-KEEP_OTHERS = 0.99  # and with each round of another pace: one given up is tried again some day
-# And with each round without guesses, which are many: what a pace took while the machine was slow is no verdict for ever.
-KEEP_PLAIN = 0.998
+# And with each round of another, or without guesses: one given up is tried again some day, for what it took while the machine was slow is
+# no verdict for ever; but some day is not each ten answers of a quick target, of which it took two (bench/LOG.md, forty-fifth session).
+KEEP_UNUSED = 0.998
 MAX_SLOWNESS = 4.0  # of one round: a machine that stalled for once is no property of a pace
 
 
@@ -44,12 +44,11 @@ class PaceMemory:
         """So many rounds went without guesses, and without probing. Of sessions in company each counts its share of a round: were it all of
         it, what many of them had learned together would be forgotten within a few steps."""
         for record in self._records.values():
-            record.fade(KEEP_PLAIN**num_rounds)
+            record.fade(KEEP_UNUSED**num_rounds)
 
     def count(self, pace: Pace, took_us: float, expected_us: float, num_rounds: float = 1.0, weight: float = 1.0) -> None:
         """So many rounds at this pace took so long, in one go; of them one may have stalled. weight: of each, in rounds of one session."""
-        keep_others = KEEP_PLAIN if pace is Pace.PLAIN else KEEP_OTHERS
         for other, record in self._records.items():
-            record.fade(KEEP_OWN ** (num_rounds * weight) if other is pace else keep_others**num_rounds)
+            record.fade(KEEP_OWN ** (num_rounds * weight) if other is pace else KEEP_UNUSED**num_rounds)
         self._records[pace].num_rounds += num_rounds * weight
         self._records[pace].slowness += weight * min(num_rounds - 1.0 + MAX_SLOWNESS, num_rounds * took_us / expected_us)

@@ -24,6 +24,13 @@ def excess_us(plan: PacingPlan, cost: CostCurve, known: Known) -> float:
     return cost.verify_us(num_rows) - cost.verify_us(num_promised) if num_rows > num_promised else 0.0
 
 
+def note_step(plan: PacingPlan, view: StepView, cost: CostCurve, known: Known, overhead_us: float) -> float:
+    """What its courses promise of the plan's step is noted; returns its `excess_us`. overhead_us: of a round, beside its step."""
+    beyond_us = excess_us(plan, cost, known)
+    note_promises(plan, view, cost, known, overhead_us, beyond_us)
+    return beyond_us
+
+
 def note_waits(plan: PacingPlan, view: StepView, known: Known) -> None:
     """How long a wait was first chosen to be, for what it brings: such a round is longer than the course says, and no worse. In turns
     a plan says when it gives up, which is no choice."""
