@@ -9,6 +9,7 @@ import pytest
 
 from fakes_adaptive import FLAT, TARGET_US, Driver, successor, taught
 from fakes_pacing import READY
+from outrider.session.pacing import company_speed
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
@@ -166,6 +167,16 @@ def test_a_pace_given_up_is_not_thought_better_of_within_ten_answers_of_another(
     for _ in range(160):
         memory.count(Pace.SERIAL, 1_000.0, 1_000.0)
     assert low < memory.factor(Pace.AHEAD) < low + 0.2 * (1.0 - low)
+
+
+def test_in_company_it_is_thought_better_of_sooner() -> None:
+    memories = PaceMemory(), PaceMemory(company_speed.KEEP_UNUSED)
+    for memory in memories:
+        for pace, took_us, num_rounds in ((Pace.AHEAD, 1_350.0, 60), (Pace.SERIAL, 1_000.0, 160)):
+            for _ in range(num_rounds):
+                memory.count(pace, took_us, 1_000.0)
+    alone, together = (memory.factor(Pace.AHEAD) for memory in memories)
+    assert alone < together < 1.0
 
 
 def test_one_stalled_round_does_not_condemn_a_pace() -> None:

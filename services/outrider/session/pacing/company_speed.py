@@ -24,6 +24,9 @@ MIN_TOGETHER = 2  # sessions that decode
 # is forgotten: a price that is found out late would count twice, as a pace that breaks its promises and in those it makes from then on.
 PRICE_GROWTH = 2.0
 LEAST_PRICE_US = 20  # below it is nothing
+# Of a pace, with each step of another that has guesses: load comes and goes, so that less is kept than of one session alone. As much, and
+# sixteen sessions at 0.9 had 0.94 of plain decoding instead of 1.01 (bench/LOG.md, forty-fifth session).
+KEEP_UNUSED = 0.99
 SESSIONS_A_ROUND = 16  # whose guesses in one step say as much as a round of one alone: all of them had the same luck with that step
 
 
@@ -51,7 +54,7 @@ class CompanySpeed:
     """Follows plans of several sessions."""
 
     def __init__(self) -> None:
-        self._memory = PaceMemory()
+        self._memory = PaceMemory(KEEP_UNUSED)
         self._window: _Window | None = None
         self._wait: _Wait | None = None
         self._price_us = 0.0  # of a session's guesses in a round, at which promises were made
@@ -89,7 +92,7 @@ class CompanySpeed:
         now_us, before_us = max(LEAST_PRICE_US, guess_us), max(LEAST_PRICE_US, self._price_us)
         if PRICE_GROWTH * min(now_us, before_us) >= max(now_us, before_us):
             return False
-        self._memory, self._window, self._price_us = PaceMemory(), None, guess_us
+        self._memory, self._window, self._price_us = PaceMemory(KEEP_UNUSED), None, guess_us
         return True
 
     def planned(self, view: StepView, plan: PacingPlan, course_of: Callable[[int], Course]) -> None:

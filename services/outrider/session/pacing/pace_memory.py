@@ -30,9 +30,10 @@ class _Record:
 
 
 class PaceMemory:
-    """Running sums by pace."""
+    """Running sums by pace. keep_unused: of a pace, with each round of another that has guesses."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_unused: float = KEEP_UNUSED) -> None:
+        self._keep_unused = keep_unused
         self._records = {pace: _Record() for pace in Pace}
 
     def factor(self, pace: Pace, before: float = 1.0) -> float:
@@ -48,7 +49,8 @@ class PaceMemory:
 
     def count(self, pace: Pace, took_us: float, expected_us: float, num_rounds: float = 1.0, weight: float = 1.0) -> None:
         """So many rounds at this pace took so long, in one go; of them one may have stalled. weight: of each, in rounds of one session."""
+        keep_unused = KEEP_UNUSED if pace is Pace.PLAIN else self._keep_unused
         for other, record in self._records.items():
-            record.fade(KEEP_OWN ** (num_rounds * weight) if other is pace else KEEP_UNUSED**num_rounds)
+            record.fade(KEEP_OWN ** (num_rounds * weight) if other is pace else keep_unused**num_rounds)
         self._records[pace].num_rounds += num_rounds * weight
         self._records[pace].slowness += weight * min(num_rounds - 1.0 + MAX_SLOWNESS, num_rounds * took_us / expected_us)
