@@ -45,9 +45,9 @@ def test_looks_that_find_nothing_become_seldom(
     assert tuple(sorted(set(apart))) == times_as_seldom
 
 
-@pytest.mark.parametrize(("pace", "num_looks"), [(Pace.SERIAL, [0, 1, 1]), (Pace.AHEAD, [1, 1, 1])])
-def test_a_look_that_is_due_waits_until_a_draft_in_turns_is_being_verified(
-    pace: Pace, num_looks: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pace", "num_tested", "num_looks"), [(Pace.SERIAL, 1, [0, 1]), (Pace.SERIAL, 9, [1, 1]), (Pace.AHEAD, 1, [1, 1])])
+def test_a_look_that_is_due_waits_until_an_answers_first_draft_in_turns_is_being_verified(
+    pace: Pace, num_tested: int, num_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind that step there is a wait for the drafter anyway."""
     driver, looked = taught(0.97), list[int]()
@@ -62,8 +62,8 @@ def test_a_look_that_is_due_waits_until_a_draft_in_turns_is_being_verified(
     monkeypatch.setattr(AdaptivePacing, "_look", noted)
     driver.policy._look_times.at_us = driver.now_us
     found = []
-    for depth in (12, 0, 12):
-        driver.policy.plan(driver.view(replace(driver.session, num_nodes=depth, depth=depth)))
+    for depth in (12, 0):
+        driver.policy.plan(driver.view(replace(driver.session, num_nodes=depth, depth=depth, num_tested=num_tested)))
         found.append(len(looked))
     assert found == num_looks
 

@@ -23,8 +23,10 @@ def is_read_alone(view: StepView) -> bool:
 
 
 def is_ready(view: StepView, course: Course) -> bool:
-    """Whether a look would hold up a lone session's guesses, in turns: behind their step it waits for its drafter anyway."""
-    return len(view.sessions) == 1 and view.sessions[0].depth > 0 and course.pace is Pace.SERIAL
+    """Whether a look would hold up the first guesses of a lone session, in turns: behind their step it waits for its drafter anyway.
+    (Later in an answer a look finds more than it costs, simulated.)"""
+    first = view.sessions[0]
+    return len(view.sessions) == 1 and first.depth > 0 and course.pace is Pace.SERIAL and first.num_tested <= 1
 
 
 class LookTimes:
