@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from outrider.cli.connection import CollectedAnswer, CollectedSample
+from outrider.drafting.follow_cost import most_followed
 from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.pacing.registry import make_pacing
@@ -73,6 +74,12 @@ def test_a_simulated_drafter_errs_where_the_replaying_one_does() -> None:
     replayed = [source._choice(0, position).first == 0 for position in positions]
     assert (text.guesses == text.truth)[SHAPE.prompt_len :].tolist() == replayed
     assert 0 < sum(replayed) < len(replayed)
+
+
+def test_a_simulated_drafters_guesses_follow_each_other_as_the_replaying_ones_do() -> None:
+    """300 us each; with side branches they come one by one."""
+    assert world_of(DraftWishes("serial"), AT, SHAPE).max_followed == most_followed(300.0) == 5
+    assert world_of(DraftWishes("serial"), replace(AT, hedge_acceptance=0.5), SHAPE).max_followed == 0
 
 
 def test_a_request_may_hold_drafts_shorter() -> None:
