@@ -45,8 +45,8 @@ class Outlooks:
         return max(1, min(self._longest, session.max_draft_len, session.remaining - 1))
 
     def first_leave(self, own: RememberedSession, session: SessionView) -> int:
-        """The same while the target reads its prompt, when guesses are cheapest, if only to find out. A draft in turns from elsewhere is
-        to be there whole behind that step, beyond the token that it brings."""
+        """Tokens that a new session's drafter may guess while the target reads its prompt, when they are cheapest, if only to find out. A
+        draft in turns from elsewhere is to be there whole behind that step, beyond the token that it brings."""
         course = own.course
         if course.pace is Pace.AHEAD:
             return max(FIRST_LEN, course.ahead_len)
