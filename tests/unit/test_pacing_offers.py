@@ -143,3 +143,37 @@ def test_drafts_are_not_held_against_what_plain_decoding_does_not_bring(share: f
     looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], Pace.SERIAL: [alike]})]
     found, _ = replace(offers(rates), plain_share=lambda _: share).of(Pace.SERIAL, looks)
     assert paces(found) == [chosen]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+def test_what_plain_decoding_brings_one_alone_is_the_same_whichever_pace_it_is_held_against(share: float) -> None:
+    """Else the pace that does not pay is chosen for its better plain decoding, and drafts in turns that do pay end for it."""
+    rates = rates_of(1.0, 1_000.0)
+    plain = plain_course(rates[Pace.PLAIN])
+    drafted = {pace: plain._replace(pace=pace, hit_len=4, tokens_per_us=0.9 * plain.tokens_per_us) for pace in (Pace.SERIAL, Pace.AHEAD)}
+    looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], **{pace: [one] for pace, one in drafted.items()}})]
+    alone = replace(offers(rates), plain_share=lambda _: share)
+    (in_turns,), gain_in_turns = alone.of(Pace.SERIAL, looks)
+    (beside,), gain_beside = alone.of(Pace.AHEAD, looks)
+    assert gain_beside == pytest.approx(share * plain.tokens_per_us)
+    assert gain_in_turns == pytest.approx(max(0.9, share) * plain.tokens_per_us)
+    assert in_turns.pace is (Pace.SERIAL if share < 0.85 else Pace.PLAIN)
+    assert beside.pace is Pace.PLAIN, "rounds of who runs ahead are mostly plain ones, and take as long as those"
+
+
+def test_a_share_that_one_had_alone_says_nothing_of_several() -> None:
+    rates = rates_of(1.0, 1_000.0)
+    alone = replace(offers(rates), plain_share=lambda _: 0.5)
+    chosen, total = alone.of(Pace.AHEAD, looks_of(rates, [0.0] * NUM))
+    assert paces(chosen) == [Pace.PLAIN] * NUM
+    assert total == pytest.approx(NUM * plain_course(rates[Pace.PLAIN]).tokens_per_us)
+
+
+def test_who_runs_ahead_must_promise_more_than_drafts_in_turns_bring() -> None:
+    """As plain decoding must: where the promises of both are low for a run of wrong guesses, that of running ahead is no better."""
+    rates = rates_of(1.0, 1_000.0)
+    looks = looks_of(rates, [0.9])
+    in_turns = looks[0][1][Pace.SERIAL][0]
+    for times in (0.5, 1.5):
+        _, gain = offers(rates, [in_turns], brought=times * in_turns.tokens_per_us).of(Pace.SERIAL, looks)
+        assert gain == pytest.approx(max(1.0, times) * in_turns.tokens_per_us)

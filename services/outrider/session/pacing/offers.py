@@ -64,7 +64,7 @@ class Offers:
         worth = max(self.worth(drafted), self.brought(own))
         plainly = self.plain_share(session) * self.worth(plain)
         chosen = drafted if worth > self._least(own) * plainly else plain
-        return [chosen], max(self.worth(max(courses[Pace.SERIAL], key=speed_of)), plainly)
+        return [chosen], max(worth, self.worth(max(courses[Pace.SERIAL], key=speed_of)), plainly)
 
     def _in_turns(self, looks: list[Look]) -> Offer:
         """All of them as much as pays for all, or none anything."""
@@ -84,7 +84,8 @@ class Offers:
         return chosen, self._total(chosen)
 
     def _ahead(self, looks: list[Look]) -> Offer:
-        """What those who go without lose where cores are shared is held against what the others win."""
+        """What those who go without lose where cores are shared is held against what the others win. Who runs ahead must promise more than
+        is expected of plain decoding, for rounds without guesses are its own, too; but who goes without is worth as much as in turns."""
         slowed = plain_course(self.rates[Pace.AHEAD])
         chosen: list[Course] = []
         won = total = 0.0
@@ -100,7 +101,8 @@ class Offers:
         if won > 0.0:
             return chosen, total
         all_plain = [courses[Pace.PLAIN][0] for _, courses in looks]
-        return all_plain, self._total(all_plain)
+        share = self.plain_share(looks[0][0]) if len(looks) == 1 else 1.0
+        return all_plain, share * self._total(all_plain)
 
     def _may_draft(self, session: SessionView) -> bool:
         return session.max_draft_len > 0 and session.committed_len >= self.own(session.session).asked_from
