@@ -1,5 +1,6 @@
 """Triton's interpreter without most of its search: for each call of a kernel's function it lists everything that triton.language has, to
-find what it replaces. Those names never change, so here they are listed once.
+find what it replaces, and for each value that it makes it builds the table of all types, to look one up. Neither ever changes, so here the
+names are listed once, and a type is looked up once.
 
 Called in an interpreted process (outrider_kernels.interpreted_process), before any kernel. What is replaced, when, and by what, is left as
 it is. Must not know any kernel.
@@ -11,10 +12,12 @@ import inspect
 from functools import cache
 from typing import Any
 
+import numpy as np
 from triton.language import core
 from triton.runtime import interpreter
 
 _TRITONS_OWN = interpreter._patch_builtin
+_TRITONS_TYPES = interpreter._get_np_dtype
 PLACES = (core, core.tensor, core.tensor_descriptor_base, interpreter.tl, interpreter.tl.math)
 
 
@@ -32,10 +35,24 @@ def _patch_builtin(place: Any, builder: Any, scope: Any) -> None:
             interpreter._patch_attr(place, name, member, builder, scope)
 
 
+_types: dict[str, np.dtype[Any]] = {}  # numpy's of each of Triton's that was asked for, by its name
+
+
+def _get_np_dtype(of: Any) -> np.dtype[Any]:
+    """As Triton's own. A block's is that of its elements; all pointers are alike."""
+    one = of.element_ty if isinstance(of, core.block_type) else of
+    name = "a pointer" if isinstance(one, core.pointer_type) else one.name
+    found = _types.get(name)
+    if found is None:
+        found = _types[name] = _TRITONS_TYPES(one)
+    return found
+
+
 def quicken() -> int:
     """From now on; returns how many names there are where a kernel looks."""
     num_names = sum(len(_names(place)) for place in PLACES)
     interpreter._patch_builtin = _patch_builtin
+    interpreter._get_np_dtype = _get_np_dtype
     return num_names
 
 
@@ -58,3 +75,20 @@ def differing_names() -> list[tuple[str, str]]:
         _patch_builtin(place, None, ours)
     assert owns.names, "there is nothing to compare"
     return sorted(owns.names ^ ours.names)
+
+
+def differing_types() -> list[str]:
+    """Those for which the two would have different numbers: Triton's types, pointers to them, and blocks of either."""
+    plain = [one for one in vars(core).values() if isinstance(one, core.dtype) and one.name != "void"]
+    pointers = [core.pointer_type(one) for one in plain]
+    blocks = [core.block_type(one, [2, 4]) for one in (*plain, *pointers)]
+    assert len(plain) > 10, "there is nothing to compare"
+    return [str(one) for one in (*plain, *pointers, *blocks) if _number(_TRITONS_TYPES, one) != _number(_get_np_dtype, one)]
+
+
+def _number(of: Any, one: Any) -> np.dtype[Any] | None:
+    try:
+        found: np.dtype[Any] = of(one)
+    except KeyError:  # none of numpy's
+        return None
+    return found

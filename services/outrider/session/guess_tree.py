@@ -24,6 +24,22 @@ class GuessTree:
     width: children of a node that are guesses; later ones begin side branches (hedges), which wait for the truth to come their way.
     """
 
+    __slots__ = (  # made for each draft that begins anew, and read many times a round
+        "_children",
+        "_depths",
+        "_firsts",
+        "_num_children",
+        "_sides",
+        "base",
+        "is_chain",
+        "parents",
+        "root",
+        "root_len",
+        "tokens",
+        "tree_id",
+        "width",
+    )
+
     # Of a tree that is no chain any more: a chain has none of these.
     _depths: list[int]
     _sides: list[int]  # side branches entered on the way to each node
