@@ -273,4 +273,4 @@ def test_a_drafter_five_steps_away_that_pays_is_asked(loop: type[Simulation], se
 def test_who_goes_without_to_find_out_may_do_so_for_a_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, own = (tokens_per_s(Drifting, 1, policy) for policy in ("plain", "adaptive"))
     monkeypatch.setattr(AskingRecord, "asks", Trying.asks)
-    assert tokens_per_s(Drifting, 1, "adaptive") < own - 0.005 * plain
+    assert tokens_per_s(Drifting, 1, "adaptive") < own - 0.002 * plain

@@ -18,6 +18,7 @@ from outrider.session.pacing.contract import SessionView, StepView
 from outrider.session.pacing.hedge_worth import SETTLED_COMMITS, HedgeWorth
 from outrider.session.pacing.look_times import CALM_LOOKS, LOOK_EVERY_US, PLAIN_LOOKS
 from outrider.session.pacing.round_model import Pace, RoundRates
+from outrider.session.pacing.surprise import EVERY_US, SURPRISE
 
 
 @pytest.mark.parametrize(("acceptance", "times_as_seldom"), [(0.02, (PLAIN_LOOKS,)), (0.97, (1, 2, 3, CALM_LOOKS))])
@@ -178,3 +179,42 @@ def test_side_branches_are_weighed_at_looks_that_are_due_once_it_is_known_what_g
     driver.policy.plan(StepView((replace(driver.session, acceptance=0.7),), FLAT, 64, driver.now_us + 1_000))
     assert len(looked) == num_looked + 1, "a surprise"
     assert len(weighed) == 1
+
+
+def begins_anew(num_against: int = 0, moved: float = 0.0, beside: int = 0, was_beside: int = 0) -> bool:
+    """Whether a session that begins as the one before it went is looked at before the clock says so. num_against: sessions of its kind
+    since whose drafts did not pay; moved: acceptance less than theirs, once its first guesses were judged; beside, was_beside: others that
+    share its steps, and shared those of the newest look."""
+    driver = taught(0.9)
+    policy = driver.policy
+    policy._look(StepView((driver.session, *sharing(driver, was_beside)), FLAT, 64, driver.now_us))
+    for _ in range(num_against):
+        policy._sessions.kind(driver.session).asking.judged(drafts=False)
+    driver.session = successor(driver)
+    driver.now_us += 2 * EVERY_US  # those who share steps are looked at no sooner, and the clock is not due yet
+    at_us = policy._look_times.at_us
+    assert at_us is not None
+    assert at_us > driver.now_us + 10_000
+    for num_tested, acceptance in ((0, 0.9), (4, 0.9 - moved)):
+        session = replace(driver.session, num_tested=num_tested, acceptance=acceptance)
+        policy.plan(StepView((session, *sharing(driver, beside)), FLAT, 64, driver.now_us))
+        driver.now_us += 1_000
+    return policy._look_times.at_us != at_us
+
+
+def sharing(driver: Driver, num: int) -> list[SessionView]:
+    return [replace(driver.session, session=100 + at) for at in range(num)]
+
+
+def test_who_goes_as_usual_is_not_looked_at_before_it_turns_out_otherwise() -> None:
+    """A look takes a millisecond with cold caches, of an answer that takes some fifty."""
+    assert not begins_anew()
+    assert not begins_anew(moved=0.9 * SURPRISE)
+    assert begins_anew(moved=1.1 * SURPRISE)
+
+
+def test_who_begins_is_looked_at_where_the_newest_of_its_kind_found_nothing_or_others_share_its_steps() -> None:
+    """How deep to guess depends on who shares the step; and whether a drafter pays for reading prompts is counted at looks."""
+    assert begins_anew(num_against=1)
+    assert begins_anew(beside=1)
+    assert begins_anew(was_beside=1)

@@ -27,7 +27,8 @@ SEEN_PLAIN = 24  # tokens after which that is settled: by then it is known what 
 @dataclass(slots=True)
 class RememberedSession:
     """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen;
-    looked_untested: no guess of its own had been judged by then. before: the course that it had then, None = it was not looked at yet."""
+    looked_untested: no guess of its own had been judged by then. is_usual: it goes as the newest of its kind went, whose drafts paid, until
+    it turns out otherwise. before: the course that it had then, None = it was not looked at yet."""
 
     course: Course
     probe: Probe
@@ -50,6 +51,7 @@ class RememberedSession:
     restart_len: int = 0
     looked_at: float = -1.0
     looked_untested: bool = True
+    is_usual: bool = False
     is_met: bool = False  # its drafter was asked as it began
     asked_from: int = 0  # committed length from which its drafter is asked
     before: Course | None = None
@@ -62,7 +64,8 @@ class RememberedSession:
 
 @dataclass(slots=True)
 class RememberedKind:
-    """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with. asking: when its drafter is
+    """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with; usual_at: acceptance
+    that it was chosen for by a session that was alone, -1 = there was none since. asking: when its drafter is
     asked; far: the same of one far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter
     rests and nobody shares the step; texted: what these could, with guesses from the text."""
 
@@ -72,6 +75,7 @@ class RememberedKind:
     drafted: AchievedSpeed
     plain: AchievedSpeed
     texted: AchievedSpeed
+    usual_at: float = -1.0
 
     def asked_later(self, *, is_far: bool) -> int:
         """Tokens that a session which begins decodes before its drafter is asked; 0: it is asked at once. is_far: as in FirstAsking."""
@@ -120,7 +124,9 @@ class RememberedSessions:
         asked = (session for session in sessions if session.committed_len >= self.known(session.session).asked_from)
         drafts_last = sorted(asked, key=lambda session: self.known(session.session).course.pace is not Pace.PLAIN)
         for session in drafts_last:
-            self._usual = self.kind(session).usual = self.known(session.session).course
+            own, kind = self.known(session.session), self.kind(session)
+            self._usual = kind.usual = own.course
+            kind.usual_at = own.looked_at if len(sessions) == 1 else -1.0
 
     def settle_all(self, usual: Course) -> None:
         """Every new session begins with this course, of whatever kind."""
@@ -136,6 +142,8 @@ class RememberedSessions:
             at, kind = session.committed_len, self.kind(session)
             drafted, texted = AchievedSpeed(kind.drafted), AchievedSpeed(kind.texted)
             own = RememberedSession(kind.usual, Probe(at), drafted, texted, begin=at, committed_len=at)
+            if kind.usual.pace is not Pace.PLAIN and kind.usual_at >= 0.0 and not kind.asking.found_nothing:
+                own.looked_at, own.is_usual = kind.usual_at, True
             self._sessions[session.session] = own
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)

@@ -1,5 +1,6 @@
-"""When something was found out that the newest look did not know: a session is new, its first guesses were judged, they turn out
-otherwise than its course was chosen for, its drafter is much nearer than believed, or it is now known what undisturbed drafting takes.
+"""When something was found out that the newest look did not know: a session is new and does not go as the newest of its kind went, its
+first guesses were judged, they turn out otherwise than its course was chosen for, its drafter is much nearer than believed, or it is now
+known what undisturbed drafting takes.
 
 Answers may be over before the next look is due, so one that was surprised is looked at soon. A look takes a quarter of a millisecond for
 every session, so several of them are not looked at for each surprise of any of them. Of many only one that decodes plainly, and whose
@@ -41,18 +42,19 @@ class Surprises:
             return False
         if num > MAX_SESSIONS:
             return any(self._is_agreeable(session) for session in view.sessions if session.has_drafter)
-        return any(self._is_surprised(session, is_sure=is_sure) for session in view.sessions if session.has_drafter)
+        return any(self._is_surprised(session, num, is_sure=is_sure) for session in view.sessions if session.has_drafter)
 
     def _is_agreeable(self, session: SessionView) -> bool:
         own = self._own(session)
         return own.course.pace is Pace.PLAIN and session.num_tested > 0 and session.acceptance > own.looked_at + SURPRISE
 
-    def _is_surprised(self, session: SessionView, *, is_sure: bool) -> bool:
+    def _is_surprised(self, session: SessionView, num_sessions: int, *, is_sure: bool) -> bool:
         own = self._own(session)
         moved = abs(session.acceptance - own.looked_at)
-        if moved > SURPRISE:
+        if moved > SURPRISE or (own.is_usual and num_sessions > 1):  # a course that was chosen by one alone
             return True
-        if own.looked_untested and session.num_tested and (moved > FIRST_SURPRISE or own.course.pace is not Pace.AHEAD):
+        is_first = own.looked_untested and session.num_tested > 0 and not own.is_usual
+        if is_first and (moved > FIRST_SURPRISE or own.course.pace is not Pace.AHEAD):
             return True
         if 0.0 < session.link_us < NEARER * own.measured[2]:
             return True
