@@ -24,7 +24,7 @@ OPTIONS = ("--quick", "--wide", "--acceptances", "0", "0.6", "0.9", "--cost-rati
 YARDSTICK = ("plain", "serial:4", "serial:8", "pearl", "pearl:4")
 # What it had when this was written, less half a hundredth: this guards it, and says nothing of other worlds. `outrider bench simulate
 # --quick --wide` has worse ones: a far drafter, or one hardly faster than the target, on shared cores.
-FLOOR = 0.915
+FLOOR = 0.93
 MEAN_FLOOR = 1.03
 SHARE = "0.25"
 WIDE_FLOOR, WIDE_MEAN_FLOOR = 0.93, 1.10
