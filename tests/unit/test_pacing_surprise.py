@@ -26,7 +26,7 @@ def surprised(num: int, *, looked_us: int | None = None, usual: Course = USUAL, 
     sessions = [session_view(at, acceptance=0.8, num_tested=9) for at in range(num)]
     for session in sessions:
         own = known.of(session)
-        own.looked_at, own.looked_untested, own.measured = 0.8, untested, (90.0, 80.0, WAY_US)
+        own.before, own.looked_at, own.looked_untested, own.measured = own.course, 0.8, untested, (90.0, 80.0, WAY_US)
     surprises = Surprises(known.of)
     if looked_us is not None:
         surprises.looked(looked_us)

@@ -433,7 +433,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if best[:3] != own.course[:3]:  # pace and lengths; how far a drafter may run follows from what is measured
             self._look_times.changed()
         own.before, own.course = own.course, best
-        own.looked_at, own.looked_untested, own.is_usual = session.acceptance, not session.num_tested, False
+        own.looked_at, own.looked_untested = session.acceptance, not session.num_tested
 
     def _worth_to_end(self, session: SessionView, course: Course) -> float:
         """What a course is worth in what is left of the answer. A drafter at work is on its way to be heard of."""

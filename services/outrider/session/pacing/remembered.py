@@ -27,8 +27,7 @@ SEEN_PLAIN = 24  # tokens after which that is settled: by then it is known what 
 @dataclass(slots=True)
 class RememberedSession:
     """What is remembered of one session. begin: committed length when first seen. looked_at: its acceptance when its course was chosen;
-    looked_untested: no guess of its own had been judged by then. is_usual: it goes as the newest of its kind went, whose drafts paid, until
-    it turns out otherwise. before: the course that it had then, None = it was not looked at yet."""
+    looked_untested: no guess of its own had been judged by then. before: the course that it had then, None = it was not looked at yet."""
 
     course: Course
     probe: Probe
@@ -51,7 +50,6 @@ class RememberedSession:
     restart_len: int = 0
     looked_at: float = -1.0
     looked_untested: bool = True
-    is_usual: bool = False
     is_met: bool = False  # its drafter was asked as it began
     asked_from: int = 0  # committed length from which its drafter is asked
     before: Course | None = None
@@ -61,13 +59,18 @@ class RememberedSession:
     is_asked: bool = False  # its drafter had leave to guess
     reach: Reach = field(default_factory=Reach)  # how far its drafter is thought to have come, while it runs ahead alone and close by
 
+    @property
+    def is_usual(self) -> bool:
+        """It was not looked at: it goes as the newest of its kind went alone, whose drafts paid, and is held to the acceptance of that."""
+        return self.before is None and self.looked_at >= 0.0
+
 
 @dataclass(slots=True)
 class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with; usual_at: acceptance
-    that it was chosen for by a session that was alone, -1 = there was none since. asking: when its drafter is
-    asked; far: the same of one far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter
-    rests and nobody shares the step; texted: what these could, with guesses from the text."""
+    that it was chosen for by a session that was alone, -1 = there was none since. asking: when its drafter is asked; far: the same of one
+    far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter rests and nobody shares the step;
+    texted: what these could, with guesses from the text."""
 
     usual: Course
     asking: FirstAsking
@@ -143,7 +146,7 @@ class RememberedSessions:
             drafted, texted = AchievedSpeed(kind.drafted), AchievedSpeed(kind.texted)
             own = RememberedSession(kind.usual, Probe(at), drafted, texted, begin=at, committed_len=at)
             if kind.usual.pace is not Pace.PLAIN and kind.usual_at >= 0.0 and not kind.asking.found_nothing:
-                own.looked_at, own.is_usual = kind.usual_at, True
+                own.looked_at = kind.usual_at
             self._sessions[session.session] = own
             while len(self._sessions) > MAX_REMEMBERED:
                 self._sessions.popitem(last=False)
