@@ -75,7 +75,9 @@ class FollowingEngines:
         if name not in self._loaded:
             folder = self._new_folder(name)
             fakes_models.make_model(name, folder, **MODELS[name])
-            engine = load_engine(EngineConfig(str(folder), EngineKind.LEAN, num_blocks=1, num_threads=self._num_threads, probe=False))
+            threads = self._num_threads
+            config = EngineConfig(str(folder), EngineKind.LEAN, num_blocks=1, thin_rows=64, num_threads=threads, probe=False)
+            engine = load_engine(config)
             assert isinstance(engine, PagedEngine)
             self._loaded[name] = engine
         return self._loaded[name]

@@ -64,12 +64,11 @@ def load(
     dtype: DType,
     numerics: Numerics = Numerics.INVARIANT,
     array_rows: int = 64,
+    thin_rows: int = 64,
     weights: WeightFormat = WeightFormat.FULL,
 ) -> PagedEngine:
-    config = EngineConfig(
-        str(model_dir), kind=kind, dtype=dtype, numerics=numerics, num_blocks=48, block_len=16, probe=False, array_rows=array_rows
-    )
-    engine = load_engine(replace(config, weights=weights))
+    config = EngineConfig(str(model_dir), kind=kind, dtype=dtype, numerics=numerics, num_blocks=48, block_len=16, probe=False)
+    engine = load_engine(replace(config, array_rows=array_rows, thin_rows=thin_rows, weights=weights))
     assert isinstance(engine, PagedEngine)
     return engine
 
@@ -191,8 +190,8 @@ def mismatches(engine: PagedEngine, captured: Captured, seeds: range) -> int:
 def test_thin_products_need_no_padding(name: str, tmp_path: Path, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes_models.make_model(name, tmp_path, hidden_size=64)
     monkeypatch.setattr(paged_engine, "InvariantAttention", None)  # whoever pads would need it
-    for array_rows in (5, 64):  # steps in parts, and whole
-        engine = load(tmp_path, EngineKind.LEAN, DType.FLOAT32, array_rows=array_rows)
+    for thin_rows in (5, 64):  # steps in parts, and whole
+        engine = load(tmp_path, EngineKind.LEAN, DType.FLOAT32, thin_rows=thin_rows)
         assert isinstance(engine._arrays, LeanThin)
         assert mismatches(engine, captured, range(8)) == 0
 
@@ -209,7 +208,7 @@ def test_int8_bits_do_not_depend_on_the_schedule(dtype: DType, array_rows: int, 
 def test_parts_of_any_size_give_the_same_bits(tmp_path: Path, captured: Captured) -> None:
     fakes_models.make_model("mistral", tmp_path)
     prompt = np.random.default_rng(1).integers(0, fakes_models.VOCAB, PROMPT_LEN).astype(np.int32)
-    answers = [plain(load(tmp_path, EngineKind.LEAN, DType.FLOAT32, array_rows=size), prompt, captured) for size in (1, 7, 64)]
+    answers = [plain(load(tmp_path, EngineKind.LEAN, DType.FLOAT32, thin_rows=size), prompt, captured) for size in (1, 7, 64)]
     for tokens, logits in answers[1:]:
         assert tokens == answers[0][0]
         assert all(torch.equal(left, right) for left, right in zip(logits, answers[0][1], strict=True))

@@ -69,10 +69,10 @@ FEW_ROWS = ["numpy", "thin"]
 
 
 def load(directory: Path, way: str, probe: bool = False, array_rows: int = 64, dtype: DType = DType.FLOAT32) -> PagedEngine:
-    """way: one of WAYS. array_rows: longer steps go to torch."""
+    """way: one of WAYS. array_rows: longer steps go to torch, or in parts."""
     settings = EngineConfig(
         str(directory), EngineKind.LEAN, dtype, num_blocks=40, block_len=16, max_rows=256,
-        array_rows=0 if way == "torch" else array_rows, num_threads=1, probe=probe, thin_products=way == "thin"
+        array_rows=0 if way == "torch" else array_rows, thin_rows=array_rows, num_threads=1, probe=probe, thin_products=way == "thin"
     )  # fmt: skip
     engine = load_engine(settings)
     assert isinstance(engine, PagedEngine)
@@ -171,7 +171,7 @@ def test_biases_everywhere_and_mixed_windows(way: str, tmp_path: Path, captured:
 
 @pytest.mark.parametrize("way", FEW_ROWS)
 def test_long_steps_go_to_torch_or_in_parts(way: str, tmp_path: Path, captured: Captured) -> None:
-    """numpy leaves them to torch, on the same cache; thin operations take them array_rows at a time."""
+    """numpy leaves them to torch, on the same cache; thin operations take them that many at a time."""
     fakes_models.make_model("mistral", tmp_path)
     run_schedule(load(tmp_path, "torch"), 5)
     torch_logits = captured.copy()

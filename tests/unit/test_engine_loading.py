@@ -200,6 +200,7 @@ def test_ids_that_cannot_be_emitted_end_no_answer(kind: EngineKind, tmp_path: Pa
     [
         ("engine.block_len", EngineConfig("somewhere", block_len=24)),
         ("engine.max_rows", EngineConfig("somewhere", max_rows=0)),
+        ("engine.thin_rows", EngineConfig("somewhere", thin_rows=0)),
         ("engine.model", EngineConfig("")),
         ("engine.invariant.rows", EngineConfig("somewhere", invariant=InvariantSizes(rows=8))),
     ],

@@ -79,8 +79,9 @@ class EngineConfig:
 
     block_len: positions per KV block, a multiple of 16. max_rows: rows of one step. max_context: 0 takes the model's own.
     array_rows: steps of at most this many rows run on numpy where the model has that way (`fast`, fp32, CPU); 0 never.
-    thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead, array_rows at a time (0 never);
+    thin_products: where a C compiler is found, all steps of fp32 on a CPU run on compiled code instead (array_rows 0: none does);
     where the processor has AVX512_BF16, or AVX2 and no 512 bits, those of bfloat16 too.
+    thin_rows: that go through them at a time, at most max_rows; more of a step go in parts, each of which reads all weights.
     card_graphs: on a card, small steps of the lean engine in `fast` numerics are recorded at load time and played from then on.
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers; so does
@@ -100,6 +101,7 @@ class EngineConfig:
     block_len: int = 32
     max_rows: int = 512
     array_rows: int = 64
+    thin_rows: int = 256
     thin_products: bool = True
     max_context: int = 0
     device: str = "cpu"
@@ -119,8 +121,9 @@ class EngineConfig:
             raise InvalidRequest("engine.weights", f"int8 is for the lean engine, not for transformers; {INT8_REMEDY}")
         if self.block_len <= 0 or self.block_len % 16:
             raise InvalidRequest("engine.block_len", f"must be a positive multiple of 16, got {self.block_len}")
-        if self.max_rows <= 0:
-            raise InvalidRequest("engine.max_rows", f"must be positive, got {self.max_rows}")
+        for name in ("max_rows", "thin_rows"):
+            if getattr(self, name) <= 0:
+                raise InvalidRequest(f"engine.{name}", f"must be positive, got {getattr(self, name)}")
         for name in ("rows", "block_len", "max_tree_depth"):
             size = getattr(self.invariant, name)
             if size <= 0 or size % 16:

@@ -71,7 +71,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
     cache_dtype = weights.embedding.dtype if team is None else _cache_dtype(config, weights)
-    forward = LeanForward(weights, team, config.array_rows)
+    forward = LeanForward(weights, team, min(config.thin_rows, config.max_rows))
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
     if config.probe:

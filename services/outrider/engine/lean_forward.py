@@ -25,10 +25,10 @@ from outrider_kernels.thin_team import ThinTeam
 class LeanForward:
     """DecoderForward over LeanWeights."""
 
-    def __init__(self, weights: LeanWeights, team: ThinTeam | None = None, array_rows: int = 0) -> None:
-        """team: for the thin products of steps of at most array_rows rows; None where they are not wanted or cannot be."""
+    def __init__(self, weights: LeanWeights, team: ThinTeam | None = None, thin_rows: int = 0) -> None:
+        """team: for thin products, thin_rows rows at a time; None where they are not wanted or cannot be."""
         sizes = weights.sizes
-        self._team, self._array_rows = team, array_rows
+        self._team, self._thin_rows = team, thin_rows
         self._weights = weights
         self._sizes = sizes
         self._scaling = sizes.head_dim**-0.5
@@ -52,7 +52,7 @@ class LeanForward:
     def array_forward(self, cache: PagedCache) -> ArrayForward | None:
         """See DecoderForward."""
         if self._team is not None:
-            return LeanThin(self._weights, cache, self._team, self._array_rows)
+            return LeanThin(self._weights, cache, self._team, self._thin_rows)
         return LeanArrays(self._weights, cache) if suits_arrays(self._weights) else None
 
     def card_forward(self) -> CardForward | None:
