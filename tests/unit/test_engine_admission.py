@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import FalconConfig
+from transformers import BartConfig, ElectraConfig, FalconConfig, PreTrainedConfig
 
 import fakes_models
+from outrider.engine import transformers_engine
 from outrider.engine.config import EngineConfig, EngineKind, InvariantSizes
 from outrider.engine.load import load_engine
 from outrider.engine.paged_cache import LayerShape
@@ -123,6 +124,46 @@ def test_attention_outside_the_interface_is_refused_in_words(tmp_path: Path) -> 
     with pytest.raises(
         ModelRefused, match=r"'falcon' cannot be served: it does not attend through transformers' attention interface; served are .* llama"
     ):
+        load(tmp_path)
+
+
+def half_of_bart() -> PreTrainedConfig:
+    """Its configuration says how many layers the encoder has, which is not there."""
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+    return BartConfig(vocab_size=fakes_models.VOCAB, **sizes, is_encoder_decoder=False, bos_token_id=None, eos_token_id=None)
+
+
+def electra(*, is_decoder: bool) -> PreTrainedConfig:
+    return ElectraConfig(**fakes_models.TINY_SIZES, embedding_size=32, max_position_embeddings=64, pad_token_id=0, is_decoder=is_decoder)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (half_of_bart(), r"'bart' cannot be served: layers \[2\] of 'bart' attend, and its configuration names 2"),
+        (electra(is_decoder=False), "the short prompt is off by .* from decoding one by one"),
+    ],
+    ids=["more layers than are named", "sees what comes later"],
+)
+def test_what_is_no_decoder_alone_is_refused_in_words(config: PreTrainedConfig, sentence: str, tmp_path: Path) -> None:
+    fakes_models.write_model(config, tmp_path)
+    with pytest.raises(ModelRefused, match=sentence):
+        load(tmp_path)
+
+
+def test_positions_looked_up_in_a_table_are_nobody_elses_concern(tmp_path: Path) -> None:
+    """Beyond its end there is nothing: `gather` says so with another error than indexing."""
+    fakes_models.write_model(electra(is_decoder=True), tmp_path)
+    load(tmp_path)
+
+
+def test_what_a_model_fails_with_on_the_way_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("sizes do not fit")
+
+    fakes_models.make_model(OTHER_FAMILY, tmp_path)
+    monkeypatch.setattr(transformers_engine, "probe_batches", fail)
+    with pytest.raises(ModelRefused, match=f"'{OTHER_FAMILY}' cannot be served: .* cannot run .*: RuntimeError: sizes do not fit"):
         load(tmp_path)
 
 
