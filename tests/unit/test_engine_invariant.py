@@ -193,6 +193,7 @@ def test_thin_products_need_no_padding(name: str, tmp_path: Path, captured: Capt
     for thin_rows in (5, 64):  # steps in parts, and whole
         engine = load(tmp_path, EngineKind.LEAN, DType.FLOAT32, thin_rows=thin_rows)
         assert isinstance(engine._arrays, LeanThin)
+        assert len(engine._arrays._buffers.states) == thin_rows
         assert mismatches(engine, captured, range(8)) == 0
 
 
