@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from outrider.cli.__main__ import main
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.generate import finish_text
-from outrider.cli.run import compare, without_drafts
+from outrider.cli.run import DEFAULT_MAX_TOKENS, compare, request_from_prompt, without_drafts
 from outrider.errors import Unavailable
 from outrider.v1 import generation_pb2 as pb
 from outrider.v1 import generation_pb2_grpc, identity_pb2, sampling_pb2
@@ -27,15 +28,22 @@ CORRECTED = sampling_pb2.TOKEN_ORIGIN_CORRECTED
 
 @dataclass
 class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
-    """Answers every request with `12` and the word ` cups`; remembers what it was asked."""
+    """Answers every request with `12` and the word ` cups`; remembers what it was asked. A word is a token, and so is a message."""
 
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     has_chat_template: bool = True
     refuse: str = ""
+    max_completion_tokens: int = 0
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeResponse:
+        texts = [message.content for message in request.chat.messages] if request.HasField("chat") else [request.text]
+        return pb.TokenizeResponse(token_ids=range(len(request.chat.messages) + sum(len(text.split()) for text in texts)))
 
     def GetModelInfo(self, request: pb.GetModelInfoRequest, context: grpc.ServicerContext) -> pb.GetModelInfoResponse:
         identity = identity_pb2.ModelIdentity(model="/nowhere/big", dtype="float32")
-        return pb.GetModelInfoResponse(target=identity, has_chat_template=self.has_chat_template)
+        return pb.GetModelInfoResponse(
+            target=identity, has_chat_template=self.has_chat_template, max_completion_tokens=self.max_completion_tokens
+        )
 
     def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:
         self.requests.append(request)
@@ -205,6 +213,25 @@ def test_one_differing_repetition_is_enough_not_to_be_identical(late: int) -> No
     answers: list[Callable[[], CollectedAnswer]] = [lambda: answer_of([1, 2], 1.0), lambda: answer_of([1, 3], 1.0)]
     drafted = [answers[0](), answers[late]()]
     assert compare(drafted, [answers[0]()])["identical"] is (late == 0)
+
+
+@pytest.mark.parametrize("has_chat_template", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "context", "most"),
+    [(None, 4096, DEFAULT_MAX_TOKENS), (None, 256, 252), (None, 3, 1), (40, 4096, 40), (300, 256, 300)],
+    ids=["no less than is usual", "what there is room for", "no room", "asked for", "asked for too much"],
+)
+def test_an_answer_is_as_long_as_the_context_has_room_unless_somebody_says(
+    served: Served, has_chat_template: bool, asked: int | None, context: int, most: int
+) -> None:
+    """A request that asks for too much is the gateway's to refuse."""
+    served.gateway.max_completion_tokens, served.gateway.has_chat_template = context - 1, has_chat_template
+    prompt = "two and two" if has_chat_template else "two and two are"  # four tokens
+    args = argparse.Namespace(prompt=prompt, temperature=0.0, seed=1, max_tokens=asked)
+    with Connection(served.address) as connection:
+        request = request_from_prompt(args, connection)
+    assert request.max_tokens == most
+    assert request.HasField("chat") == has_chat_template
 
 
 def test_the_plain_request_differs_in_nothing_but_the_drafts() -> None:

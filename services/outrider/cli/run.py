@@ -53,7 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is argmax (%(default)s)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="N", help="address of the noise (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="most tokens of the answer (%(default)s)")
+    most = f"most tokens of the answer ({DEFAULT_MAX_TOKENS}, or what the context has room for)"
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=most)
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="times each request is asked, for medians (%(default)s)")
     add_deployment_options(parser)
     parser.set_defaults(run=run)
@@ -80,13 +81,16 @@ def run(args: argparse.Namespace) -> int:
 
 def request_from_prompt(args: argparse.Namespace, gateway: Connection) -> generation_pb2.GenerateRequest:
     """The request: as a user's message where the model has a chat template, else as text."""
-    request = generation_pb2.GenerateRequest(
-        sampling=sampling_pb2.SamplingParams(temperature=args.temperature, seed=args.seed), max_tokens=args.max_tokens
-    )
-    if gateway.model_info().has_chat_template:
+    request = generation_pb2.GenerateRequest(sampling=sampling_pb2.SamplingParams(temperature=args.temperature, seed=args.seed))
+    info = gateway.model_info()
+    if info.has_chat_template:
         request.chat.CopyFrom(chat_messages(args.prompt))
+        prompt_ids = gateway.tokenize(chat=request.chat)
     else:
         request.prompt = args.prompt
+        prompt_ids = gateway.tokenize(text=args.prompt)
+    room = info.max_completion_tokens + 1 - len(prompt_ids)
+    request.max_tokens = max(1, min(DEFAULT_MAX_TOKENS, room)) if args.max_tokens is None else args.max_tokens
     return request
 
 
