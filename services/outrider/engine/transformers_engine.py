@@ -27,7 +27,7 @@ from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.served_families import architecture_refused
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
-from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward, refusing_failures
+from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.engine.widened_forward import widened
 from outrider.errors import ModelRefused
 
@@ -46,7 +46,7 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     dtype = TORCH_DTYPES[config.dtype]
     card = card_way(config, can_record=False)  # modules may ask the card for a number, which a recording cannot
     if config.probe:
-        with refusing_failures(model):
+        with refusing(f"{type(model).__name__} of {config.model!r} fails when it is checked, and cannot be served"):
             probe_positions(forward, config.device)
             own = own_logits(model)
             probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))

@@ -167,29 +167,15 @@ class TransformersForward:
 @contextmanager
 def _refusing_architecture(model: PreTrainedModel) -> Iterator[None]:
     """Say of a refusal, or of what transformers raises, which architecture it is and which ones are served."""
+    family, name = model.config.model_type, type(model).__name__
     try:
         yield
     except ModelRefused as refusal:
-        raise architecture_refused(model.config.model_type, str(refusal)) from refusal
+        raise architecture_refused(family, str(refusal)) from refusal
     except Exception as error:
-        raise _cannot_run(model, error) from error
-
-
-@contextmanager
-def refusing_failures(model: PreTrainedModel) -> Iterator[None]:
-    """The same of what transformers raises; what is refused says enough by itself."""
-    try:
-        yield
-    except ModelRefused:
-        raise
-    except Exception as error:
-        raise _cannot_run(model, error) from error
-
-
-def _cannot_run(model: PreTrainedModel, error: Exception) -> ModelRefused:
-    missing = missing_output(error) if isinstance(error, AttributeError) else None
-    problem = missing or f"{type(model).__name__} cannot run with our attention and head: {type(error).__name__}: {error}"
-    return architecture_refused(model.config.model_type, problem)
+        missing = missing_output(error) if isinstance(error, AttributeError) else None
+        problem = missing or f"{name} cannot run with our attention and head: {type(error).__name__}: {error}"
+        raise architecture_refused(family, problem) from error
 
 
 def check_layers(trace: LayerTrace, text_config: Any) -> None:
