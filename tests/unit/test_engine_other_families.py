@@ -1,0 +1,71 @@
+"""Families that the project has no example of: any decoder that passes the load-time probe is served, and decodes as transformers does.
+
+Run: pytest -m slow tests/unit/test_engine_other_families.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, PreTrainedModel
+
+import fakes_models
+from outrider.engine.config import EngineConfig
+from outrider.engine.load import load_engine
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
+from outrider.types.tree import IntArray
+
+pytestmark = pytest.mark.slow
+
+NUM_TOKENS, MAX_CONTEXT = 24, 256
+NOTHING: IntArray = np.empty(0, np.int32)
+SIZES: dict[str, Any] = {**fakes_models.TINY_SIZES, "hidden_size": 64, "max_position_embeddings": MAX_CONTEXT, "pad_token_id": 0}
+AS_THEY_ARE = (
+    *("apertus", "arcee", "biogpt", "bitnet", "cohere", "ernie4_5", "exaone4", "granite", "hyperclovax", "jais2", "nanochat"),
+    *("olmo", "olmo2", "olmo3", "persimmon", "phi", "smollm3", "starcoder2"),
+)
+WITH_HEADS_OF_16 = ("gemma", "glm", "glm4", "helium", "seed_oss")
+FAMILIES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in AS_THEY_ARE},
+    **{name: {"head_dim": 16} for name in WITH_HEADS_OF_16},
+    "cohere2": {"sliding_window": 32},
+    "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": MAX_CONTEXT, "n_inner": 128},
+    "vaultgemma": {"head_dim": 16, "query_pre_attn_scalar": 16},
+}
+
+
+def decoded(directory: Path, prompt: IntArray) -> list[int]:
+    """Token by token, at temperature 0."""
+    engine = load_engine(EngineConfig(str(directory), num_threads=1, num_blocks=8, max_rows=64))
+    engine.open(1, SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(0), len(prompt), len(prompt) + NUM_TOKENS, 0))
+    tokens: list[int] = []
+    for _ in range(NUM_TOKENS):
+        committed = np.asarray(tokens[-1:], np.int32) if tokens else prompt
+        (result,) = engine.step(StepPlan((SequenceRows(1, committed, NOTHING, NOTHING, acceptance="coupled"),))).results
+        assert result.verdict is not None
+        tokens.append(int(result.verdict.emitted))
+    return tokens
+
+
+def decoded_by_transformers(model: PreTrainedModel, prompt: IntArray) -> list[int]:
+    """All from the beginning for each token, without a cache."""
+    ids = torch.from_numpy(prompt.astype(np.int64))[None]
+    with torch.inference_mode():
+        for _ in range(NUM_TOKENS):
+            ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    return ids[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_without_an_example_decodes_as_transformers_does(family: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    model = fakes_models.write_model(AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]}), tmp_path)
+    prompt = np.random.default_rng(3).integers(1, fakes_models.VOCAB, 40).astype(np.int32)
+    expected = decoded_by_transformers(model, prompt)
+    assert len(set(expected)) > 1
+    assert decoded(tmp_path, prompt) == expected
