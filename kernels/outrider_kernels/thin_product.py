@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider_kernels.cache_lines import zeros_on_lines
-from outrider_kernels.thin_matrix import PanelFormat, ThinMatrix
+from outrider_kernels.thin_matrix import PANEL, PanelFormat, ThinMatrix
 from outrider_kernels.thin_team import ThinTeam, multiplies_bfloat16, multiplies_bytes, multiplies_fixed16, multiplies_float16
 
 _FloatArray = npt.NDArray[np.float32]
+_IntArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,8 @@ class _Call(ctypes.Structure):
     """thin_call of thin/thin.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "panels", "column_scale", "bias", "scale", "normed", "rounded", "out")),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("x", "panels", "column_scale", "bias", "scale", "normed", "rounded", "out", "listed")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "num_listed")),
         ("epsilon", ctypes.c_float),
         ("format", ctypes.c_int32),
         ("adds", ctypes.c_int32),
@@ -104,8 +104,10 @@ class ThinProduct:
             None if normed is None else normed.ctypes.data,
             None if rounded is None else rounded.ctypes.data,
             out.ctypes.data,
+            None,
             matrix.num_inputs,
             matrix.num_outputs,
+            0,
             0.0 if norm is None else norm.epsilon,
             matrix.format,
             adds,
@@ -122,6 +124,17 @@ class ThinProduct:
             return None
         self._call.x = None
         return cast(int, self._call.rounded)
+
+    def limit_to(self, panels: _IntArray) -> None:
+        """From now on only these panels of PANEL columns are computed, and `out` keeps whatever it holds in the others. panels: int32,
+        ascending, kept. Not while a product runs. Raises ValueError where they are no panels of the matrix."""
+        num_panels = -(-self._call.outputs // PANEL)
+        if panels.dtype != np.int32 or not panels.flags.c_contiguous or not len(panels):
+            raise ValueError("panels are listed in an int32 array in C order, at least one of them")
+        if panels[0] < 0 or panels[-1] >= num_panels or (np.diff(panels) <= 0).any():
+            raise ValueError(f"panels are to ascend within [0, {num_panels})")
+        self._listed = panels  # the structure holds its address only
+        self._call.listed, self._call.num_listed = panels.ctypes.data, len(panels)
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows, at most as many as the buffers have."""

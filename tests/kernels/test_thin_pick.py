@@ -55,6 +55,13 @@ def drawn(generator: np.random.Generator, vocab: int, scale: float) -> FloatArra
     return (generator.standard_normal(vocab) * scale).astype(np.float32)
 
 
+def few_panels(generator: np.random.Generator, vocab: int) -> npt.NDArray[np.bool_]:
+    """Whether an id is in none of them: of the first panel of sixteen none is, of the others most are."""
+    is_out = generator.random(-(-vocab // 16)) < 0.85
+    is_out[0] = False
+    return is_out.repeat(16)[:vocab]
+
+
 def rows_of(seed: int) -> Iterator[FloatArray]:
     """Plain ones, ties, plateaus, masked ids, far ones, and values a rounding apart."""
     generator = np.random.default_rng(seed)
@@ -66,7 +73,10 @@ def rows_of(seed: int) -> Iterator[FloatArray]:
         masked[generator.integers(0, vocab, vocab // 2)] = -np.inf
         far = drawn(generator, vocab, 1.0)
         far[generator.integers(0, vocab)] += 30.0
-        yield from (plain, np.round(plain), near, np.zeros(vocab, np.float32), masked, far, plain * np.float32(1e4) + np.float32(3e5))
+        listed = drawn(generator, vocab, 3.0)
+        listed[few_panels(generator, vocab)] = -np.inf
+        own = (plain, np.round(plain), near, np.zeros(vocab, np.float32), masked, far, listed)
+        yield from (*own, plain * np.float32(1e4) + np.float32(3e5))
 
 
 def one(picker: ThinPick, logits: FloatArray, rule: PickRule, position: int) -> tuple[int, float]:
@@ -200,8 +210,14 @@ def test_probabilities_are_those_of_softmax(picker: ThinPick, temperature: float
     for position, vocab in enumerate(VOCABS * 5):
         logits = drawn(generator, vocab, 3.0)
         token, prob = one(picker, logits, rule, position)
-        exact = torch.softmax(torch.from_numpy(logits).double() / (temperature or 1.0), dim=0)
-        assert prob == pytest.approx(float(exact[token]), rel=2e-5)
+        check_prob(logits, temperature, token, prob)
+        logits[few_panels(generator, vocab)] = -np.inf
+        check_prob(logits, temperature, *one(picker, logits, rule, position))
+
+
+def check_prob(logits: FloatArray, temperature: float, token: int, prob: float) -> None:
+    exact = torch.softmax(torch.from_numpy(logits).double() / (temperature or 1.0), dim=0)
+    assert prob == pytest.approx(float(exact[token]), rel=2e-5)
 
 
 def test_only_probabilities_asked_for_are_given(picker: ThinPick) -> None:

@@ -178,12 +178,12 @@ static void one_panel(const product *job, int64_t row, int64_t first, int rows) 
 
 static void run_chunk(const void *argument, int64_t chunk) {
     const product *job = argument;
-    const int64_t num_panels = (job->call->outputs + PANEL - 1) / PANEL, num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
+    const int64_t num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
     const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
-    int64_t first = begin * job->group_len;
-    const int64_t last = min(end * job->group_len, num_panels);
-    while (first < last) {
-        const int panels = last - first >= job->group_len ? job->group_len : last - first >= 2 && job->group_len >= 2 ? 2 : 1;
+    const int64_t last = min(end * job->group_len, panels_of(job->call));
+    for (int64_t place = begin * job->group_len; place < last;) {
+        const int64_t first = panel_at(job->call, place), together = side_by_side(job->call, place, last, job->group_len);
+        const int panels = together == job->group_len ? job->group_len : together >= 2 ? 2 : 1;
         for (int64_t at = 0; at < num_tiles; at++) {
             const int64_t row = at * job->rows / num_tiles;
             const int rows = (int)((at + 1) * job->rows / num_tiles - row);
@@ -191,13 +191,13 @@ static void run_chunk(const void *argument, int64_t chunk) {
             else if (panels == 2) two_panels(job, row, first, rows);
             else one_panel(job, row, first, rows);
         }
-        first += panels;
+        place += panels;
     }
 }
 
 /* Rows that are rounded already. */
 void thin_fixed16(team *all, const thin_call *call, int64_t rows) {
-    const int64_t num_tiles = (rows + TALL_ROWS - 1) / TALL_ROWS, num_panels = (call->outputs + PANEL - 1) / PANEL;
+    const int64_t num_tiles = (rows + TALL_ROWS - 1) / TALL_ROWS, num_panels = panels_of(call);
     const int64_t tallest = (rows + num_tiles - 1) / num_tiles;
     const int group_len = tallest == 1 ? GROUP_LEN : tallest <= NARROW_ROWS ? 2 : 1;
     const int64_t num_groups = (num_panels + group_len - 1) / group_len;

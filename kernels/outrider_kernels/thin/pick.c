@@ -27,6 +27,7 @@
 
 #define GROUP (4 * LANES) /* tokens between two looks at whether any of them could win */
 #define PART 1024         /* terms of a sum in floats, before it goes into a double */
+#define SPARSE_LOOKS 16
 #define NOISE_BITS 24     /* of the hash that rule a token out: as many as a float holds */
 
 typedef uint64_t words __attribute__((vector_size(32)));
@@ -35,6 +36,7 @@ typedef uint64_t words __attribute__((vector_size(32)));
 typedef struct {
     const thin_pick_row *row;
     int64_t num_ids, best_id;
+    int is_sparse; /* whether most tokens seem to have no chance at all: it pays to look before weighing them */
     uint64_t subkey;
     float best, inverse, shift; /* a weight is exp((logit - best) * inverse - shift): 2^NOISE_BITS * exp((logit - best) / T - bound) */
     double bound, total;        /* what (score - best) / T must reach, loosened by SLACK; all weights */
@@ -71,6 +73,9 @@ INLINE lanes logits_at(const float *logits, int64_t at, int64_t num_ids) {
     return at + LANES <= num_ids ? *(const lanes *)(logits + at) : last_logits(logits + at, num_ids - at);
 }
 
+/* Whether none of eight tokens can be picked, nor weighs anything. */
+INLINE int are_none(lanes logits) { return !any_of((bits)(logits != splat(-INFINITY))); }
+
 INLINE uint64_t mixed(uint64_t value) {
     value = (value ^ (value >> 30)) * MIX_FACTOR_1;
     value = (value ^ (value >> 27)) * MIX_FACTOR_2;
@@ -96,6 +101,13 @@ INLINE lanes chances(words first, words last) {
     const bits narrow = __builtin_shuffle((bits)both[0], (bits)both[1], (bits){0, 2, 4, 6, 8, 10, 12, 14});
     typedef int32_t integers __attribute__((vector_size(4 * LANES)));
     return __builtin_convertvector((integers)narrow, lanes);
+}
+
+/* Whether most of a few vectors of logits, evenly spread, are none: so it is of a head that was computed in part. Changes no result. */
+static int seems_sparse(const float *logits, int64_t num_ids) {
+    int num_none = 0;
+    for (int look = 0; look < SPARSE_LOOKS; look++) num_none += are_none(logits_at(logits, look * num_ids / SPARSE_LOOKS, num_ids));
+    return num_none > SPARSE_LOOKS / 2;
 }
 
 /* The first largest logit; false when it is no number, or infinite, or any other is no number. */
@@ -153,6 +165,7 @@ static double mass_before(const race *run, const place *last) {
         lanes sums = splat(0.0f);
         for (int64_t at = begin; at < end; at += LANES) {
             const lanes some = logits_at(logits, at, run->num_ids);
+            if (run->is_sparse && are_none(some)) continue;
             lanes weights = weights_of(run, some);
             if (last) {
                 /* tokens of this vector whose id is lower: all, none, or the first few */
@@ -220,12 +233,14 @@ INLINE leader lead(race *run, const place *barrier, int to_second) {
     lanes sums = splat(0.0f);
     for (int64_t begin = 0; begin < run->num_ids; begin += GROUP) {
         bits may_win[GROUP / LANES], any = (bits)splat(0.0f);
-        for (int part = 0; part < GROUP / LANES; part++) {
-            const lanes weights = weights_of(run, logits_at(logits, begin + part * LANES, run->num_ids));
+        for (int part = 0; part < GROUP / LANES; part++, counters += LANES * TOKEN_STEP) {
+            const lanes some = logits_at(logits, begin + part * LANES, run->num_ids);
+            may_win[part] = (bits)splat(0.0f);
+            if (run->is_sparse && are_none(some)) continue;
+            const lanes weights = weights_of(run, some);
             sums += weights;
             may_win[part] = (bits)(chances(counters, counters + 4 * TOKEN_STEP) <= weights * splat(factor));
             any |= may_win[part];
-            counters += LANES * TOKEN_STEP;
         }
         if (any_of(any))
             for (int64_t token = begin; token < begin + GROUP && token < run->num_ids; token++)
@@ -308,6 +323,7 @@ void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
     row->prob = row->behind = NAN;
     const int is_greedy = row->temperature == 0.0;
     if (!(is_greedy || row->temperature >= MIN_TEMPERATURE) || !find_best(row->logits, num_ids, &run.best, &run.best_id)) return;
+    run.is_sparse = seems_sparse(row->logits, num_ids);
     if (is_greedy)
         pick_greedy(row, &run);
     else

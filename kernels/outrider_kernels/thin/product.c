@@ -240,20 +240,17 @@ static void tile_of(const product *job, int64_t row, int64_t first, int rows, in
 
 static void run_chunk(const void *argument, int64_t chunk) {
     const product *job = argument;
-    const int64_t num_panels = (job->call.outputs + PANEL - 1) / PANEL;
-    const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
     const int64_t num_tiles = (job->rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
-    for (int64_t group = begin; group < end; group++) {
-        int64_t first = group * job->group_len;
-        const int64_t last = first + job->group_len < num_panels ? first + job->group_len : num_panels;
-        while (first < last) {
-            const int panels = last - first >= job->group_len ? job->group_len : (last - first >= 2 && job->group_len >= 2 ? 2 : 1);
-            for (int64_t at = 0; at < num_tiles; at++) {
-                const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
-                tile_of(job, row, first, (int)(next - row), panels);
-            }
-            first += panels;
+    const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
+    const int64_t last = min(end * job->group_len, panels_of(&job->call));
+    for (int64_t place = begin * job->group_len; place < last;) {
+        const int64_t first = panel_at(&job->call, place), together = side_by_side(&job->call, place, last, job->group_len);
+        const int panels = together == job->group_len ? job->group_len : together >= 2 ? 2 : 1;
+        for (int64_t at = 0; at < num_tiles; at++) {
+            const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
+            tile_of(job, row, first, (int)(next - row), panels);
         }
+        place += panels;
     }
 }
 
@@ -278,8 +275,7 @@ void thin_product(team *all, const thin_call *call, int64_t rows) {
         thin_tiles(all, &job.call, rows);
         return;
     }
-    const int64_t num_panels = (call->outputs + PANEL - 1) / PANEL;
-    job.num_groups = (num_panels + job.group_len - 1) / job.group_len;
+    job.num_groups = (panels_of(call) + job.group_len - 1) / job.group_len;
     job.num_chunks = team_chunks(all, job.num_groups);
     team_run(all, run_chunk, &job, job.num_chunks);
 }

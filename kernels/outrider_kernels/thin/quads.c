@@ -133,15 +133,17 @@ static void tile_of(const product *job, int64_t row, int64_t first, int rows, in
 
 static void run_chunk(const void *argument, int64_t chunk) {
     const product *job = argument;
-    const int64_t num_panels = (job->call->outputs + PANEL - 1) / PANEL, num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
+    const int64_t num_tiles = (job->rows + TALL_ROWS - 1) / TALL_ROWS;
     const int64_t begin = chunk * job->num_groups / job->num_chunks, end = (chunk + 1) * job->num_groups / job->num_chunks;
-    for (int64_t group = begin; group < end; group++) {
-        const int64_t first = group * GROUP_LEN;
-        const int panels = (int)min(GROUP_LEN, num_panels - first);
+    const int64_t last = min(end * GROUP_LEN, panels_of(job->call));
+    for (int64_t place = begin * GROUP_LEN; place < last;) {
+        const int64_t first = panel_at(job->call, place);
+        const int panels = (int)side_by_side(job->call, place, last, GROUP_LEN);
         for (int64_t at = 0; at < num_tiles; at++) {
             const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
             tile_of(job, row, first, (int)(next - row), panels);
         }
+        place += panels;
     }
 }
 
@@ -153,7 +155,7 @@ void thin_quads_round(const thin_call *call, const float *x, int64_t row) {
 
 /* Rows that are rounded already. */
 void thin_quads(team *all, const thin_call *call, int64_t rows) {
-    const int64_t quads = quads_of(call->inputs), num_groups = (call->outputs + GROUP_LEN * PANEL - 1) / (GROUP_LEN * PANEL);
+    const int64_t quads = quads_of(call->inputs), num_groups = (panels_of(call) + GROUP_LEN - 1) / GROUP_LEN;
     const product job = {call, rows, quads, num_groups, team_chunks(all, num_groups)};
     team_run(all, run_chunk, &job, job.num_chunks);
 }

@@ -134,10 +134,23 @@ struct thin_call {
     float *normed;             /* [rows][inputs]: where RMSNorm puts its result, unless that is rounded to PAIRS; null without a scale */
     uint32_t *rounded;         /* where rows are kept that are rounded; null: none is. Of PAIRS [rows][pairs_apart], zeros behind the last pair; else see quads.c, float16.c and fixed16.c */
     float *out;                /* [rows][outputs] */
-    int64_t inputs, outputs;
+    const int32_t *listed;     /* [num_listed] ascending panels: nothing is computed of the others, whose results stay as they are; null: all are */
+    int64_t inputs, outputs, num_listed;
     float epsilon;
     int32_t format, adds;
 };
+
+/* Panels that a product computes, by their places in a row. */
+INLINE int64_t panels_of(const thin_call *call) { return call->listed ? call->num_listed : (call->outputs + PANEL - 1) / PANEL; }
+
+INLINE int64_t panel_at(const thin_call *call, int64_t place) { return call->listed ? call->listed[place] : place; }
+
+/* How many panels of the places [place, end) lie side by side from the first on, at most `most`. */
+INLINE int64_t side_by_side(const thin_call *call, int64_t place, int64_t end, int64_t most) {
+    int64_t found = min(most, end - place);
+    while (call->listed && call->listed[place + found - 1] != call->listed[place] + found - 1) found--;
+    return found;
+}
 
 /* thin_gate.py has the same fields in the same order. */
 struct thin_gate_call {

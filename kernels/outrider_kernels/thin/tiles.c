@@ -58,7 +58,7 @@ int thin_multiplies_tiles(void) {
 }
 
 int thin_tiles_serve(const thin_call *call) {
-    return call->format == PAIRS && call->inputs % (2 * TILE_PAIRS) == 0 && atomic_load(&is_allowed) > 0;
+    return call->format == PAIRS && !call->listed && call->inputs % (2 * TILE_PAIRS) == 0 && atomic_load(&is_allowed) > 0;
 }
 
 /* What this thread's tiles are made for: taking a shape costs as much as a few of them, so a thread keeps it from chunk to chunk. */
