@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drafter_service.scheduler import SchedulerLimits
-from outrider.engine.config import DRAFT_WEIGHTS_HELP, NO_CARD_GRAPHS_HELP, DType, EngineConfig, EngineKind, WeightFormat
+from outrider.engine.config import (
+    DRAFT_WEIGHTS_HELP,
+    NO_CARD_GRAPHS_HELP,
+    SHORTLIST_HELP,
+    DType,
+    EngineConfig,
+    EngineKind,
+    WeightFormat,
+    shortlist_from,
+)
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
@@ -74,6 +83,7 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
         kind=EngineKind(given.engine),
         dtype=DType(given.dtype),
         weights=WeightFormat(given.weights),
+        shortlist=shortlist_from("--shortlist", given.shortlist),
         numerics=Numerics(given.numerics),
         num_threads=given.threads,
         num_blocks=given.kv_blocks,
@@ -96,6 +106,8 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     engine.check()
     if given.replay_texts and engine.weights is WeightFormat.INT8:
         raise InvalidRequest("--weights", "int8 would change nothing: replayed drafts come from a file, not from the model; leave it out")
+    if given.replay_texts and engine.shortlist > 0:
+        raise InvalidRequest("--shortlist", "would change nothing: replayed drafts come from a file, not from the model; leave it out")
     return DrafterSettings(
         engine=engine,
         listen=tuple(given.listen),
@@ -128,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--engine", choices=[kind.value for kind in EngineKind], default=EngineKind.AUTO.value)
     model.add_argument("--dtype", choices=[dtype.value for dtype in DType], default=DType.FLOAT32.value)
     model.add_argument("--weights", choices=[kept.value for kept in WeightFormat], default=WeightFormat.FULL.value, help=DRAFT_WEIGHTS_HELP)
+    model.add_argument("--shortlist", default="auto", metavar="IDS", help=SHORTLIST_HELP)
     model.add_argument("--numerics", choices=[numerics.value for numerics in Numerics], default=Numerics.FAST.value)
     model.add_argument("--device", default="cpu")
     model.add_argument("--no-card-graphs", action="store_true", help=NO_CARD_GRAPHS_HELP)

@@ -19,17 +19,14 @@ from outrider.cli.connection import Connection
 from outrider.cli.starting import await_pair
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
-from outrider_bench.contestants import DraftWishes
 from outrider_bench.identity_cases import make_cases
-from outrider_bench.identity_check import PLAIN_WISHES, ask_all, differences
 from outrider_bench.oracle import Oracle
 from outrider_models.paths import model_dir
+from unchanged_drafts import assert_drafts_change_nothing
 
 NUM_CASES = 8
 NUM_TOKENS = 64
-CONCURRENCY = 4
 PACINGS = ("serial", "pearl")
-MAX_ASKS = 10  # which drafts come in time is the clock's: a policy under which they showed nothing is asked again
 MAX_NEAR_TIES = 2
 TARGET = model_dir("ref-large")
 WEAR = 0.3  # of the draft, which is right too often otherwise for anything to be rejected
@@ -57,17 +54,7 @@ def test_drafts_of_an_int8_drafter_change_no_token(target_weights: str, tmp_path
         assert info.identity.dtype == ("float32, int8 weights" if target_weights == "int8" else "float32")
         assert [pair.identity.dtype for pair in info.pairs] == ["float32, int8 weights"]
         cases = make_cases(gateway, NUM_CASES, NUM_TOKENS, len(PACINGS))
-        plain = ask_all(gateway, cases, PLAIN_WISHES, CONCURRENCY)
-        for pacing in PACINGS:
-            num_accepted = num_rejected = 0
-            for _ in range(MAX_ASKS):
-                drafted = ask_all(gateway, cases, DraftWishes(pacing), CONCURRENCY)
-                assert [difference.describe() for difference in differences(cases, plain, drafted)] == [], pacing
-                num_accepted, num_rejected = num_accepted + drafted.num_accepted, num_rejected + drafted.num_rejected
-                if num_accepted and num_rejected:
-                    break
-            assert num_accepted > 0, f"{pacing}: nothing was accepted, so nothing was shown"
-            assert num_rejected > 0, f"{pacing}: nothing was rejected, so nothing was shown"
+        plain = assert_drafts_change_nothing(gateway, cases, PACINGS)
     oracle = Oracle(str(rounded(TARGET, tmp_path / "rounded") if target_weights == "int8" else TARGET), "float32")
     found = [
         disagreement

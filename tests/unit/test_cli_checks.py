@@ -219,6 +219,19 @@ def test_each_model_is_told_what_to_keep_of_its_weights(tmp_path: Path) -> None:
     assert caught.value.field == "--draft-weights"
 
 
+def test_a_drafter_is_told_how_many_ids_to_guess_among(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    names = ("--target", str(tmp_path), "--draft", str(tmp_path))
+    assert spec_from(options(*names), None).draft_shortlist == "auto"
+    assert spec_from(options(*names, "--draft-shortlist", "20000"), None).draft_shortlist == "20000"
+    alone = ("--target", str(tmp_path), "--draft", "none")
+    assert spec_from(options(*alone, "--draft-shortlist", "off"), None).draft is None
+    for wrong in ((*names, "--draft-shortlist", "many"), (*alone, "--draft-shortlist", "20000")):
+        with pytest.raises(InvalidRequest) as caught:
+            spec_from(options(*wrong), None)
+        assert caught.value.field == "--draft-shortlist"
+
+
 def test_make_hands_models_over_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARGET", "ref-medium")
     monkeypatch.setenv("DRAFT", "")

@@ -15,6 +15,7 @@ from drafter_service.settings import parse_settings
 from fakes import TableEngine, TruthTable
 from fakes_models import VOCAB, make_model
 from outrider.drafting.contract import ProposeRequest, SourceSession
+from outrider.engine.config import AUTO_SHORTLIST
 from outrider.errors import InvalidRequest
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -51,6 +52,16 @@ def test_weights_are_kept_as_int8_when_told_to(model: Path, tmp_path: Path) -> N
     with pytest.raises(InvalidRequest, match="replayed drafts") as caught:
         loaded(model, "--weights", "int8", "--source", "replay", "--replay-texts", str(tmp_path / "texts.json"))
     assert caught.value.field == "--weights"
+
+
+def test_guesses_are_chosen_among_as_many_ids_as_it_is_told(model: Path, tmp_path: Path) -> None:
+    given = ["--model", "somewhere", "--listen", "127.0.0.1:0"]
+    assert parse_settings(given).engine.shortlist == AUTO_SHORTLIST
+    assert [parse_settings([*given, "--shortlist", text]).engine.shortlist for text in ("off", "20000")] == [0, 20000]
+    for wrong in (["--shortlist", "12"], ["--shortlist", "2000", "--source", "replay", "--replay-texts", str(tmp_path / "texts.json")]):
+        with pytest.raises(InvalidRequest) as caught:
+            loaded(model, *wrong)
+        assert caught.value.field == "--shortlist"
 
 
 def test_replayed_texts_come_from_a_file(model: Path, tmp_path: Path) -> None:

@@ -175,6 +175,37 @@ def test_answers_are_those_of_plain_decoding(
         assert seen[-1] is not None, "and policies are told"
 
 
+SHORTLIST = 64  # of 93 ids, so that what is listed changes again and again
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "warm"])
+def test_guesses_among_a_shortlist_are_the_same_with_rounds_ahead_and_without(
+    alone: FollowingEngines,
+    tmp_path_factory: pytest.TempPathFactory,
+    pairs: list[ThinAhead],
+    monkeypatch: pytest.MonkeyPatch,
+    sampling: str,
+) -> None:
+    """A list that changes drops what was computed by the one before."""
+    guesses: list[list[list[int]]] = []
+    for is_ahead in (True, False):
+        if not is_ahead:
+            monkeypatch.setattr(next_door, "compute_ahead", lambda draft, target: None)
+        targets = FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
+        draft = emptied(FollowingEngines(tmp_path_factory.mktemp).make(num_blocks=400, shortlist=SHORTLIST))
+        target = emptied(targets.make(num_blocks=400, missing_ids=NEVER))
+        results, _ = (wait_for_what_is_ahead(monkeypatch, engine, pairs) for engine in (draft, target))
+        loop = loop_of(draft, target)
+        for seed in range(6):
+            assert ended(loop, asked(loop, seed, sampling, "serial")).error is None
+        loop.stop()
+        guesses.append([part.picks.tolist() for result in results for part in result.results])
+    (ahead,) = pairs
+    assert all(ahead.counts), ahead.counts
+    assert guesses[0] == guesses[1]
+    assert len({token // 16 for picks in guesses[0] for token in picks}) > SHORTLIST // 16, "more was guessed than any one list holds"
+
+
 class Recorder:
     """In a chain's place: what was called, and how often it was settled."""
 

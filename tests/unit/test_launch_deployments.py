@@ -127,6 +127,9 @@ def test_each_model_keeps_its_weights_as_it_was_told() -> None:
     lines = arguments(replace(SPEC, draft_weights="int8"))
     assert "--weights int8" in lines["drafter"]
     assert "--weights full" in lines["verifier"]
+    assert "--shortlist auto" in lines["drafter"]
+    assert "--shortlist" not in lines["verifier"], "the target decides tokens"
+    assert "--shortlist off" in arguments(replace(SPEC, draft_shortlist="off"))["drafter"]
     assert "--weights int8" in arguments(replace(SPEC, target_weights="int8"))["verifier"]
 
 

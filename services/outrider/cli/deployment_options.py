@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, DTYPE_HELP, FLOAT32, auto_dtype
-from outrider.engine.config import DRAFT_WEIGHTS_HELP
+from outrider.engine.config import DRAFT_WEIGHTS_HELP, SHORTLIST_HELP, shortlist_from
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import METRICS_PLACES, DeploymentSpec
@@ -42,6 +42,7 @@ def add_deployment_options(parser: argparse.ArgumentParser) -> None:
     whole = "int8: keep the target's matrices as int8, a quarter of the memory and another model (%(default)s)"
     models.add_argument("--target-weights", default="full", choices=("full", "int8"), help=whole)
     models.add_argument("--draft-weights", default="auto", choices=("auto", "full", "int8"), help=DRAFT_WEIGHTS_HELP)
+    models.add_argument("--draft-shortlist", default="auto", metavar="IDS", help=SHORTLIST_HELP)
     models.add_argument(
         "--numerics", default="fast", choices=("fast", "invariant"), help="invariant: bit-exact whatever shares the batch (%(default)s)"
     )
@@ -192,6 +193,9 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
     if args.draft == NO_DRAFT and args.draft_weights == "int8":
         raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
+    shortlist_from("--draft-shortlist", args.draft_shortlist)
+    if args.draft == NO_DRAFT and args.draft_shortlist.isdecimal():
+        raise InvalidRequest("--draft-shortlist", "there is no draft model whose guesses could be chosen among fewer ids; leave it out")
     return DeploymentSpec(
         target=model_path(args.target),
         draft=None if args.draft == NO_DRAFT else model_path(args.draft),
@@ -200,6 +204,7 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         dtype=dtype_from(args),
         target_weights=args.target_weights,
         draft_weights=args.draft_weights,
+        draft_shortlist=args.draft_shortlist,
         numerics=args.numerics,
         listen=listen,
         together=is_together(args),

@@ -186,6 +186,7 @@ def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]
         "numerics": spec.numerics,
         "target_weights": spec.target_weights,
         "draft_weights": spec.draft_weights,
+        "draft_shortlist": spec.draft_shortlist,
         "target": args.target,
         "draft": args.draft,
         "temperature": args.temperature,

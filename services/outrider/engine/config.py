@@ -12,16 +12,35 @@ from outrider.errors import InvalidRequest
 from outrider.types.identity import Numerics
 
 INT8_REMEDY = "leave `--engine` at auto for a model of the Llama, Mistral, Qwen2 or Qwen3 family, or ask for `--weights full`"
+SHORTLIST_REFUSAL = "only our own compiled code computes a head in part, on a CPU, for models that it serves; leave it out, or say off"
 DRAFT_WEIGHTS_HELP = (
     "what is kept of the draft's matrices: full, in the dtype; int8, the layers' rounded; auto: the head's too, and what they are "
     "multiplied with in 16 bits, where this processor multiplies such numbers quicker than floats (AVX512_VNNI, or AVX2 and no AVX512), "
     "else full; it changes no answer (%(default)s)"
+)
+AUTO_SHORTLIST = -1
+SHORTLIST_IDS = 32768  # auto: a fifth to a quarter of the vocabularies that are large
+LEAST_SHORTLIST_IDS = 1024  # with fewer most guesses would be missed
+SHORTLIST_HELP = (
+    "ids that the draft's guesses are chosen among, those that were read most recently: a number of them, off (all ids), or auto, "
+    f"{SHORTLIST_IDS:,} where the vocabulary has twice as many and the model is computed by our own code on a CPU; it changes no answer, "
+    "and a guess takes as much less as its head is larger than the rest (auto)"
 )
 NO_CARD_GRAPHS_HELP = "on a card, launch every step operation by operation; otherwise small steps are recorded at start and played"
 WEIGHTS_HELP = (
     "what is kept of the layers' matrices: full, in the dtype; int8, a quarter of float32's memory, rounded, so that it is another model "
     "with answers and a fingerprint of its own (lean engine only) (%(default)s)"
 )
+
+
+def shortlist_from(flag: str, text: str) -> int:
+    """EngineConfig.shortlist of a command line: auto, off or a number. Raises InvalidRequest, which names the flag."""
+    named = {"auto": AUTO_SHORTLIST, "off": 0}
+    if text in named:
+        return named[text]
+    if not text.isdecimal() or int(text) < LEAST_SHORTLIST_IDS:
+        raise InvalidRequest(flag, f"must be auto, off, or a number of ids of at least {LEAST_SHORTLIST_IDS}, got {text!r}")
+    return int(text)
 
 
 class EngineKind(Enum):
@@ -86,6 +105,8 @@ class EngineConfig:
     prefix_cache: sequences of one tenant share the KV of equal prefixes, and it stays until its blocks are needed.
     weights: int8 is for the lean engine, and makes another model of the checkpoint: another fingerprint, and its own plain answers; so does
     `auto` where it does not come to full.
+    shortlist: for guesses, how many ids at most they are chosen among, 0: all; AUTO_SHORTLIST: SHORTLIST_IDS where a head of at least twice
+    as many is computed by thin products, else all.
     num_threads: torch's intra-op threads for the calling thread; 0 leaves torch's setting. lent_threads: further ones, for steps whose plan
     says that somebody else's cores are at hand. probe: check the model at load time.
     """
@@ -111,6 +132,7 @@ class EngineConfig:
     probe: bool = True
     prefix_cache: bool = True
     weights: WeightFormat = WeightFormat.FULL
+    shortlist: int = 0
     invariant: InvariantSizes = field(default_factory=InvariantSizes)
 
     def check(self) -> None:
@@ -119,6 +141,10 @@ class EngineConfig:
             raise InvalidRequest("engine.model", "must be a path or a hub name")
         if self.weights is WeightFormat.INT8 and self.kind is EngineKind.TRANSFORMERS:
             raise InvalidRequest("engine.weights", f"int8 is for the lean engine, not for transformers; {INT8_REMEDY}")
+        if self.shortlist != AUTO_SHORTLIST and 0 != self.shortlist < LEAST_SHORTLIST_IDS:
+            raise InvalidRequest("engine.shortlist", f"must be 0 (all ids) or at least {LEAST_SHORTLIST_IDS}, got {self.shortlist}")
+        if self.shortlist > 0 and self.kind is EngineKind.TRANSFORMERS:
+            raise InvalidRequest("engine.shortlist", SHORTLIST_REFUSAL)
         if self.block_len <= 0 or self.block_len % 16:
             raise InvalidRequest("engine.block_len", f"must be a positive multiple of 16, got {self.block_len}")
         for name in ("max_rows", "thin_rows"):

@@ -75,6 +75,11 @@ class ArrayForward(Protocol):
         """What decides most picks after the logits sooner than numpy does; None where there is nothing."""
         ...
 
+    def shorten(self, most_ids: int, kept: tuple[int, ...]) -> None:
+        """From now on the logits of all but so many ids, `kept` among those, may be left out, which is to be at -inf (engine/shortlist.py):
+        for picks that are guesses. Before a chain is made."""
+        ...
+
     def row_chain(self, ids: ChainIds) -> RowChain | None:
         """The same model and pick for single rows of one sequence, with the same bits; None where there is no cheaper way than `logits`."""
         ...

@@ -54,6 +54,9 @@ class LeanArrays:
         with np.errstate(over="ignore"):  # in the gates: see _gated
             return self._logits(batch, wanted)
 
+    def shorten(self, most_ids: int, kept: tuple[int, ...]) -> None:
+        """Leaves out none: only packed matrices are computed in part."""
+
     def row_chain(self, ids: ChainIds) -> RowChain | None:
         """None: a single row costs what a step of one does."""
         return None

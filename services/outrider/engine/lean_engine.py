@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from outrider.engine.admission import refusing
 from outrider.engine.card_probe import probed_way
 from outrider.engine.card_way import CardWay, card_way
-from outrider.engine.config import DType, EngineConfig, WeightFormat
+from outrider.engine.config import AUTO_SHORTLIST, SHORTLIST_IDS, SHORTLIST_REFUSAL, DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import LeanSizes, LeanWeights, lean_refusal, lean_sizes, read_lean_weights
@@ -26,7 +26,7 @@ from outrider.engine.probe import LONGEST_PATH, probe_batches
 from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
-from outrider.errors import ModelRefused
+from outrider.errors import InvalidRequest, ModelRefused
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_attention import serves_heads_of
 from outrider_kernels.thin_matrix import MOST_QUAD_INPUTS
@@ -60,6 +60,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
     sizes = lean_sizes(model_config)
     team = thin_team(config) if serves_heads_of(sizes.head_dim) else None
+    if team is None and config.shortlist > 0:
+        raise InvalidRequest("engine.shortlist", SHORTLIST_REFUSAL)
     quick = None if team is None or config.weights is not WeightFormat.QUICK else _quick_rows(sizes)
     if config.weights is WeightFormat.QUICK and quick is None:
         config = replace(config, weights=WeightFormat.FULL)
@@ -71,6 +73,7 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         asked = max(config.max_context, LONGEST_PATH) if config.max_context else 0
         weights = read_lean_weights(files, model_config, dtype, config.device, config.numerics, config.weights, thin, asked)
     cache_dtype = weights.embedding.dtype if team is None else _cache_dtype(config, weights)
+    config = replace(config, shortlist=0 if team is None else _shortlist(config, weights.head.shape[1]))
     forward = LeanForward(weights, team, min(config.thin_rows, config.max_rows))
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
@@ -90,6 +93,13 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         step_threads(config, team),
         card,
     )
+
+
+def _shortlist(config: EngineConfig, num_ids: int) -> int:
+    """How many of a head's ids guesses are chosen among, 0: all."""
+    if config.shortlist == AUTO_SHORTLIST:
+        return SHORTLIST_IDS if num_ids >= 2 * SHORTLIST_IDS else 0
+    return config.shortlist if config.shortlist < num_ids else 0
 
 
 def _quick_rows(sizes: LeanSizes) -> ThinRows | None:

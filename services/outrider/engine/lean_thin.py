@@ -18,6 +18,8 @@ from outrider.engine.decoder_forward import RowChain
 from outrider.engine.key_range import key_range
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.paged_cache import PagedCache
+from outrider.engine.short_head import ShortChain, ShortHead
+from outrider.engine.shortlist import Shortlist
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.types.tree import FloatArray
 from outrider_kernels.cache_lines import zeros_on_lines
@@ -59,10 +61,17 @@ class LeanThin:
         self._gathered = np.empty((0, self._buffers.logits.shape[1]), np.float32)  # kept, for memory that is new costs more than filling it
         self.picker: ThinPick | None = ThinPick(team)
         self._team = team
+        self._short: ShortHead | None = None
+
+    def shorten(self, most_ids: int, kept: tuple[int, ...]) -> None:
+        """See ArrayForward."""
+        self._short = ShortHead(self._team, self._head, self._buffers.logits, Shortlist(self._buffers.logits.shape[1], most_ids, kept))
 
     def logits(self, batch: StepBatch, wanted: LongArray) -> FloatArray:
         """float32 [wanted rows, num_logits] of a step, until the next one. More rows than fit go in parts, one after another."""
         most, num_rows = len(self._buffers.states), batch.num_rows
+        if self._short is not None:
+            self._short.read(batch.tokens)
         if num_rows <= most and len(wanted):
             return self._logits_of(self._run_layers(batch, 0, num_rows, wanted))
         if len(wanted) > len(self._gathered):
@@ -82,7 +91,8 @@ class LeanThin:
             return None
         buffers = self._buffers
         rows = buffers.states, buffers.attended, buffers.last, buffers.logits
-        return ThinChain(self._team, ChainRows(self._program, self._head, self._embedding, *rows, self._windows), ids)
+        chained = ChainRows(self._program, self._head, self._embedding, *rows, self._windows)
+        return ThinChain(self._team, chained, ids) if self._short is None else ShortChain(self._team, chained, ids, self._short)
 
     def _run_layers(self, batch: StepBatch, begin: int, end: int, wanted: LongArray) -> LongArray:
         """Rows [begin, end) of the step, of which these are wanted, counted from `begin`; returns where in `states` they are then. Of the
@@ -106,6 +116,8 @@ class LeanThin:
         buffers, num_wanted = self._buffers, len(rows)
         is_all = rows[-1] == num_wanted - 1  # for they ascend
         buffers.last[:num_wanted] = buffers.states[:num_wanted] if is_all else buffers.states[rows]
+        if self._short is not None:
+            self._short.make_room(num_wanted)
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
 

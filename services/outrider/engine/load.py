@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from outrider.engine.config import INT8_REMEDY, EngineConfig, EngineKind, WeightFormat
+from outrider.engine.config import INT8_REMEDY, SHORTLIST_REFUSAL, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.contract import Engine
 from outrider.errors import InvalidRequest, ModelRefused
 
@@ -32,11 +32,13 @@ def load_engine(config: EngineConfig) -> Engine:
     if not is_lean(config):
         if config.weights is WeightFormat.INT8:
             raise InvalidRequest("engine.weights", f"int8 is for the lean engine, which cannot run {config.model!r}; {INT8_REMEDY}")
+        if config.shortlist > 0:
+            raise InvalidRequest("engine.shortlist", SHORTLIST_REFUSAL)
         return _load_transformers(config)
     try:
         return load_lean_engine(config)
     except ModelRefused as error:
-        if config.weights is WeightFormat.INT8:
+        if config.weights is WeightFormat.INT8 or config.shortlist > 0:
             raise
         lean_refusal = str(error)
     _LOG.warning("falling back to the transformers engine, which is slower: %s", lean_refusal)
@@ -51,4 +53,4 @@ def load_engine(config: EngineConfig) -> Engine:
 def _load_transformers(config: EngineConfig) -> Engine:
     from outrider.engine.transformers_engine import load_transformers_engine
 
-    return load_transformers_engine(replace(config, weights=WeightFormat.FULL))
+    return load_transformers_engine(replace(config, weights=WeightFormat.FULL, shortlist=0))

@@ -68,6 +68,8 @@ class PagedEngine:
         self._sequences = SequenceTable(identity, self._limits)
         self._missing_ids = missing_ids
         self._picker = RowPicker(identity.vocab_size, config.device, missing_ids, None if self._arrays is None else self._arrays.picker)
+        if config.shortlist and self._arrays is not None:
+            self._arrays.shorten(config.shortlist, identity.eos_token_ids)
         self.chain, self._follower, self._lone = self._chained(self._arrays)
         self._card = None if card is None else card.steps(forward, self._cache, self._card_sizes(), identity.vocab_size, missing_ids)
 

@@ -28,7 +28,8 @@ METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metri
 @dataclass(frozen=True, slots=True)
 class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen, verifier_listen: addresses of gateway and
-    verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, the draft's also auto. drafter_extra,
+    verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, the draft's also auto. draft_shortlist:
+    auto, off or a number of ids that guesses are chosen among. drafter_extra,
     verifier_extra, gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called
     `verifier`. gateway_inside: the gateway is part of the verifier's process, with the drafter unless that is apart. metrics_port: of the
     gateway's metrics, the next ones are the verifier's and the drafter's; None: none."""
@@ -41,6 +42,7 @@ class DeploymentSpec:
     numerics: str = "fast"
     target_weights: str = "full"
     draft_weights: str = "full"
+    draft_shortlist: str = "auto"
     listen: str | None = None
     verifier_listen: str | None = None
     together: bool = False
@@ -191,5 +193,5 @@ def verifier_options(spec: DeploymentSpec) -> tuple[str, ...]:
 
 def drafter_options(spec: DeploymentSpec, draft: str) -> tuple[str, ...]:
     """The drafter's command line, but for where it listens."""
-    model = ("--model", draft, "--dtype", spec.dtype, "--weights", spec.draft_weights)
+    model = ("--model", draft, "--dtype", spec.dtype, "--weights", spec.draft_weights, "--shortlist", spec.draft_shortlist)
     return (*model, "--threads", str(spec.threads.drafter), *spec.drafter_extra)
