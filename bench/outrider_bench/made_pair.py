@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.errors import Unavailable
 from outrider.launch.threads import thread_environment
-from outrider_bench import widened_pair
+from outrider_bench import spread_pair, widened_pair
 from outrider_models.paths import model_dir
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ NUM_LAYERS = 8
 HIDDEN_LEN = 256
 LOGIT_SPREAD = 6.0  # standard deviation of a row of logits: the best token has about half of the probability
 SEED = 20
-WIDENED = "widened"  # not a family: the reference pair with a target ten times as large, whose text is real
+# Not families: the reference pair with a target ten times as large, and with a vocabulary 64 times as large; their text is real.
+WRITERS = {"widened": widened_pair.write_pair, "spread": spread_pair.write_pair}
 _COMMON: Mapping[str, Any] = MappingProxyType(
     {
         "vocab_size": 2048,
@@ -124,7 +125,7 @@ def _fill(model: PreTrainedModel, family: Family) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == WIDENED:
-        widened_pair.write_pair(Path(sys.argv[2]))
+    if sys.argv[1] in WRITERS:
+        WRITERS[sys.argv[1]](Path(sys.argv[2]))
     else:
         write_pair(FAMILIES[sys.argv[1]], Path(sys.argv[2]))

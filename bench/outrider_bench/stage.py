@@ -122,6 +122,7 @@ def set_up(args: argparse.Namespace, stack: ExitStack) -> Stage:
             threads,
             dtype=args.dtype,
             draft_weights="auto",
+            draft_shortlist=args.draft_shortlist,
             together=together,
             gateway_inside=together,
             drafter_extra=options,

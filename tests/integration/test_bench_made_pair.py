@@ -17,7 +17,7 @@ from outrider.errors import Unavailable
 from outrider.v1 import generation_pb2, sampling_pb2
 from outrider_bench.contestants import DraftWishes
 from outrider_bench.in_turns import PairInTurns
-from outrider_bench.made_pair import FAMILIES, NUM_LAYERS, WIDENED, make
+from outrider_bench.made_pair import FAMILIES, NUM_LAYERS, WRITERS, make
 from outrider_bench.one_process_worker import Answering
 from outrider_bench.worker import answer_of
 from verifier_service.settings import parse_settings as verifier_settings
@@ -27,7 +27,7 @@ PROMPTS = (tuple(range(20, 50)),)
 
 
 def test_the_command_line_knows_every_family() -> None:
-    assert set(MADE_FAMILIES) == {*FAMILIES, WIDENED}
+    assert set(MADE_FAMILIES) == {*FAMILIES, *WRITERS}
 
 
 def test_a_family_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

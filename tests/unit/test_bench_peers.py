@@ -165,6 +165,8 @@ def test_with_a_card_the_report_names_it_and_says_who_is_left_out(monkeypatch: p
 def test_what_does_not_run_on_a_card_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "speed", "--device", "cuda"]) == 2
     assert "speed runs on the processor only; gpu and peers take cuda" in capsys.readouterr().err
+    assert main(["bench", "load", "--draft-shortlist", "off"]) == 2
+    assert "load leaves it at auto; speed and peers take others" in capsys.readouterr().err
 
 
 def test_openvino_drafts_by_a_length_or_by_confidence_never_both() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET, model_path
 from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, FLOAT32, auto_dtype
+from outrider.engine.config import SHORTLIST_HELP, shortlist_from
 from outrider.errors import InvalidRequest
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
@@ -33,9 +34,10 @@ TASKS = ("arithmetic", "copying", "prose")
 EVERY_TASK = list(TASKS)  # this very list, where none is named
 ON_A_CARD = ("gpu", "peers")
 FROM_FILES = ("speed", "peers", "machines", "network", "load")
+WITH_SHORTLIST = ("speed", "peers")
 AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
-MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened")
+MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened", "spread")
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
@@ -43,6 +45,7 @@ _EXAMPLES = """examples:
   outrider bench --prompts-from mt_bench.jsonl code.jsonl    your own prompts, a task of each file
   outrider bench --made qwen3                 the same tables for a pair of another architecture, made on the spot (its text is gibberish)
   outrider bench --made widened               the reference pair with a target ten times as large: a step of many milliseconds, real text
+  outrider bench --made spread --draft-shortlist off   the same pair with a vocabulary of 131,072 ids, each of which may be guessed
   outrider bench peers --out peers.md         the same prompts through OpenVINO GenAI too: about half an hour (make bench-peers)
   outrider bench peers --device cuda          the same on a CUDA card, without OpenVINO, which does not compute there
   outrider bench steps                        what a step of the target costs by rows, context and cache
@@ -80,8 +83,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--made", choices=MADE_FAMILIES, metavar="FAMILY",
         help=f"instead of --target and --draft: a pair made on the spot, {', '.join(MADE_FAMILIES)}; random weights, useful drafts "
-        "(widened: the reference pair, its target ten times as large)",
+        "(widened: the reference pair, its target ten times as large; spread: the same with a vocabulary 64 times as large)",
     )  # fmt: skip
+    parser.add_argument("--draft-shortlist", default="auto", metavar="IDS", help=f"{', '.join(WITH_SHORTLIST)}: {SHORTLIST_HELP}")
     parser.add_argument(
         "--dtype",
         default=AUTO_DTYPE,
@@ -238,6 +242,12 @@ def _device(what: str, device: str | None) -> str:
     return device or ("cuda" if what == "gpu" else "cpu")
 
 
+def _check_shortlist(args: argparse.Namespace) -> None:
+    shortlist_from("--draft-shortlist", args.draft_shortlist)
+    if args.draft_shortlist != "auto" and args.what not in WITH_SHORTLIST:
+        raise InvalidRequest("--draft-shortlist", f"{args.what} leaves it at auto; {' and '.join(WITH_SHORTLIST)} take others")
+
+
 def _read_prompts(args: argparse.Namespace) -> None:
     """The user's files, whose tasks take the place of the reference tasks."""
     if args.prompts_from and args.what not in FROM_FILES:
@@ -259,6 +269,7 @@ def run(args: argparse.Namespace) -> int:
     if args.files and args.what != "plots":
         raise InvalidRequest("bench", f"{args.what} takes no further word, got {args.files[0]}")
     args.device = _device(args.what, args.device)
+    _check_shortlist(args)
     importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
     _read_prompts(args)
     driver = importlib.import_module(f"outrider_bench.{args.what}")
