@@ -11,7 +11,7 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -84,6 +84,15 @@ class CostModel:
     def curve(self) -> CostCurve:
         """The present curve, never falling."""
         return self._curve
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """That there are points of."""
+        return frozenset(self._rows)
+
+    def among(self, rows: Collection[int]) -> CostModel:
+        """The points of these rows, as they were measured; of at least one."""
+        return CostModel({each: us for each, us in zip(self._rows, self._least, strict=True) if each in rows})
 
     def twin(self) -> CostModel:
         """The same curve, to follow other observations from now on: quickly at first, for nothing was measured in their circumstances."""

@@ -15,7 +15,7 @@ from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, Opened, Tail, TailEnd
 from outrider.types.tree import Verdict
 from verifier_service.core_loan import CoreLoan, is_near, measure_loan
-from verifier_service.cost_model import CostModel
+from verifier_service.cost_model import MOST_US, CostModel, measure_cost
 from verifier_service.loan_worth import MIN_STAY
 
 TABLE = TruthTable(vocab_size=40, seed=3)
@@ -235,3 +235,17 @@ def test_both_ways_are_measured_at_start_where_the_engine_can_lend() -> None:
     assert set(fixed.lent) == {0}
     assert len(fixed.lent) == len(engine.lent) / 2
     assert engine.num_open == 0
+
+
+@pytest.mark.parametrize("slow", ["without what is lent", "with it"])
+def test_both_ways_are_known_for_the_same_rows(slow: str) -> None:
+    """Of a large target: so many rows take too long to be measured in one way, and not in the other."""
+    slow_us, quick_us = int(MOST_US), int(MOST_US) // 4
+    own_us, lent_us = (slow_us, quick_us) if slow == "without what is lent" else (quick_us, slow_us)
+    engine = TableEngine(TABLE, num_blocks=1024, step_us=own_us, lent_threads=3, lent_step_us=lent_us)
+    assert max(measure_cost(engine).rows) != max(measure_cost(engine, 3).rows)
+    given = measure_loan(engine)
+    curves = given.curves()[0], given.unlent
+    assert {us for _, us in curves[0].points} == {quick_us}, "the quicker way of each step"
+    assert {us for _, us in curves[1].points} == {own_us}
+    assert [rows for rows, _ in curves[0].points] == [rows for rows, _ in curves[1].points]
