@@ -22,7 +22,7 @@ from outrider.noise.field import POSITION_STEP
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import Follow, SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
-from outrider_kernels.thin_pick import PickRule
+from outrider_kernels.thin_pick import MAX_TOP_K, PickRule
 
 NONE: IntArray = np.empty(0, np.int32)
 NUM_IDS = fakes_models.VOCAB - 3  # the last columns of the logits are padding
@@ -39,6 +39,7 @@ SAMPLINGS = {
     "warm": SamplingParams(temperature=0.8),
     "top p": SamplingParams(temperature=0.8, top_p=0.7),
     "top k": SamplingParams(temperature=0.8, top_k=5),
+    "left": SamplingParams(temperature=0.8, top_k=MAX_TOP_K + 1),  # to the general pick, row by row
     "all filters": SamplingParams(temperature=1.3, top_k=12, top_p=0.9, min_p=0.05),
 }
 

@@ -23,11 +23,12 @@ from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick
 from outrider_kernels.thin_team import ThinTeam
 
 KEY = 12345
-OPERATIONS_PER_TOKEN = {"greedy": 1, "warm": 30, "top p": 40}
+OPERATIONS_PER_TOKEN = {"greedy": 1, "warm": 30, "top p": 40, "top k": 1}
 WAYS = {
     "greedy": SamplingParams(temperature=0.0),
     "warm": SamplingParams(temperature=0.7),
     "top p": SamplingParams(temperature=0.7, top_p=0.9),
+    "top k": SamplingParams(temperature=0.7, top_k=20, top_p=0.8),
 }
 
 
@@ -38,7 +39,7 @@ def measure(num_rows: int, num_ids: int, team: ThinTeam, ceilings: CardCeilings,
     report: dict[str, dict[str, float]] = {}
     for name, params in WAYS.items():
         groups: list[tuple[PickRule, Sequence[int]]] = [
-            (PickRule(KEY, params.temperature, params.top_p, min_p_gap(params), True), positions)
+            (PickRule(KEY, params.temperature, params.top_p, min_p_gap(params), True, top_k=params.top_k), positions)
         ]
         right = [reference_pick(row, params, KEY, position, [], []) for position, row in zip(positions, logits, strict=True)]
         if any(got not in (LEFT, expected) for got, expected in zip(picker.run(logits, groups).tokens.tolist(), right, strict=True)):

@@ -1,4 +1,4 @@
-"""The tokens after a few rows of logits, compiled (thin/pick.c): argmax, or the Gumbel race over what top-p and min-p leave.
+"""The tokens after a few rows of logits, compiled (thin/pick.c): argmax, or the Gumbel race over what top-k, top-p and min-p leave.
 
 A row is decided for certain or left, as near ties, edges of filters and logits that are no numbers are: whoever asks has the definition,
 which is `outrider.noise.reference_pick.pick_processed`. The pick's probability comes along, and the next best token. A row's result depends
@@ -19,17 +19,18 @@ from outrider_kernels.array_address import address_of
 from outrider_kernels.thin_team import ThinTeam
 
 LEFT = -1  # as in thin/thin.h
+MAX_TOP_K = 256  # as there
 
 _NOTHING = LEFT, math.nan, LEFT, math.nan
 
 _FloatArray = npt.NDArray[np.float32]
 _IntArray = npt.NDArray[np.int32]
 
-# thin_pick_row of thin/thin.h: logits, key, position, temperature, top_p, min_p_gap, with_prob, with_second, token, prob, second, behind. A
-# structure of plain numbers is filled several times as fast as an array of records.
-PICK_ROW = struct.Struct("@QQqdddiiifif")
+# thin_pick_row of thin/thin.h: logits, key, position, temperature, top_p, min_p_gap, top_k, with_prob, with_second, token, prob, second,
+# behind. A structure of plain numbers is filled several times as fast as an array of records.
+PICK_ROW = struct.Struct("@QQqdddqiiifif")
 _NAMES = ["token", "prob", "second", "behind"]
-_FOUND = np.dtype({"names": _NAMES, "formats": ["i4", "f4"] * 2, "offsets": [56, 60, 64, 68], "itemsize": PICK_ROW.size})
+_FOUND = np.dtype({"names": _NAMES, "formats": ["i4", "f4"] * 2, "offsets": [64, 68, 72, 76], "itemsize": PICK_ROW.size})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PickRule:
     may be.
 
     with_prob: whether the probability of the pick is wanted, under softmax(logits / T) without filters; at T = 0 at temperature 1.
-    with_second: whether the token with the next best score is wanted, for guesses.
+    with_second: whether the token with the next best score is wanted, for guesses. top_k: at most MAX_TOP_K; 0: all.
     """
 
     key: int
@@ -47,10 +48,11 @@ class PickRule:
     min_p_gap: float = math.inf
     with_prob: bool = False
     with_second: bool = False
+    top_k: int = 0
 
     def blank(self, address: int, position: int) -> tuple[float, ...]:
         """The fields of a PICK_ROW of logits at this address, nothing found yet."""
-        asked = self.temperature, self.top_p, self.min_p_gap, self.with_prob, self.with_second
+        asked = self.temperature, self.top_p, self.min_p_gap, self.top_k, self.with_prob, self.with_second
         return address, self.key, position, *asked, *_NOTHING
 
 
@@ -89,7 +91,7 @@ class ThinPick:
         at, address, with_second = 0, address_of(logits[0]) if num_rows else 0, False
         for rule, positions in groups:
             with_second = with_second or rule.with_second
-            same = rule.temperature, rule.top_p, rule.min_p_gap, rule.with_prob, rule.with_second, *_NOTHING
+            same = rule.temperature, rule.top_p, rule.min_p_gap, rule.top_k, rule.with_prob, rule.with_second, *_NOTHING
             for position in positions:
                 PICK_ROW.pack_into(self._rows, at, address, rule.key, position, *same)
                 at += PICK_ROW.size

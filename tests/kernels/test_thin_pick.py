@@ -24,7 +24,7 @@ from outrider.noise.field import gumbel
 from outrider.noise.reference_pick import perturbed, pick_processed, support
 from outrider.types.sampling import SamplingParams
 from outrider_kernels import native_library, thin_team
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 from outrider_kernels.thin_team import ThinTeam
 
 FloatArray = npt.NDArray[np.float32]
@@ -43,6 +43,12 @@ PARAMS = (
     SamplingParams(temperature=2.0, top_p=1e-6),
     SamplingParams(temperature=1.0, min_p=0.1),
     SamplingParams(temperature=1.5, top_p=0.95, min_p=0.02),
+    SamplingParams(temperature=0.0, top_k=3),
+    SamplingParams(temperature=1e-6, top_k=4),
+    SamplingParams(temperature=0.7, top_k=20, top_p=0.83),  # of equal logits 0.8 would be an edge
+    SamplingParams(temperature=1.0, top_k=1),
+    SamplingParams(temperature=5.0, top_k=MAX_TOP_K),
+    SamplingParams(temperature=1.3, top_k=50, top_p=0.9, min_p=0.05),
 )
 
 
@@ -73,10 +79,11 @@ def rows_of(seed: int) -> Iterator[FloatArray]:
         masked[generator.integers(0, vocab, vocab // 2)] = -np.inf
         far = drawn(generator, vocab, 1.0)
         far[generator.integers(0, vocab)] += 30.0
+        yield from (plain, np.round(plain), near, np.zeros(vocab, np.float32), masked, far, plain * np.float32(1e4) + np.float32(3e5))
+    for vocab in VOCABS:
         listed = drawn(generator, vocab, 3.0)
         listed[few_panels(generator, vocab)] = -np.inf
-        own = (plain, np.round(plain), near, np.zeros(vocab, np.float32), masked, far, listed)
-        yield from (*own, plain * np.float32(1e4) + np.float32(3e5))
+        yield listed
 
 
 def one(picker: ThinPick, logits: FloatArray, rule: PickRule, position: int) -> tuple[int, float]:
@@ -155,7 +162,7 @@ def check_seconds(picker: ThinPick, params: SamplingParams) -> None:
             if second != LEFT:
                 assert behind == pytest.approx(scores[0] - scores[1], rel=1e-4, abs=1e-5 * max(1.0, abs(float(scores[0]))))
     assert num_left <= (0.1 if params.top_p < 1.0 else 0.0) * num_clear
-    assert num_clear + num_far > 10 or params.top_p < 1e-3
+    assert num_clear + num_far > 10 or params.top_p < 1e-3 or params.top_k == 1
 
 
 def check_all(picker: ThinPick) -> None:
@@ -241,8 +248,9 @@ def test_logits_that_are_no_numbers_are_left(picker: ThinPick, broken: float, te
 
 def test_what_it_does_not_know_is_left(picker: ThinPick) -> None:
     logits = drawn(np.random.default_rng(1), 50, 3.0)
-    for params in (SamplingParams(top_k=5), SamplingParams(temperature=1e-7)):
+    for params in (SamplingParams(top_k=MAX_TOP_K + 1), SamplingParams(temperature=1e-7), SamplingParams(temperature=1e-7, top_k=3)):
         assert one(picker, logits, pick_rule(params, 1, False), 0)[0] == LEFT
+    assert one(picker, logits, pick_rule(SamplingParams(temperature=0.0, top_k=MAX_TOP_K + 1), 1, False), 0)[0] == logits.argmax()
     assert one(picker, logits, pick_rule(SamplingParams(temperature=0.0, top_p=0.5, min_p=0.5), 1, False), 0)[0] == logits.argmax()
 
 
@@ -254,7 +262,7 @@ def same(ours: ThinPicks, theirs: ThinPicks) -> bool:
 def test_a_rows_result_depends_on_the_row_alone(picker: ThinPick, num_threads: int) -> None:
     """Neighbours, threads, and columns that are padding change no bit."""
     generator, many = np.random.default_rng(6), ThinPick(ThinTeam(num_threads))
-    padded = generator.standard_normal((40, 1030)).astype(np.float32) * 4
+    padded = generator.standard_normal((4 * len(PARAMS), 1030)).astype(np.float32) * 4
     logits = padded[:, :1021]
     rules = [pick_rule(params, KEY + at, True) for at, params in enumerate(PARAMS)]
     together = many.run(logits, [(rule, range(4 * at, 4 * at + 4)) for at, rule in enumerate(rules)])
@@ -290,6 +298,15 @@ BREAKS = {
     "a nucleus that is forgotten": ("barrier = &outside;\n        first = find_both", "first = find_both"),
     "the first as its own second": ("if (logits[token] == most && token != but)", "if (logits[token] == most)"),
     "a second that is hopeless": ("|| !(behind <= MAX_BEHIND * row->temperature)", ""),
+    "no top-k": ("else if (row->top_k)", "else if (0)"),
+    "a token fewer than top-k": ("found->len < most ?", "found->len < most - 1 ?"),
+    "ties of the last place in the other order": ("if (!(logits[token] > least)) continue;", "if (!(logits[token] >= least)) continue;"),
+    "a nucleus of all, not of what top-k left": (
+        "for (int64_t at = 0; at < kept->len; at++) total +=",
+        "for (int64_t at = 0; at < MAX_TOP_K; at++) if (at >= kept->len) total += 0.01; else total +=",
+    ),
+    "a nucleus that begins with its second": ("if (short_of < 0.0) return at;", "if (short_of - weights[at] < 0.0) return at;"),
+    "no min-p among the first": ("at < len && best - (double)kept.at[at].value <= row->min_p_gap;", "at < len;"),
     "the last largest logit": (
         "while (logits[at] != most) at++;",
         "for (int64_t id = 0; id < num_ids; id++) at = logits[id] == most ? id : at;",

@@ -191,7 +191,7 @@ def test_chains_of_several_sequences_in_one_step_are_those_of_each_alone(engines
     draw = np.random.default_rng(6)
     texts = [draw.integers(0, NUM_IDS, length).astype(np.int32) for length in (30, 3, 17)]
     wishes = [Follow(8), Follow(3, 0.02), Follow(5)]
-    samplings = [SAMPLINGS[name] for name in ("warm", "top k", "greedy")]
+    samplings = [SAMPLINGS[name] for name in ("warm", "left", "greedy")]
     together, alone = engines.make(model), engines.make(model)
     for engine in (together, alone):
         for index, sampling in enumerate(samplings):

@@ -68,7 +68,7 @@ def test_an_end_token_is_the_last_pick(engines: FollowingEngines) -> None:
         assert len(engine._sequences.state(51).tree) == picks.index(token) <= place
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "warm", "top k"])
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "top k", "left"])
 def test_a_pick_less_probable_than_the_bar_is_the_last_and_one_at_the_bar_is_not(engines: FollowingEngines, sampling: str) -> None:
     params = SAMPLINGS[sampling]
     picks, probs = followed(opened(engines.make(), params), OPENING, Follow(8))

@@ -30,7 +30,7 @@ from outrider.noise.keys import Purpose, key_of
 from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import ROOT, DraftRow, DraftTree, FloatArray, IntArray, Verdict
-from outrider_kernels.thin_pick import ThinPick
+from outrider_kernels.thin_pick import MAX_TOP_K, ThinPick
 from outrider_kernels.thin_team import ThinTeam
 
 NUM_IDS, NUM_PADDED, MAX_LEN, MAX_NODES = 61, 64, 64, 12
@@ -40,12 +40,13 @@ SAMPLINGS = {
     "warm": SamplingParams(temperature=0.8),
     "top p": SamplingParams(temperature=0.8, top_p=0.7),
     "min p": SamplingParams(temperature=1.1, min_p=0.1),
+    "top k": SamplingParams(temperature=0.8, top_k=5, top_p=0.9),
     "both": SamplingParams(temperature=1.3, top_p=0.9, min_p=0.05),
 }
 OTHERS = {
     "penalised": SamplingParams(temperature=0.8, repetition_penalty=1.3),
     "biased": SamplingParams(temperature=0.0, logit_bias=((3, 50.0),)),
-    "top k": SamplingParams(temperature=0.8, top_k=5),
+    "left": SamplingParams(temperature=0.8, top_k=MAX_TOP_K + 1),
 }
 
 

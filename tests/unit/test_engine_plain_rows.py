@@ -20,7 +20,7 @@ from outrider.engine.plain_rows import plain_results
 from outrider.types.sampling import SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan
 from outrider.types.tree import Verdict
-from outrider_kernels.thin_pick import LEFT, ThinPick, ThinPicks
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, ThinPick, ThinPicks
 
 PROMPT = np.random.default_rng(7).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
 SEQUENCES = (51, 52, 53)
@@ -100,7 +100,7 @@ def test_picks_of_many_are_those_of_the_general_way(
     assert found == told(theirs.step(plan).results)
     assert len(watch.taken) == 2
     params = BY_KIND[sampling]
-    assert watch.taken[0] is not (params.has_penalties or bool(params.logit_bias) or bool(params.top_k))
+    assert watch.taken[0] is not (params.has_penalties or bool(params.logit_bias) or params.top_k > MAX_TOP_K)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
 
 
 @pytest.mark.parametrize("pacing", ["serial", "adaptive"])
-@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k"])
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k", "left"])
 def test_answers_are_those_of_plain_decoding(
     alone: FollowingEngines,
     engines: tuple[PagedEngine, PagedEngine],
@@ -164,7 +164,7 @@ def test_answers_are_those_of_plain_decoding(
         assert got == expected[seed][: len(got)]
     loop.stop()
     (ahead,) = pairs
-    if sampling == "top k":  # its rows are left to the general pick, so nothing can be known ahead
+    if sampling == "left":  # its rows are left to the general pick, so nothing can be known ahead
         assert ahead.counts == (0, 0, 0)
         assert loop.scheduler.steps.loan.ahead is None
     elif pacing == "serial":  # what the other drafts depends on what it measures

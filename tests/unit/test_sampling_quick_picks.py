@@ -15,7 +15,7 @@ from outrider.engine.sampling.pick_probs import pick_probs
 from outrider.engine.sampling.quick_picks import MAX_SINGLE_ROWS, QuickRows, quick_picks
 from outrider.engine.sampling.rows import RowSampling
 from outrider.types.sampling import SamplingParams
-from outrider_kernels.thin_pick import LEFT, ThinPick
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, ThinPick
 from outrider_kernels.thin_team import ThinTeam
 
 NUM_IDS = 300
@@ -41,7 +41,7 @@ def logits_of(groups: list[QuickRows]) -> torch.Tensor:
 def test_sequences_of_all_kinds_side_by_side(picker: ThinPick | None) -> None:
     quick = [rows(SamplingParams(temperature=0.8), 9), rows(GREEDY, 1), rows(SamplingParams(min_p=0.1), 1)]
     slow = [
-        rows(SamplingParams(top_k=5), 3),
+        rows(SamplingParams(top_k=MAX_TOP_K + 1), 3),
         rows(SamplingParams(repetition_penalty=1.3), 3),
         rows(SamplingParams(temperature=0.0, frequency_penalty=0.4), 1),
         rows(SamplingParams(logit_bias=((3, 9.0),)), 2),

@@ -104,7 +104,7 @@ static int is_same_place(const thin_chain_call *one, const thin_chain_call *othe
 /* Where the call ends for want of confidence matters only if anything could follow its first pick. */
 static int is_same_rule(const thin_chain_call *before, const thin_chain_call *call) {
     const thin_pick_row *a = &before->rule, *b = &call->rule;
-    const int is_same = a->key == b->key && a->temperature == b->temperature && a->top_p == b->top_p && a->min_p_gap == b->min_p_gap;
+    const int is_same = a->key == b->key && a->temperature == b->temperature && a->top_p == b->top_p && a->min_p_gap == b->min_p_gap && a->top_k == b->top_k;
     if (!is_same || a->with_prob != b->with_prob || a->with_second != b->with_second) return 0;
     return before->stop_below == call->stop_below || call->most == 1;
 }

@@ -1,8 +1,9 @@
-/* The token after a row of logits: the argmax of logit + temperature * Gumbel over what top-p and min-p leave, or plainly of the logits.
+/* The token after a row of logits: the argmax of logit + temperature * Gumbel over what top-k, top-p and min-p leave, or plainly of the logits.
 
    As outrider.engine.sampling.pick does it: which tokens could win at all takes one hash and one exponential each (an exponential race: with
    1 - u <= E = -log u the winner has 1 - u <= exp((logit - best) / T - bound)), those few are ordered by the library's logarithms, and what lies
-   within a margin of a decision is LEFT to the definition. So a row is decided as the definition decides it, or not at all. */
+   within a margin of a decision is LEFT to the definition. With top-k only the few tokens that it keeps are ordered, and no other is drawn for.
+   So a row is decided as the definition decides it, or not at all. */
 
 #include <math.h>
 
@@ -22,6 +23,7 @@
 #define MIN_TEMPERATURE 1e-6
 #define CLEAR_MARGIN 1e-3
 #define MAX_NUCLEUS_TRIES 16
+#define HEAD_MARGIN 1e-10 /* of sums of at most MAX_TOP_K doubles, far above their rounding and that of a library's exponential */
 
 #define MAX_BEHIND 40.0 /* temperatures: a second choice further behind the first is none: the noise hardly ever closes so wide a gap */
 
@@ -81,6 +83,8 @@ INLINE uint64_t mixed(uint64_t value) {
     value = (value ^ (value >> 27)) * MIX_FACTOR_2;
     return value ^ (value >> 31);
 }
+
+static uint64_t subkey_of(const thin_pick_row *row) { return mixed(row->key + (uint64_t)(row->position + 1) * POSITION_STEP); }
 
 /* -log(-log u) of a token's uniform number. */
 static double gumbel_of(uint64_t subkey, int64_t token) {
@@ -283,7 +287,7 @@ static void note_second(thin_pick_row *row, race *run, leader first, const place
 static void pick_sampled(thin_pick_row *row, race *run) {
     const double temperature = row->temperature, margin = score_margin(temperature, run->best);
     if (margin > SLACK / 4 * temperature) return; /* so far from 0 that logits swallow the noise */
-    run->subkey = mixed(row->key + (uint64_t)(row->position + 1) * POSITION_STEP);
+    run->subkey = subkey_of(row);
     run->bound = gumbel_of(run->subkey, run->best_id) - SLACK;
     run->inverse = (float)(1.0 / temperature);
     run->shift = (float)(run->bound - NOISE_BITS * 0.693147180559945309);
@@ -306,6 +310,73 @@ static void pick_sampled(thin_pick_row *row, race *run) {
     if (row->with_second) note_second(row, run, first, barrier);
 }
 
+/* The tokens that top-k keeps, in order. */
+typedef struct {
+    int64_t len;
+    place at[MAX_TOP_K];
+} head;
+
+/* Ids ascend, so that a token whose logit is no larger than the last one's stands behind it. Those at -inf are none. */
+static void find_head(const float *logits, int64_t num_ids, int64_t most, head *found) {
+    float least = -INFINITY;
+    found->len = 0;
+    for (int64_t begin = 0; begin < num_ids; begin += LANES) {
+        if (!any_of((bits)(logits_at(logits, begin, num_ids) > splat(least)))) continue;
+        for (int64_t token = begin; token < min(begin + LANES, num_ids); token++) {
+            if (!(logits[token] > least)) continue;
+            int64_t to = found->len < most ? found->len++ : most - 1;
+            for (; to > 0 && found->at[to - 1].value < logits[token]; to--) found->at[to] = found->at[to - 1];
+            found->at[to] = (place){logits[token], token};
+            if (found->len == most) least = found->at[most - 1].value;
+        }
+    }
+}
+
+/* How many of these top-p leaves, too; -1 where that is too close to say. */
+static int64_t nucleus_of(const thin_pick_row *row, const head *kept, double best) {
+    double weights[MAX_TOP_K], total = 0.0, before = 0.0;
+    if (!(row->top_p < 1.0)) return kept->len;
+    for (int64_t at = 0; at < kept->len; at++) total += weights[at] = exp(((double)kept->at[at].value - best) / row->temperature);
+    for (int64_t at = 0; at < kept->len; at++) {
+        const double short_of = row->top_p * total - before;
+        if (fabs(short_of) <= HEAD_MARGIN * total) return -1;
+        if (short_of < 0.0) return at;
+        before += weights[at];
+    }
+    return kept->len;
+}
+
+/* Among the first top_k tokens. */
+static void pick_headed(thin_pick_row *row, race *run) {
+    head kept;
+    const double temperature = row->temperature, best = (double)run->best;
+    find_head(row->logits, run->num_ids, row->top_k, &kept);
+    const int64_t len = nucleus_of(row, &kept, best);
+    run->subkey = subkey_of(row);
+    leader first = {kept.at[0], -INFINITY, -INFINITY, -1};
+    for (int64_t at = 0; at < len && best - (double)kept.at[at].value <= row->min_p_gap; at++) {
+        const place own = kept.at[at];
+        const double score = (double)own.value + temperature * gumbel_of(run->subkey, own.token);
+        if (score > first.score) {
+            first = (leader){own, score, first.score, at ? first.at.token : -1};
+        } else if (score > first.next) {
+            first.next = score;
+            first.next_id = own.token;
+        }
+    }
+    if (!(first.score - first.next > score_margin(temperature, run->best))) return; /* nor where it was too close to say what is kept */
+    row->token = (int32_t)first.at.token;
+    if (row->with_prob) {
+        run->inverse = (float)(1.0 / temperature);
+        run->shift = 0.0f;
+        row->prob = (float)((double)weights_of(run, splat(first.at.value))[0] / mass_before(run, 0));
+    }
+    const double behind = first.score - first.next;
+    if (!row->with_second || first.next_id < 0 || !(behind <= MAX_BEHIND * temperature)) return;
+    row->second = (int32_t)first.next_id;
+    row->behind = (float)behind;
+}
+
 static void pick_greedy(thin_pick_row *row, race *run) {
     row->token = (int32_t)run->best_id;
     run->inverse = 1.0f;
@@ -326,6 +397,8 @@ void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
     run.is_sparse = seems_sparse(row->logits, num_ids);
     if (is_greedy)
         pick_greedy(row, &run);
+    else if (row->top_k)
+        pick_headed(row, &run);
     else
         pick_sampled(row, &run);
 }

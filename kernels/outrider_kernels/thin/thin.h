@@ -189,6 +189,7 @@ typedef struct {
     int64_t position;   /* of the token to be picked */
     double temperature; /* NaN: leave the row */
     double top_p, min_p_gap;
+    int64_t top_k; /* 0: all; at most MAX_TOP_K */
     int32_t with_prob, with_second;
     int32_t token;  /* from here on what was found; LEFT: this does not decide it */
     float prob;     /* NaN: not asked for, or left */
@@ -197,6 +198,7 @@ typedef struct {
 } thin_pick_row;
 
 #define LEFT (-1)
+#define MAX_TOP_K 256 /* as in thin_pick.py, which leaves rows of more */
 
 #define MAX_WINDOWS 8 /* of a chain; thin_chain.py checks it */
 #define MAX_ROWS 512 /* that go through the operations of a chain at once; thin_chain.py checks it too */

@@ -14,7 +14,7 @@ from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.types.step import Seconds, SequenceResult
 from outrider.types.tree import FloatArray, IntArray, Verdict
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 
 
 class RuleOf(Protocol):
@@ -76,6 +76,6 @@ def _is_plain(segment: Segment) -> bool:
     rows, params = segment.rows, segment.state.spec.sampling
     if rows.num_choices or rows.top_logprobs is not None:
         return False
-    if params.has_penalties or params.logit_bias or params.top_k:  # no row of these is decided quickly
+    if params.has_penalties or params.logit_bias or params.top_k > MAX_TOP_K:  # no row of these is decided quickly
         return False
     return is_judged_by_picks(rows)

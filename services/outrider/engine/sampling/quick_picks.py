@@ -1,6 +1,6 @@
 """Most picks of a step before the general pick is asked: compiled where that can be, else row by row in numpy.
 
-Rows of CPU logits that nothing but temperature, top-p and min-p bears on are decided as `pick` decides them, or left open. The
+Rows of CPU logits that nothing but temperature, top-k, top-p and min-p bears on are decided as `pick` decides them, or left open. The
 probability comes from the same exponentials. Must not know segments, choices or acceptance.
 """
 
@@ -18,7 +18,7 @@ from outrider.engine.sampling.single_pick import pick_single
 from outrider.noise.reference_pick import min_p_gap
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray, IntArray
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 
 # Rows of a sequence that numpy picks one by one; for more the general pick's bookkeeping is the smaller part.
 MAX_SINGLE_ROWS = 16
@@ -54,9 +54,10 @@ def quick_picks(logits: Tensor, groups: Sequence[QuickRows], picker: ThinPick | 
 
 
 def pick_rule(params: SamplingParams, key: int, with_prob: bool, with_second: bool = False) -> PickRule:
-    """The compiled pick's rule, of rows that no penalties or biases bear on; top-k leaves them."""
-    temperature = math.nan if params.top_k else params.temperature
-    return PickRule(key, temperature, params.top_p, min_p_gap(params), with_prob, with_second)
+    """The compiled pick's rule, of rows that no penalties or biases bear on; a top-k beyond its own leaves them, but for greedy ones."""
+    is_left = params.top_k > MAX_TOP_K and params.temperature > 0.0
+    asked = params.top_p, min_p_gap(params), with_prob, with_second
+    return PickRule(key, math.nan if is_left else params.temperature, *asked, 0 if is_left else params.top_k)
 
 
 def _rule_of(rows: QuickRows) -> PickRule:
