@@ -26,8 +26,9 @@ from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
 from outrider.session.pacing.serial import SerialPacing
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress
-from outrider.types.step import SequenceRows, StepPlan, StepResult
+from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider_kernels.thin_ahead import ThinAhead
+from outrider_kernels.thin_matrix import PANEL
 from pair_service import next_door
 from verifier_service.answer import AnswerStream, SessionEnded
 from verifier_service.inbox import CancelAsked
@@ -176,34 +177,45 @@ def test_answers_are_those_of_plain_decoding(
 
 
 SHORTLIST = 64  # of 93 ids, so that what is listed changes again and again
+NUM_ROUNDS, NUM_GUESSES = 18, 3
+
+
+def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None) -> list[list[int]]:
+    """The guesses of each round, the target's pick behind what is right of them committed."""
+    committed, found = ints(5, 6, 7), list[list[int]]()
+    unread = committed  # by the draft
+    for _ in range(NUM_ROUNDS):
+        while ahead is not None and not ahead.is_at_rest:
+            os.sched_yield()
+        guesses = step(draft, SequenceRows(51, unread, NONE, NONE, pick_probs=True, follow=Follow(NUM_GUESSES - 1))).picks
+        found.append(guesses.tolist())
+        parents = np.arange(-1, len(guesses) - 1, dtype=np.int32)
+        verdict = step(target, SequenceRows(51, committed, guesses, parents, acceptance="coupled")).verdict
+        assert verdict is not None
+        target.keep(51, verdict.path)
+        num_right, num_fed = len(verdict.path), min(len(verdict.path), len(guesses) - 1)
+        draft.keep(51, tuple(range(num_fed)))
+        committed = ints(verdict.emitted)
+        unread = np.concatenate((guesses[num_fed:num_right], committed))
+    return found
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "warm"])
 def test_guesses_among_a_shortlist_are_the_same_with_rounds_ahead_and_without(
-    alone: FollowingEngines,
-    tmp_path_factory: pytest.TempPathFactory,
-    pairs: list[ThinAhead],
-    monkeypatch: pytest.MonkeyPatch,
-    sampling: str,
+    tmp_path_factory: pytest.TempPathFactory, sampling: str
 ) -> None:
     """A list that changes drops what was computed by the one before."""
-    guesses: list[list[list[int]]] = []
-    for is_ahead in (True, False):
-        if not is_ahead:
-            monkeypatch.setattr(next_door, "compute_ahead", lambda draft, target: None)
-        targets = FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
-        draft = emptied(FollowingEngines(tmp_path_factory.mktemp).make(num_blocks=400, shortlist=SHORTLIST))
-        target = emptied(targets.make(num_blocks=400, missing_ids=NEVER))
-        results, _ = (wait_for_what_is_ahead(monkeypatch, engine, pairs) for engine in (draft, target))
-        loop = loop_of(draft, target)
-        for seed in range(6):
-            assert ended(loop, asked(loop, seed, sampling, "serial")).error is None
-        loop.stop()
-        guesses.append([part.picks.tolist() for result in results for part in result.results])
-    (ahead,) = pairs
-    assert all(ahead.counts), ahead.counts
+    drafts, targets = FollowingEngines(tmp_path_factory.mktemp), FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
+    guesses, counts = list[list[list[int]]](), (0, 0, 0)
+    for is_ahead in (False, True):
+        draft = opened(drafts.make(shortlist=SHORTLIST), SAMPLINGS[sampling])
+        target = opened(targets.make(missing_ids=NEVER), SAMPLINGS[sampling])
+        ahead = compute_ahead(draft, target) if is_ahead else None
+        guesses.append(rounds_of(draft, target, ahead))
+        counts = ahead.counts if ahead is not None else counts
+    assert all(counts), counts
     assert guesses[0] == guesses[1]
-    assert len({token // 16 for picks in guesses[0] for token in picks}) > SHORTLIST // 16, "more was guessed than any one list holds"
+    assert len({token // PANEL for picks in guesses[0] for token in picks}) > SHORTLIST // PANEL, "more than any one list holds"
 
 
 class Recorder:
