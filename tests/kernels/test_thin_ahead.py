@@ -32,6 +32,7 @@ RULES = {
     "greedy": PickRule(3, 0.0, with_prob=True),
     "warm, with seconds": PickRule(2**64 - 5, 0.8, with_prob=True, with_second=True),
     "top p": PickRule(5, 1.0, top_p=0.9, with_prob=True),
+    "top k": PickRule(6, 0.9, with_prob=True, top_k=7),
 }
 # ids the target never picks: where the draft does, it is wrong
 TARGET_IDS = ChainIds(NUM_IDS, missing=(1, 2, 8, 13, 21, 30))
@@ -206,6 +207,7 @@ def other_token(asked: Asked) -> Asked:
 OTHER: dict[str, Callable[[Asked], Asked]] = {
     "nothing": lambda asked: asked,
     "noise": lambda asked: asked._replace(rule=replace(asked.rule, key=77)),
+    "top k": lambda asked: asked._replace(rule=replace(asked.rule, top_k=1)),
     "temperature": lambda asked: asked._replace(rule=replace(asked.rule, temperature=1.7)),
     "place": lambda asked: asked._replace(place="other"),
     "position": lambda asked: asked._replace(start=replace(asked.start, position=asked.start.position - 2)),

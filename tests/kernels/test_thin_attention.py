@@ -7,7 +7,6 @@ Run: pytest tests/kernels/test_thin_attention.py
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from broken_c import break_thin
 from mostly_slow import mostly_slow
-from outrider_kernels import native_library, thin_team
 from outrider_kernels.thin_attention import HeadSizes, PoolArray, RowKeys, ThinAttention, ThinStep
 from outrider_kernels.thin_team import ThinTeam
 from outrider_kernels.tree_attention import reference_tree_attention
@@ -316,13 +315,6 @@ BREAKS = {
 
 @pytest.mark.parametrize("broken", mostly_slow(BREAKS, 3))
 def test_a_broken_attention_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = BREAKS[broken]
-    folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))
-    source = (folder / "attention.c").read_text("utf-8")
-    assert source.count(right) == 1
-    (folder / "attention.c").write_text(source.replace(right, wrong), "utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native_library, "FLAGS", tuple(flag for flag in native_library.FLAGS if flag != "-O3"))
-    monkeypatch.setattr(thin_team, "SOURCES", folder)
+    break_thin(monkeypatch, tmp_path, "attention.c", *BREAKS[broken])
     with pytest.raises(AssertionError):
         check(ThinTeam(1), (6, 2, 24), has_norm=True)

@@ -5,16 +5,15 @@ Run: pytest tests/kernels/test_thin_listed.py
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from broken_c import break_thin
 from fakes_thin import PACKINGS, FloatArray, packed, some_rows, weights
 from mostly_slow import mostly_slow
-from outrider_kernels import native_library, thin_team
 from outrider_kernels.thin_matrix import PANEL, ThinMatrix
 from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_team import ThinTeam
@@ -105,13 +104,6 @@ BREAKS = {
 
 @pytest.mark.parametrize("broken", mostly_slow(BREAKS, 3))
 def test_a_broken_list_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = BREAKS[broken]
-    folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))
-    source = (folder / "thin.h").read_text("utf-8")
-    assert source.count(right) == 1
-    (folder / "thin.h").write_text(source.replace(right, wrong), "utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native_library, "FLAGS", tuple(flag for flag in native_library.FLAGS if flag != "-O3"))
-    monkeypatch.setattr(thin_team, "SOURCES", folder)
+    break_thin(monkeypatch, tmp_path, "thin.h", *BREAKS[broken])
     with pytest.raises(AssertionError):
         check([0, 1, 2, 5, 6, 9, 20, 21], packed(weights(INPUTS, OUTPUTS), "floats"), 1)

@@ -6,7 +6,6 @@ Run: pytest tests/kernels/test_thin_pick.py
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from broken_c import break_thin
 from mostly_slow import mostly_slow
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.quick_picks import pick_rule
@@ -23,7 +23,6 @@ from outrider.engine.sampling.rows import RowSampling
 from outrider.noise.field import gumbel
 from outrider.noise.reference_pick import perturbed, pick_processed, support
 from outrider.types.sampling import SamplingParams
-from outrider_kernels import native_library, thin_team
 from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 from outrider_kernels.thin_team import ThinTeam
 
@@ -298,6 +297,10 @@ BREAKS = {
     "a nucleus that is forgotten": ("barrier = &outside;\n        first = find_both", "first = find_both"),
     "the first as its own second": ("if (logits[token] == most && token != but)", "if (logits[token] == most)"),
     "a second that is hopeless": ("|| !(behind <= MAX_BEHIND * row->temperature)", ""),
+    "a vector passed over for one of its tokens": (
+        "return !any_of((bits)(logits != splat(-INFINITY)));",
+        "return any_of((bits)(logits == splat(-INFINITY))) != 0;",
+    ),
     "no top-k": ("else if (row->top_k)", "else if (0)"),
     "a token fewer than top-k": ("found->len < most ?", "found->len < most - 1 ?"),
     "ties of the last place in the other order": ("if (!(logits[token] > least)) continue;", "if (!(logits[token] >= least)) continue;"),
@@ -316,14 +319,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("broken", mostly_slow(BREAKS, 6))
 def test_a_broken_pick_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = BREAKS[broken]
-    folder = Path(shutil.copytree(thin_team.SOURCES, tmp_path / "broken"))
-    source = (folder / "pick.c").read_text("utf-8")
-    assert source.count(right) == 1
-    (folder / "pick.c").write_text(source.replace(right, wrong), "utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native_library, "FLAGS", tuple(flag for flag in native_library.FLAGS if flag != "-O3"))
-    monkeypatch.setattr(thin_team, "SOURCES", folder)
+    break_thin(monkeypatch, tmp_path, "pick.c", *BREAKS[broken])
     picker = ThinPick(ThinTeam(1))
     with pytest.raises(AssertionError):
         check_all(picker)

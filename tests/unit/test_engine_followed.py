@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fakes_followed import (
     MAX_CONTEXT,
@@ -42,17 +41,9 @@ from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider.types.tree import ROOT, IntArray
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 NUM_TURNS = 16
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
 
 
 class Twins:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fakes_followed import (
     MAX_CONTEXT,
@@ -43,18 +42,10 @@ from outrider.types.tree import FloatArray
 from outrider_kernels.thin_chain import ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = np.random.default_rng(8).integers(0, NUM_IDS, 30).astype(np.int32)
 OPENING = SequenceRows(51, PROMPT, NONE, NONE, pick_probs=True)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
 
 
 # --- what ends a chain ----------------------------------------------------------------------------------------------------

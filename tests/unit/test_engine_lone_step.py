@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, opened, spec, step
 from outrider.engine import lean_thin
@@ -28,19 +27,11 @@ from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider.types.tree import IntArray, Verdict
 from outrider_kernels.thin_program import ThinProgram
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = np.random.default_rng(2).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
 PLAIN = SequenceRows(51, PROMPT[:20], NONE, NONE, acceptance="coupled")
 GUESS = SequenceRows(51, NONE, ints(8), ints(-1), pick_probs=True)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
 
 
 def general(engine: PagedEngine) -> PagedEngine:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, spec
 from outrider.engine import row_picker
@@ -21,6 +20,8 @@ from outrider.types.sampling import SamplingParams
 from outrider.types.step import SequenceResult, SequenceRows, StepPlan
 from outrider.types.tree import Verdict
 from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, ThinPick, ThinPicks
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPT = np.random.default_rng(7).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
 SEQUENCES = (51, 52, 53)
@@ -42,16 +43,6 @@ class Watched:
         found = None if self.leaves else plain_results(*arguments)
         self.taken.append(found is not None)
         return found
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
 
 
 @pytest.fixture

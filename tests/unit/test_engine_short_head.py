@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import fakes_models
 from fakes_followed import MAX_LEN, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, followed, ints, one_by_one, opened, step
@@ -29,19 +28,11 @@ from outrider.types.tree import IntArray
 from outrider_kernels.native_library import NativeUnavailable
 from outrider_kernels.thin_matrix import PANEL
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHORT = 3 * PANEL  # of six panels
 PROMPT = np.random.default_rng(5).integers(0, NUM_IDS, MAX_LEN).astype(np.int32)
 WAYS = ["lone", "general", "tree"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
 
 
 def rows_of(way: str, tokens: IntArray) -> SequenceRows:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, spec
 from outrider.engine import lean_thin
@@ -30,15 +29,7 @@ GUESSES = (
     SequenceRows(TREE, NONE, ints(4, 6, 7, 2), ints(-1, -1, 0, 0), pick_probs=True),
 )
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> FollowingEngines:
-    return FollowingEngines(tmp_path_factory.mktemp)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def made(engines: FollowingEngines, model: str = "llama") -> PagedEngine:

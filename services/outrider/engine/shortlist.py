@@ -2,8 +2,8 @@
 
 Ids are listed by whole panels of a packed head. Before anything is read it is the lowest ids, which are the commonest of a vocabulary
 that was made by merging; whatever text is read takes the place of what was not for longest, so that names, other languages and jargon are
-missed once. Must not know models, products or where tokens come from. Source: FR-Spec, Zhao et al. 2025, section 3 (there a fixed list, of
-the commonest ids of a corpus).
+missed once. Must not know models, products or where tokens come from. Source: FR-Spec, Zhao et al. 2025 (there a list of a corpus'
+commonest ids, which stays as it is).
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metri
 class DeploymentSpec:
     """What to serve. target, draft: model folders or hub names (draft None: no drafter). listen, verifier_listen: addresses of gateway and
     verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, the draft's also auto. draft_shortlist:
-    auto, off or a number of ids that guesses are chosen among. drafter_extra,
-    verifier_extra, gateway_extra: further command-line arguments of each service. together: verifier and drafter are one process, called
-    `verifier`. gateway_inside: the gateway is part of the verifier's process, with the drafter unless that is apart. metrics_port: of the
-    gateway's metrics, the next ones are the verifier's and the drafter's; None: none."""
+    auto, off or a number of ids that guesses are chosen among. drafter_extra, verifier_extra, gateway_extra: further command-line
+    arguments of each service. together: verifier and drafter are one process, called `verifier`. gateway_inside: the gateway is part of the
+    verifier's process, with the drafter unless that is apart. metrics_port: of the gateway's metrics, the next ones are the verifier's and the
+    drafter's; None: none."""
 
     target: str
     draft: str | None
