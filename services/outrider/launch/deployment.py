@@ -31,8 +31,8 @@ class DeploymentSpec:
     verifier, None for unix sockets of their own. target_weights, draft_weights: full or int8, the draft's also auto. draft_shortlist:
     auto, off or a number of ids that guesses are chosen among. drafter_extra, verifier_extra, gateway_extra: further command-line
     arguments of each service. together: verifier and drafter are one process, called `verifier`. gateway_inside: the gateway is part of the
-    verifier's process, with the drafter unless that is apart. metrics_port: of the gateway's metrics, the next ones are the verifier's and the
-    drafter's; None: none."""
+    verifier's process, with the drafter unless that is apart. metrics_port: of the gateway's metrics, the next ones are the verifier's and
+    the drafter's; None: none."""
 
     target: str
     draft: str | None
