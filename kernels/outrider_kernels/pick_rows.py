@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-UNSEEN = -1  # the count of a token that stands in neither prompt nor output
-
 
 @dataclass(frozen=True, slots=True)
 class Winners:

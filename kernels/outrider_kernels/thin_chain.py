@@ -53,6 +53,7 @@ class _Chain(ctypes.Structure):
 _CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQQQqqqqqq")
 _FOUND = struct.Struct("@qqqqqq")
 _FOUND_AT = _CALL.size - _FOUND.size
+_NO_PATH = array("i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,15 @@ class ChainSlots:
 @dataclass(slots=True)
 class ChainStart:
     """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
-    stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows."""
+    stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows. before: for
+    a rule with `touched`, the tokens of output between what that counts and these."""
 
     tokens: Sequence[int]
     position: int
     most: int
     stop_below: float
     num_wanted: int = 1
+    before: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -191,12 +194,13 @@ class ThinChain:
             self._make_room(2 * most)
         fed = array("i", tokens)
         tokens_address, _ = fed.buffer_info()
+        path = array("i", (*start.before, *tokens, *bytes(most))) if rule.touched is not None else _NO_PATH  # with room for the picks
         _CALL.pack_into(
             self._call,
             0,
             *where.addresses,
             *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
-            PICK_ROW.pack(*rule.blank(0, 0)),
+            PICK_ROW.pack(*rule.blank(path.buffer_info()[0], len(start.before) + num_tokens)),
             *self._found_addresses,
             *(0, 0, 0, 0, 0, 0),
         )

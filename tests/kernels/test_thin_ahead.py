@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from fakes_chains import NUM_IDS, NUM_POSITIONS, ChainModel
+from outrider.engine.sampling.penalty_state import PenaltyState
+from outrider.types.sampling import SamplingParams
 from outrider_kernels.thin_ahead import ThinAhead
 from outrider_kernels.thin_chain import ChainIds, ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule
@@ -28,11 +30,13 @@ PLACES = {  # two sequences of the same pools, each in runs of its own
     "one": np.concatenate([np.arange(begin, begin + 12) for begin in (12, 0, 36, 24)]).astype(np.int64),
     "other": np.concatenate([np.arange(begin, begin + 12) for begin in (84, 60, 48, 72)]).astype(np.int64),
 }
+PENALTIES = SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3, logit_bias=((3, 1.0), (6, -0.5)))
 RULES = {
     "greedy": PickRule(3, 0.0, with_prob=True),
     "warm, with seconds": PickRule(2**64 - 5, 0.8, with_prob=True, with_second=True),
     "top p": PickRule(5, 1.0, top_p=0.9, with_prob=True),
     "top k": PickRule(6, 0.9, with_prob=True, top_k=7),
+    "penalised": PickRule(7, 0.9, with_prob=True, with_second=True, touched=PenaltyState(PENALTIES).touched),  # each text counts its own
 }
 # ids the target never picks: where the draft does, it is wrong
 TARGET_IDS = ChainIds(NUM_IDS, missing=(1, 2, 8, 13, 21, 30))
@@ -53,6 +57,16 @@ class Text:
     name: str = "one"
     drafted: int = 0
     stop_below: float = 0.0
+    counted: dict[str, tuple[PenaltyState, int]] = field(default_factory=dict, compare=False)
+
+    def rule(self, rule: PickRule, model: str, num_counted: int) -> PickRule:
+        """As this model picks after so many of the tokens, which it has counted by and by."""
+        if rule.touched is None:
+            return rule
+        state, known = self.counted.get(model) or (PenaltyState(PENALTIES), 0)
+        state.append(self.tokens[known:num_counted])
+        self.counted[model] = state, max(known, num_counted)
+        return replace(rule, touched=state.touched)
 
 
 @dataclass
@@ -92,11 +106,12 @@ def told(found: Followed) -> list[object]:
 def decode_round(pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...], num_judged: int | None = None) -> list[object]:
     """Draft in calls of these lengths, let the target judge the guesses or fewer, and grow the text. All that was told."""
     place, guesses, heard = pair.places[text.name], list[int](), list[object]()
-    position = text.drafted
+    position, drafting = text.drafted, text.rule(rule, "draft", text.drafted)
     fed = text.tokens[position:]
     for length in lengths:
         stop_below = text.stop_below if length > 1 else 0.0  # as drafters ask: behind a single pick nothing follows
-        found = pair.draft.follow(ChainStart(fed, position, length, stop_below), rule, place)
+        before = [*text.tokens[text.drafted :], *guesses][: -len(fed)]
+        found = pair.draft.follow(ChainStart(fed, position, length, stop_below, before=before), drafting, place)
         heard += told(found)
         guesses += found.picks.tolist()
         position += len(fed) + len(found.picks) - 1
@@ -107,7 +122,8 @@ def decode_round(pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...
         guesses.pop()  # as drafters send them: one that is too unlikely only where it is the only one
     guesses = guesses[:num_judged]
     rows = [text.tokens[-1], *guesses]
-    found = pair.target.follow(ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows)), rule, place)
+    judging = text.rule(rule, "target", len(text.tokens) - 1)
+    found = pair.target.follow(ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows)), judging, place)
     heard += told(found)
     picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]  # in the place of what is left
     right = 0
@@ -209,6 +225,7 @@ OTHER: dict[str, Callable[[Asked], Asked]] = {
     "noise": lambda asked: asked._replace(rule=replace(asked.rule, key=77)),
     "top k": lambda asked: asked._replace(rule=replace(asked.rule, top_k=1)),
     "temperature": lambda asked: asked._replace(rule=replace(asked.rule, temperature=1.7)),
+    "penalties": lambda asked: asked._replace(rule=replace(asked.rule, touched=PenaltyState(PENALTIES).touched)),
     "place": lambda asked: asked._replace(place="other"),
     "position": lambda asked: asked._replace(start=replace(asked.start, position=asked.start.position - 2)),
     "token": other_token,

@@ -27,9 +27,10 @@ from outrider.noise import reference_pick as noise
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import FloatArray
 from outrider_kernels.bit_mask import pack_bits
-from outrider_kernels.pick_rows import UNSEEN, PickRows, TouchedTokens
+from outrider_kernels.pick_rows import PickRows, TouchedTokens
 from outrider_kernels.processed_logits import processed_logits
 from outrider_kernels.thin_pick import LEFT
+from outrider_kernels.thin_touched import UNSEEN
 
 NUM_IDS = 1027  # two tiles, the second with three tokens
 CUTS = [0, 1, 700, NUM_IDS]

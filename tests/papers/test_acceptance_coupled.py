@@ -19,7 +19,7 @@ from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, Targ
 from outrider.engine.acceptance.coupled import CoupledAcceptance
 from outrider.engine.sampling import single_pick
 from outrider.engine.sampling.choices import top_choices
-from outrider.engine.sampling.penalties import PenaltyState
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.rows import RowSampling
 from outrider.engine.sampling.single_pick import pick_single
@@ -77,7 +77,7 @@ def chi_square(samples: npt.NDArray[np.int64], probs: ProbArray) -> float:
 
 
 def picks_of(params: SamplingParams, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    rows = [RowSampling(params, KEY, positions, PenaltyState(PROMPT, OUTPUT), (PATH,) * len(positions))]
+    rows = [RowSampling(params, KEY, positions, PenaltyState(params, PROMPT, OUTPUT), (PATH,) * len(positions))]
     return pick(torch.from_numpy(np.tile(LOGITS, (len(positions), 1))), rows).numpy()
 
 
@@ -133,7 +133,7 @@ def test_successive_picks_are_independent() -> None:
 def test_choices_are_draws_without_replacement() -> None:
     """Pairs (first, second) of Gumbel-top-2 against p_i * p_j / (1 - p_i); order matters, so the transposed law is caught."""
     probs = enumerated(SamplingParams(top_k=5))
-    rows = [RowSampling(SamplingParams(top_k=5), KEY, np.arange(NUM_DRAWS), PenaltyState(), ())]
+    rows = [RowSampling(SamplingParams(top_k=5), KEY, np.arange(NUM_DRAWS))]
     ids = top_choices(torch.from_numpy(np.tile(LOGITS, (NUM_DRAWS, 1))), rows, 2).ids.numpy()
     pairs = ids[:, 0] * len(probs) + ids[:, 1]
     law = np.outer(probs / np.maximum(1.0 - probs, 1e-300), probs)

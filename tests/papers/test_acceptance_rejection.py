@@ -20,7 +20,7 @@ from scipy import stats
 from outrider.engine.acceptance import rejection
 from outrider.engine.acceptance.contract import AcceptanceNoise, ProbArray, TargetRows
 from outrider.engine.acceptance.rejection import RejectionAcceptance, dense_draft, draw, judge_family
-from outrider.engine.sampling.penalties import PenaltyState
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.engine.sampling.probs import processed_probs
 from outrider.engine.sampling.rows import RowSampling
 from outrider.noise.field import bits, uniform, uniform_of
@@ -52,7 +52,7 @@ Drafter = Callable[[SamplingParams, int, int], tuple[DraftTree, tuple[DraftRow, 
 @lru_cache(maxsize=256)
 def target_probs(params: SamplingParams, prefix: tuple[int, ...]) -> ProbArray:
     """The target after `prefix` (at most one output token), by the engine's own processing."""
-    row = RowSampling(params, 0, np.zeros(1, np.int64), PenaltyState(PROMPT), (list(prefix),))
+    row = RowSampling(params, 0, np.zeros(1, np.int64), PenaltyState(params, PROMPT), (list(prefix),))
     logits = TARGET_LOGITS[prefix[-1] if prefix else VOCAB]
     return processed_probs(torch.from_numpy(logits[None]), [row])[0].numpy()
 

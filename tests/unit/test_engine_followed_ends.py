@@ -91,9 +91,6 @@ def test_a_chain_ends_where_its_tree_may_not_go_on(engines: FollowingEngines) ->
 # --- where none begins ----------------------------------------------------------------------------------------------------
 
 BARS: dict[str, tuple[SamplingParams, dict[str, Any]]] = {
-    "a repetition penalty": (SamplingParams(temperature=0.8, repetition_penalty=1.2), {}),
-    "a frequency penalty": (SamplingParams(temperature=0.8, frequency_penalty=0.2), {}),
-    "a bias": (SamplingParams(temperature=0.8, logit_bias=((4, 1.0),)), {}),
     "choices": (SAMPLINGS["warm"], {"num_choices": 2}),
     "logprobs": (SAMPLINGS["warm"], {"top_logprobs": 0}),
     "a verdict": (SAMPLINGS["warm"], {"acceptance": "coupled"}),

@@ -22,7 +22,6 @@ from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment
 from outrider.errors import InvalidRequest, UnknownSession
-from outrider.types.sampling import SamplingParams
 from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider.types.tree import IntArray, Verdict
 from outrider_kernels.thin_program import ThinProgram
@@ -81,7 +80,7 @@ def test_plain_decoding_is_that_of_the_general_way(engines: FollowingEngines, mo
         (pick,) = step(ours, SequenceRows(51, PROMPT[:num_more], NONE, NONE)).picks.tolist()
         step(theirs, SequenceRows(51, PROMPT[:num_more], NONE, NONE))
         committed = ints(pick)
-    assert watch.num_taken == 10
+    assert watch.num_taken == 10 - SAMPLINGS[sampling].has_penalties
 
 
 def guessed(engine: PagedEngine, committed: IntArray, num_right: int, num_guesses: int) -> IntArray:
@@ -110,7 +109,7 @@ def test_a_verified_chain_is_that_of_the_general_way(engines: FollowingEngines, 
         parents = np.arange(-1, num_guesses - 1, dtype=np.int32)
         rows = replace(PLAIN, committed=committed, tokens=guesses, parents=parents, pick_probs=num_guesses > 3)
         found = told(ours, rows)
-        assert watch.num_taken == num_taken
+        assert watch.num_taken == num_taken - SAMPLINGS[sampling].has_penalties
         assert found == told(theirs, rows)
         verdict = found[2]
         assert isinstance(verdict, Verdict)
@@ -164,12 +163,12 @@ def test_one_call_takes_what_is_of_its_kind(engines: FollowingEngines, case: str
     assert (result.results[0].follow_us > 0) == (rows.follow is not None and case in TAKEN)
 
 
-@pytest.mark.parametrize("change", [{"repetition_penalty": 1.2}, {"frequency_penalty": 0.2}, {"logit_bias": ((4, 1.0),)}])
-def test_penalties_and_biases_are_left_to_the_general_way(engines: FollowingEngines, change: dict[str, Any]) -> None:
-    engine = opened(engines.make(), SamplingParams(temperature=0.8, **change))
+def test_a_prompt_that_penalties_count_is_left_to_the_general_way(engines: FollowingEngines) -> None:
+    engine = opened(engines.make(), SAMPLINGS["penalised"])
     watch = watched(engine)
-    step(engine, PLAIN)
-    assert watch.num_taken == 0
+    for committed, num_taken in ((PROMPT[:2], 0), (PROMPT[:5], 0), (PROMPT[:1], 1)):
+        step(engine, replace(PLAIN, committed=committed))
+        assert watch.num_taken == num_taken
 
 
 def test_a_row_below_siblings_is_taken_too(engines: FollowingEngines) -> None:

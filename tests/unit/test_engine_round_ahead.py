@@ -127,7 +127,7 @@ def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
 
 
 @pytest.mark.parametrize("pacing", ["serial", "adaptive"])
-@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k", "left"])
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k", "penalised", "biased", "left"])
 def test_answers_are_those_of_plain_decoding(
     alone: FollowingEngines,
     engines: tuple[PagedEngine, PagedEngine],
@@ -200,7 +200,7 @@ def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None) 
     return found
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "warm"])
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "penalised"])
 def test_guesses_among_a_shortlist_are_the_same_with_rounds_ahead_and_without(
     tmp_path_factory: pytest.TempPathFactory, sampling: str
 ) -> None:

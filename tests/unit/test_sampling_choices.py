@@ -10,7 +10,7 @@ import torch
 from outrider.engine.sampling import choices as choices_module
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
-from outrider.engine.sampling.penalties import PenaltyState
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.probs import processed_probs
 from outrider.engine.sampling.rows import RowSampling
@@ -104,7 +104,7 @@ def test_choices_follow_the_path() -> None:
     logits = torch.zeros(2, 6)
     logits[:, 2] = 1.0
     params = SamplingParams(temperature=0.0, frequency_penalty=2.0)
-    rows = [RowSampling(params, 1, np.array([7, 8]), PenaltyState(), ([], [2]))]
+    rows = [RowSampling(params, 1, np.array([7, 8]), PenaltyState(params), ([], [2]))]
     assert top_choices(logits, rows, 3).ids.tolist() == [[2, 0, 1], [0, 1, 3]]
     assert processed_probs(logits, rows).argmax(dim=1).tolist() == [2, 0]
 

@@ -7,11 +7,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from outrider.engine.sampling.penalties import PenaltyState, apply_penalties
+from outrider.engine.sampling.penalties import apply_penalties
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.rows import RowSampling
 from outrider.noise.reference_pick import pick_processed, processed_logits, reference_pick
 from outrider.types.sampling import MAX_REPETITION_PENALTY, MIN_REPETITION_PENALTY, SamplingParams
+from outrider_kernels.thin_touched import UNSEEN
 
 VOCAB = 60
 CASES = (
@@ -32,9 +34,9 @@ def random_history(generator: np.random.Generator) -> tuple[list[int], list[int]
     return prompt, output, paths
 
 
-def grown_state(prompt: list[int], output: list[int]) -> PenaltyState:
+def grown_state(params: SamplingParams, prompt: list[int], output: list[int]) -> PenaltyState:
     """A state that was grown commit by commit, as an engine does."""
-    state = PenaltyState(prompt)
+    state = PenaltyState(params, prompt)
     for begin in range(0, len(output), 7):
         state.append(output[begin : begin + 7])
     return state
@@ -48,7 +50,7 @@ def test_processed_logits_equal_a_recount_of_every_history(seed: int) -> None:
         prompt, output, paths = random_history(generator)
         logits = (generator.standard_normal((len(paths), VOCAB)) * 4).astype(np.float32)
         blocks.append(logits)
-        rows.append(RowSampling(params, 9, np.arange(len(paths)), grown_state(prompt, output), paths))
+        rows.append(RowSampling(params, 9, np.arange(len(paths)), grown_state(params, prompt, output), paths))
         expected += [processed_logits(row, params, prompt, output + path) for row, path in zip(logits, paths, strict=True)]
     processed = apply_penalties(torch.from_numpy(np.concatenate(blocks)), rows)
     assert np.array_equal(processed.numpy().view(np.int32), np.stack(expected).view(np.int32))
@@ -60,7 +62,7 @@ def test_picks_follow_the_path(params: SamplingParams) -> None:
     prompt, output, paths = random_history(generator)
     logits = (generator.standard_normal((len(paths), VOCAB)) * 2).astype(np.float32)
     positions = len(prompt) + len(output) + np.array([len(path) for path in paths])
-    picks = pick(torch.from_numpy(logits), [RowSampling(params, 31, positions, grown_state(prompt, output), paths)])
+    picks = pick(torch.from_numpy(logits), [RowSampling(params, 31, positions, grown_state(params, prompt, output), paths)])
     for row, path in enumerate(paths):
         assert int(picks[row]) == reference_pick(logits[row], params, 31, int(positions[row]), prompt, output + path)
 
@@ -69,8 +71,8 @@ def test_forgetting_the_path_is_caught() -> None:
     """The recount can fail: dropping the paths changes the result."""
     params = SamplingParams(frequency_penalty=0.5)
     logits: npt.NDArray[np.float32] = np.ones((2, VOCAB), np.float32)
-    with_paths = apply_penalties(torch.from_numpy(logits), [RowSampling(params, 1, np.arange(2), PenaltyState(), ([], [4, 4]))])
-    without = apply_penalties(torch.from_numpy(logits), [RowSampling(params, 1, np.arange(2), PenaltyState())])
+    with_paths = apply_penalties(torch.from_numpy(logits), [RowSampling(params, 1, np.arange(2), PenaltyState(params), ([], [4, 4]))])
+    without = apply_penalties(torch.from_numpy(logits), [RowSampling(params, 1, np.arange(2), PenaltyState(params))])
     assert with_paths[1, 4] == 0.0
     assert without[1, 4] == 1.0
     assert torch.equal(with_paths[0], without[0])
@@ -78,24 +80,28 @@ def test_forgetting_the_path_is_caught() -> None:
 
 def test_repetition_counts_the_prompt_and_the_others_do_not() -> None:
     logits = torch.ones(1, VOCAB)
-    state = PenaltyState(prompt=[5], output=[6, 6])
     params = SamplingParams(repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.125)
+    state = PenaltyState(params, prompt=[5], output=[6, 6])
     processed = apply_penalties(logits, [RowSampling(params, 1, np.arange(1), state)])
     assert processed[0, [4, 5, 6]].tolist() == [1.0, 0.5, 0.5 - 2 * 0.125 - 0.25]
 
 
 def test_logits_are_not_written_to_and_not_copied_without_need() -> None:
     logits = torch.ones(1, VOCAB)
-    plain = RowSampling(SamplingParams(), 1, np.arange(1), PenaltyState([1], [2]))
+    plain = RowSampling(SamplingParams(), 1, np.arange(1), PenaltyState(SamplingParams(), [1], [2]))
     assert apply_penalties(logits, [plain]) is logits
-    penalised = RowSampling(SamplingParams(presence_penalty=1.0), 1, np.arange(1), PenaltyState([1], [2]))
+    params = SamplingParams(presence_penalty=1.0)
+    penalised = RowSampling(params, 1, np.arange(1), PenaltyState(params, [1], [2]))
     assert apply_penalties(logits, [penalised])[0, 2] == 0.0
     assert logits[0, 2] == 1.0
 
 
 def test_a_state_holds_more_distinct_tokens_than_it_was_made_for() -> None:
-    state = PenaltyState(range(500), [3, 700, 3])
-    assert state.seen_ids.tolist() == [*range(500), 700]
+    state = PenaltyState(SamplingParams(frequency_penalty=1.0, logit_bias=((4, 2.0), (900, -1.0))), range(500), [3, 700, 3])
+    assert sorted(state.ids.tolist()) == [*range(500), 700, 900]
+    told = dict(zip(state.ids.tolist(), zip(state.counts.tolist(), state.biases.tolist(), strict=True), strict=True))
+    assert [told[token] for token in (3, 4, 5, 700, 900)] == [(2, 0.0), (0, 2.0), (0, 0.0), (1, 0.0), (UNSEEN, -1.0)]
+    assert (state.bias(4), state.bias(5), state.bias(9999)) == (2.0, 0.0, 0.0)
     assert (state.output_count(3), state.output_count(700), state.output_count(4), state.output_count(9999)) == (2, 1, 0, 0)
 
 
@@ -112,7 +118,7 @@ def test_the_strongest_penalties_allowed_leave_finite_logits_to_pick_from(repeti
         logit_bias=tuple((token, 100.0) for token in range(vocab)),
     )
     params.check(vocab)
-    rows = [RowSampling(params, 12345, np.array([3, 4]), PenaltyState(range(vocab), [5] * 1000))]
+    rows = [RowSampling(params, 12345, np.array([3, 4]), PenaltyState(params, range(vocab), [5] * 1000))]
     logits = torch.linspace(0.5, 1.0, 2 * vocab).reshape(2, vocab) * scale
     processed = apply_penalties(logits, rows)
     assert bool(torch.isfinite(processed).all())

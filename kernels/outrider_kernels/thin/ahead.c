@@ -23,6 +23,7 @@ typedef struct {
     thin_chain_call call; /* whose arrays are these */
     int32_t tokens[MAX_ROWS], picks[MAX_ROWS], seconds[MAX_ROWS];
     float probs[MAX_ROWS], behinds[MAX_ROWS];
+    kept_touched kept; /* what its rule touches, as of the call */
 } part;
 
 struct thin_ahead {
@@ -54,6 +55,18 @@ static void use_own_arrays(part *of) {
     of->call.behinds = of->behinds;
 }
 
+/* What the rule touches may have changed before the call is computed, and its path is another's. */
+static void use_own_touched(part *of, int64_t num_more) {
+    if (of->call.rule.touched) thin_keep_touched(&of->kept, &of->call.rule, num_more);
+}
+
+/* Tokens that a call's history goes on with. */
+static void go_on_with(thin_pick_row *rule, const int32_t *tokens, int64_t num_tokens) {
+    if (!rule->touched) return;
+    memcpy(rule->path + rule->path_len, tokens, (size_t)num_tokens * sizeof(int32_t));
+    rule->path_len += num_tokens;
+}
+
 /* Guesses among a chain's picks: all but a last one that is too unlikely, unless it is the only one. */
 static int64_t num_guesses(const thin_chain_call *call) {
     const int64_t found = call->num_found;
@@ -72,6 +85,7 @@ static int plan_target(thin_ahead *ahead) {
     const int64_t guesses = num_guesses(draft);
     if (draft->is_left || !guesses || call->position + guesses + 1 > end_of(ahead, TARGET, call) || guesses >= ahead->chains[TARGET]->most_rows) return 0;
     memcpy(ahead->foreseen[TARGET].tokens + 1, ahead->foreseen[DRAFT].picks, (size_t)guesses * sizeof(int32_t));
+    go_on_with(&call->rule, ahead->foreseen[DRAFT].picks, guesses);
     call->num_tokens = call->num_wanted = call->most = guesses + 1;
     return 1;
 }
@@ -101,11 +115,14 @@ static int is_same_place(const thin_chain_call *one, const thin_chain_call *othe
     return one->slots == other->slots && one->edges == other->edges && one->num_runs == other->num_runs;
 }
 
-/* Where the call ends for want of confidence matters only if anything could follow its first pick. */
+static const void *origin_of(const thin_pick_row *rule) { return rule->touched ? rule->touched->origin : 0; }
+
+/* Where the call ends for want of confidence matters only if anything could follow its first pick. What is touched by the same penalties in the same
+   sequence is the same where the tokens are. */
 static int is_same_rule(const thin_chain_call *before, const thin_chain_call *call) {
     const thin_pick_row *a = &before->rule, *b = &call->rule;
     const int is_same = a->key == b->key && a->temperature == b->temperature && a->top_p == b->top_p && a->min_p_gap == b->min_p_gap && a->top_k == b->top_k;
-    if (!is_same || a->with_prob != b->with_prob || a->with_second != b->with_second) return 0;
+    if (!is_same || a->with_prob != b->with_prob || a->with_second != b->with_second || origin_of(a) != origin_of(b)) return 0;
     return before->stop_below == call->stop_below || call->most == 1;
 }
 
@@ -162,6 +179,7 @@ static void draft_rest(thin_ahead *ahead, thin_chain_call *call) {
     rest.probs += found;
     rest.seconds += found;
     rest.behinds += found;
+    go_on_with(&rest.rule, call->picks, found);
     thin_chain_follow(ahead->teams[DRAFT], ahead->chains[DRAFT], &rest);
     call->num_found = found + rest.num_found;
     call->is_left = rest.is_left;
@@ -233,6 +251,9 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
     const int32_t newest = call->picks[right];
     draft->call = *before;
     use_own_arrays(draft);
+    use_own_touched(draft, right + 1 + before->most);
+    go_on_with(&draft->call.rule, call->tokens + 1, right);
+    go_on_with(&draft->call.rule, &newest, 1);
     /* A last pick was fed to nobody yet. */
     const int is_unfed = right == before->num_found;
     draft->call.position = call->position + right + !is_unfed;
@@ -245,6 +266,9 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
     draft->call.most = min(before->most, left + 1); /* the last is not fed */
     target->call = *call;
     use_own_arrays(target);
+    target->call.rule.path_len -= call->num_tokens - 1 - right; /* without the guesses that were wrong */
+    use_own_touched(target, 1 + before->most);
+    go_on_with(&target->call.rule, &newest, 1);
     target->call.position = call->position + right + 1;
     target->tokens[0] = newest;
     ahead->num_taken = ahead->has_guesses = 0;
@@ -254,7 +278,8 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
     else atomic_store(&ahead->stage, IDLE);
 }
 
-static void note_draft(thin_ahead *ahead, const thin_chain_call *call) {
+/* path_len: as it was asked for. */
+static void note_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len) {
     part *of = &ahead->drafted;
     const int is_plain = !call->is_left && call->num_wanted == 1;
     const int goes_on = is_plain && ahead->num_drafts == 1 && goes_on_from(&of->call, of->call.num_found, call);
@@ -264,7 +289,11 @@ static void note_draft(thin_ahead *ahead, const thin_chain_call *call) {
         ahead->num_drafts = NOT_ONE;
         return;
     }
-    if (!goes_on) of->call = *call;
+    if (!goes_on) {
+        of->call = *call;
+        of->call.rule.path_len = path_len;
+        use_own_touched(of, 0);
+    }
     use_own_arrays(of);
     memcpy(of->picks + first, call->picks, (size_t)call->num_found * sizeof(int32_t));
     of->call.num_found = first + call->num_found;
@@ -272,13 +301,14 @@ static void note_draft(thin_ahead *ahead, const thin_chain_call *call) {
 }
 
 void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
+    const int64_t path_len = call->rule.path_len;
     call->hidden_ns = 0;
     if (atomic_load(&ahead->stage) == IDLE || !take(ahead, part, call)) {
         drop(ahead);
         thin_chain_follow(ahead->teams[part], ahead->chains[part], call);
     }
     if (part == DRAFT) {
-        note_draft(ahead, call);
+        note_draft(ahead, call, path_len);
         return;
     }
     foresee(ahead, call);
@@ -306,6 +336,8 @@ thin_ahead *thin_ahead_new(team *draft_team, const thin_chain *draft, int64_t dr
 
 void thin_ahead_free(thin_ahead *ahead) {
     drop(ahead);
+    for (int64_t at = 0; at < NUM_PARTS; at++) free(ahead->foreseen[at].kept.memory);
+    free(ahead->drafted.kept.memory);
     free(ahead);
 }
 

@@ -135,6 +135,7 @@ static int pick_next(const thin_chain *chain, thin_chain_call *call, int64_t pos
     thin_pick_one(rule, chain->num_ids);
     if (rule->token == LEFT) return 0;
     note_pick(call, rule, call->num_found);
+    if (rule->touched) rule->path[rule->path_len++] = rule->token;
     call->num_found++;
     return 1;
 }
@@ -147,6 +148,7 @@ static int pick_all(team *all, const thin_chain *chain, thin_chain_call *call) {
         rows[row] = call->rule;
         rows[row].logits = chain->logits + row * chain->logits_len;
         rows[row].position = first + row;
+        rows[row].path_len -= call->num_wanted - 1 - row;
     }
     thin_pick(all, rows, call->num_wanted, chain->num_ids);
     int is_decided = 1;

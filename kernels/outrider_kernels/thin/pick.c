@@ -1,4 +1,5 @@
-/* The token after a row of logits: the argmax of logit + temperature * Gumbel over what top-k, top-p and min-p leave, or plainly of the logits.
+/* The token after a row of logits: the argmax of logit + temperature * Gumbel over what top-k, top-p and min-p leave, or plainly of the logits. Biases and
+   penalties are in those while that lasts (touched.c).
 
    As outrider.engine.sampling.pick does it: which tokens could win at all takes one hash and one exponential each (an exponential race: with
    1 - u <= E = -log u the winner has 1 - u <= exp((logit - best) / T - bound)), those few are ordered by the library's logarithms, and what lies
@@ -388,10 +389,8 @@ static void pick_greedy(thin_pick_row *row, race *run) {
     row->behind = (float)((double)run->best - (double)second.value);
 }
 
-void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
+static void pick_processed(thin_pick_row *row, int64_t num_ids) {
     race run = {.row = row, .num_ids = num_ids};
-    row->token = row->second = LEFT;
-    row->prob = row->behind = NAN;
     const int is_greedy = row->temperature == 0.0;
     if (!(is_greedy || row->temperature >= MIN_TEMPERATURE) || !find_best(row->logits, num_ids, &run.best, &run.best_id)) return;
     run.is_sparse = seems_sparse(row->logits, num_ids);
@@ -401,6 +400,15 @@ void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
         pick_headed(row, &run);
     else
         pick_sampled(row, &run);
+}
+
+void thin_pick_one(thin_pick_row *row, int64_t num_ids) {
+    row->token = row->second = LEFT;
+    row->prob = row->behind = NAN;
+    if (isnan(row->temperature)) return;
+    float *raw = row->touched ? thin_touch(row) : 0;
+    pick_processed(row, num_ids);
+    if (raw) thin_untouch(row, raw);
 }
 
 typedef struct {

@@ -182,20 +182,40 @@ typedef struct {
     int32_t step; /* of an attention: which of the steps it takes */
 } thin_operation;
 
+/* What biases and penalties bear on in a sequence; thin_touched.py has the same fields in the same order. */
+typedef struct {
+    const int32_t *ids;    /* [length], distinct */
+    const int32_t *counts; /* [length], in the output; negative: seen nowhere, but biased */
+    const double *biases;  /* [length] */
+    int64_t length;
+    double repetition, frequency, presence;
+    const void *origin; /* its own address, which stays in copies */
+} thin_touched;
+
 /* thin_pick.py has the same fields in the same order. */
 typedef struct {
-    const float *logits; /* [num_ids] */
+    float *logits; /* [num_ids]; with `touched` changed for as long as it takes */
     uint64_t key;
     int64_t position;   /* of the token to be picked */
     double temperature; /* NaN: leave the row */
     double top_p, min_p_gap;
     int64_t top_k; /* 0: all; at most MAX_TOP_K */
+    const thin_touched *touched; /* null: nothing is changed before the pick */
+    int32_t *path;               /* [path_len] output that `touched` does not count; not looked at without */
+    int64_t path_len;
     int32_t with_prob, with_second;
     int32_t token;  /* from here on what was found; LEFT: this does not decide it */
     float prob;     /* NaN: not asked for, or left */
     int32_t second; /* the next best; LEFT: not asked for, left, there is none, or it is none that matters */
     float behind;   /* how far its score lies behind the token's; NaN where it is LEFT */
 } thin_pick_row;
+
+/* A row's `touched` and path that last while those that they were copied from go on. */
+typedef struct {
+    thin_touched touched;
+    void *memory;
+    size_t room; /* bytes */
+} kept_touched;
 
 #define LEFT (-1)
 #define MAX_TOP_K 256 /* as in thin_pick.py, which leaves rows of more */
@@ -227,7 +247,7 @@ struct thin_chain_call {
     int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
                            go through at once; those that are left are LEFT among the picks then */
     double stop_below;
-    thin_pick_row rule;
+    thin_pick_row rule; /* its path, with `touched`: up to the last of the tokens, with room for the picks behind them */
     int32_t *picks; /* [most] */
     float *probs;   /* [most] */
     int32_t *seconds; /* [most], and how far they lie behind; written where the rule asks for them. LEFT: none */
@@ -265,6 +285,13 @@ void thin_gate(team *all, const thin_gate_call *call, int64_t rows);
 /* PANEL columns of `rows` rows; gate, up: [rows][PANEL]. to: as bfloat16, `apart` of them from a row to the next. */
 void thin_gate_tile(const float *gate, const float *up, int rows, uint16_t *to, int64_t apart);
 void thin_program(team *all, const thin_operation *operations, int64_t num_operations, int64_t rows, const thin_step *const *steps);
+
+/* Change the logits of a row as biases and penalties do; what stood there, for thin_untouch, which puts it back. */
+float *thin_touch(const thin_pick_row *row);
+void thin_untouch(const thin_pick_row *row, float *raw);
+
+/* Let the row have copies, with room for so many more tokens on the path. What `kept` held before is gone. */
+void thin_keep_touched(kept_touched *kept, thin_pick_row *row, int64_t num_more);
 void thin_pick_one(thin_pick_row *row, int64_t num_ids);
 void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);
 void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call);

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider.engine.card_inputs import CardShape
-from outrider.engine.card_penalties import is_touched
+from outrider.engine.sampling.penalties import is_touched
 from outrider.engine.step_batch import StepBatch
 
 MAX_BUCKET_ROWS = 64

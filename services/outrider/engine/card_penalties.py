@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from outrider.engine.card_inputs import TOUCHED_WORDS, CardInputs, HostArray
-from outrider.engine.row_picker import penalties
+from outrider.engine.sampling.penalties import is_touched
 from outrider.engine.step_batch import Segment, StepBatch
 from outrider.types.sampling import SamplingParams
 from outrider.types.tree import IntArray
-from outrider_kernels.pick_rows import UNSEEN, TouchedTokens
+from outrider_kernels.pick_rows import TouchedTokens
+from outrider_kernels.thin_touched import UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,6 @@ class _Touches:
     tokens: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
     biases: npt.NDArray[np.float64]
-
-
-def is_touched(params: SamplingParams) -> bool:
-    """Whether some logits are changed before a token is picked."""
-    return params.has_penalties or bool(params.logit_bias)
 
 
 def touched_tokens(inputs: CardInputs[Tensor]) -> TouchedTokens:
@@ -78,31 +74,30 @@ def _rows_of(segment: Segment) -> list[_Touches]:
     """Of each wanted row of a segment."""
     if not segment.num_wanted:
         return []
-    tree, committed = segment.state.tree, _committed(segment)
-    rows = [committed] if segment.num_committed else []
-    return rows + [_with_path(committed, tree.tokens[tree.path_to(node)]) for node in range(segment.live_before, len(tree))]
+    committed = _committed(segment)
+    return [_with_path(committed, path) if len(path) else committed for path in segment.paths()]
 
 
 def _committed(segment: Segment) -> _Touches:
     """Of the committed tokens, this step's among them."""
     state = segment.state
-    params = state.spec.sampling
-    biased, biases = np.array([token for token, _ in params.logit_bias], np.int64), [bias for _, bias in params.logit_bias]
-    if not params.has_penalties:  # what was seen does not matter
-        return _Touches(biased, np.full(len(biased), UNSEEN), np.array(biases, np.float64))
-    known, fresh = penalties(state), segment.rows.committed
-    is_output = np.arange(segment.cached_before, segment.base) >= state.spec.num_prompt
-    seen, places = np.unique(np.concatenate([known.seen_ids, fresh]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([known.output_counts, is_output]), len(seen)).astype(np.int64)
-    tokens = np.union1d(seen, biased)
-    own_counts, own_biases = np.full(len(tokens), UNSEEN), np.zeros(len(tokens))
-    own_counts[np.searchsorted(tokens, seen)] = counts
-    own_biases[np.searchsorted(tokens, biased)] = biases
-    return _Touches(tokens, own_counts, own_biases)
+    known = state.counted()
+    is_penalised = known.params.has_penalties  # else what was seen does not matter
+    fresh = segment.rows.committed.astype(np.int64) if is_penalised else np.empty(0, np.int64)
+    tokens = np.union1d(known.ids.astype(np.int64), fresh)
+    counts, biases = np.full(len(tokens), UNSEEN, np.int64), np.zeros(len(tokens))
+    places = np.searchsorted(tokens, known.ids)
+    counts[places], biases[places] = known.counts, known.biases
+    if len(fresh):
+        is_output = np.arange(segment.cached_before, segment.base) >= state.spec.num_prompt
+        places = np.searchsorted(tokens, fresh)
+        counts[places] = np.maximum(counts[places], 0)
+        np.add.at(counts, places, is_output)
+    return _Touches(tokens, counts, biases)
 
 
 def _with_path(before: _Touches, path: IntArray) -> _Touches:
-    """After a node's path besides, which is output."""
+    """After a node's path besides, which is output where anything counts that."""
     tokens, times = np.unique(path.astype(np.int64), return_counts=True)
     places = np.searchsorted(before.tokens, tokens)
     is_new = np.ones(len(tokens), np.bool_)

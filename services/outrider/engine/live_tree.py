@@ -112,6 +112,10 @@ class LiveTree:
         """Indices from a child of the root down to the node; empty for ROOT."""
         return [] if node == ROOT else np.flatnonzero(self._ancestry[node, : self._num]).tolist()
 
+    def tokens_to(self, node: int) -> IntArray:
+        """Those of the path to the node, int32."""
+        return self.tokens[self.path_to(node)]
+
     def is_path(self, path: tuple[int, ...]) -> bool:
         """Whether the nodes run from a child of the root downwards, each the child of the one before."""
         if self.is_chain:

@@ -69,17 +69,18 @@ class LoneStep:
         position, wish = state.cached_len + state.tree.depth_below(above), rows.follow
         rule = self._picks.picker.rule_of(state, with_prob=rows.pick_probs, with_second=rows.seconds)
         where = state.chain_slots(above)
-        num_wanted = min(1, len(rows.committed)) + len(rows.tokens)
+        num_wanted, before = min(1, len(rows.committed)) + len(rows.tokens), state.uncounted(above)
         if num_wanted > 1:
             return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), where, rule)
         most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
-        return self._picks.run(state, ChainStart(tokens, position, most, stop_below), where, rule)
+        return self._picks.run(state, ChainStart(tokens, position, most, stop_below, before=before), where, rule)
 
     def _is_plain(self, rows: SequenceRows, state: SequenceState) -> bool:
         """Whether rows and results are of the kind, and in keeping with what the sequence holds."""
         num_committed, num_nodes, num_live = len(rows.committed), len(rows.tokens), len(state.tree)
-        params = state.spec.sampling
-        if not rows.wanted or params.has_penalties or params.logit_bias or rows.num_choices or rows.top_logprobs is not None:
+        if not rows.wanted or rows.num_choices or rows.top_logprobs is not None:
+            return False
+        if state.is_penalised and state.cached_len < state.spec.num_prompt:  # tokens of the prompt count otherwise
             return False
         if num_committed:
             has_room = state.cached_len + num_committed <= state.spec.max_len and num_committed <= self._most_rows

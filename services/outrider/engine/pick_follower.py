@@ -39,8 +39,8 @@ class PickFollower:
         May raise what the pick raises, with nothing added.
         """
         state, rows = segment.state, segment.rows
-        tree, params = state.tree, state.spec.sampling
-        if segment.num_wanted != 1 or params.has_penalties or params.logit_bias or says_more(rows):
+        tree = state.tree
+        if segment.num_wanted != 1 or says_more(rows):
             return result
         above = len(tree) - 1 if len(rows.tokens) else ROOT  # of the picks: the row's own node
         begin_ns = time.perf_counter_ns()
@@ -49,7 +49,7 @@ class PickFollower:
         room = min(wish.num_more, self.room(state, len(tree), depth, segment.base + depth))
         if room < 1 or not self._picks.chain.feeds(first, prob, wish.stop_below):
             return result
-        start = ChainStart((first,), segment.base + depth, room, wish.stop_below)
+        start = ChainStart((first,), segment.base + depth, room, wish.stop_below, before=state.uncounted(above))
         rule = self._picks.picker.rule_of(state, with_prob=rows.pick_probs, with_second=rows.seconds)
         found = self._picks.run(state, start, state.chain_slots(above), rule)
         picks = np.concatenate((result.picks, found.picks))

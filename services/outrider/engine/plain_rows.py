@@ -21,7 +21,7 @@ class RuleOf(Protocol):
     """How a sequence is picked after, with the picks' probabilities and seconds or without."""
 
     def __call__(self, state: SequenceState, *, with_prob: bool, with_second: bool) -> PickRule:
-        """Of an open sequence without penalties or biases."""
+        """Of an open sequence, with what its committed tokens touch."""
         ...
 
 
@@ -32,13 +32,16 @@ def plain_results(batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_o
     """
     positions = (batch.positions + 1).tolist()  # of the picks: each is the token after its row
     groups: list[tuple[PickRule, list[int]]] = []
-    for segment in batch.segments:
+    paths: dict[int, list[IntArray]] = {}
+    for place, segment in enumerate(batch.segments):
         if not _is_plain(segment):
             return None
         rows = segment.rows
+        if segment.state.is_penalised:
+            paths[place] = segment.paths()
         rule = rule_of(segment.state, with_prob=rows.pick_probs, with_second=rows.seconds)
         groups.append((rule, positions[segment.end - segment.num_wanted : segment.end]))
-    found = picker.run(logits, groups)
+    found = picker.run(logits, groups, paths)
     tokens = found.tokens.tolist()
     return None if LEFT in tokens else _results(batch, found, tokens)
 
@@ -76,6 +79,6 @@ def _is_plain(segment: Segment) -> bool:
     rows, params = segment.rows, segment.state.spec.sampling
     if rows.num_choices or rows.top_logprobs is not None:
         return False
-    if params.has_penalties or params.logit_bias or params.top_k > MAX_TOP_K:  # no row of these is decided quickly
+    if params.top_k > MAX_TOP_K:  # no row of these is decided quickly
         return False
     return is_judged_by_picks(rows)

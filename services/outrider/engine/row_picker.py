@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from outrider.engine.acceptance.registry import acceptance_rule
 from outrider.engine.plain_rows import plain_results, seconds_of
 from outrider.engine.sampling.choices import top_choices
 from outrider.engine.sampling.logprobs import logprobs
-from outrider.engine.sampling.penalties import PenaltyState
+from outrider.engine.sampling.penalties import apply_penalties, is_touched
 from outrider.engine.sampling.pick import pick
 from outrider.engine.sampling.pick_probs import pick_probs
 from outrider.engine.sampling.probs import processed_probs
@@ -30,7 +31,6 @@ from outrider.engine.sampling.sanity import check_best_logits
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
-from outrider.types.sampling import SamplingParams
 from outrider.types.step import Choices, Seconds, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
 from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
@@ -81,27 +81,27 @@ class RowPicker:
         return pick_rule(spec.sampling, key_of(spec.noise, Purpose.PICK), with_prob, with_second)
 
     def rule_of(self, state: SequenceState, *, with_prob: bool, with_second: bool = False) -> PickRule:
-        """`rule` of an open sequence, looked up once."""
+        """How an open sequence is, with what its committed tokens touch; looked up once."""
+        touched = state.counted().touched if is_touched(state.spec.sampling) else None  # first, for it may forget rules
         rule = state.pick_rules.get((with_prob, with_second))
         if rule is None:
-            rule = state.pick_rules[with_prob, with_second] = self.rule(state.spec, with_prob=with_prob, with_second=with_second)
+            bare = self.rule(state.spec, with_prob=with_prob, with_second=with_second)
+            rule = state.pick_rules[with_prob, with_second] = bare if touched is None else replace(bare, touched=touched)
         return rule
 
-    def pick_left(self, logits: FloatArray, spec: SequenceSpec, position: int, *, with_prob: bool) -> tuple[int, float]:
-        """The pick after one row at this position that the rule left, and its probability (NaN: not asked for).
+    def pick_left(self, logits: FloatArray, left: RowSampling, *, with_prob: bool) -> tuple[int, float]:
+        """The pick after one row that the rule left, and its probability (NaN: not asked for).
 
         logits: float32 [num_logits], ids that stand for nothing at -inf. Raises ModelRefused where they are no numbers.
         """
-        rows, params = torch.from_numpy(logits[None, : self._num_ids]), spec.sampling
-        picked = pick(rows, [RowSampling(params, key_of(spec.noise, Purpose.PICK), np.array([position + 1], np.int64))]).numpy()
-        prob = float(pick_probs(rows, [params.temperature], picked)[0]) if with_prob else math.nan
+        rows = torch.from_numpy(logits[None, : self._num_ids])
+        picked = pick(rows, [left]).numpy()
+        prob = float(pick_probs(apply_penalties(rows, [left]), [left.params.temperature], picked)[0]) if with_prob else math.nan
         return int(picked[0]), prob
 
-    def second_left(self, logits: FloatArray, spec: SequenceSpec, position: int) -> tuple[int, float]:
+    def second_left(self, logits: FloatArray, left: RowSampling) -> tuple[int, float]:
         """The next best draw after such a row, LEFT where there is none, and how far it lies behind (else NaN)."""
-        rows = torch.from_numpy(logits[None, : self._num_ids])
-        sampling = RowSampling(spec.sampling, key_of(spec.noise, Purpose.PICK), np.array([position + 1], np.int64))
-        found = _second_draws(rows, [sampling])
+        found = _second_draws(torch.from_numpy(logits[None, : self._num_ids]), [left])
         return int(found.ids[0]), float(found.behind[0])
 
     def results(self, batch: StepBatch, logits: Tensor | FloatArray) -> tuple[SequenceResult, ...]:
@@ -244,8 +244,9 @@ def _picks(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices
         picks[left] = _pick_left(_rows_at(logits, left), [part for entry in wanted if (part := _among(entry, left))])
     asking = [entry.begin + np.flatnonzero(np.isnan(probs[entry.begin : entry.end])) for entry in wanted if entry.segment.rows.pick_probs]
     if asking and len(rows := np.concatenate(asking)):
-        temperatures = [entry.sampling.params.temperature for entry in wanted for _ in range(entry.begin, entry.end)]
-        probs[rows] = pick_probs(_rows_at(logits, rows), [temperatures[row] for row in rows.tolist()], picks[rows])
+        asked = [part for entry in wanted if (part := _among(entry, rows))]
+        temperatures = [part.params.temperature for part in asked for _ in range(part.num_rows)]
+        probs[rows] = pick_probs(apply_penalties(_rows_at(logits, rows), asked), temperatures, picks[rows])
     return picks, probs
 
 
@@ -261,15 +262,11 @@ def _among(entry: _WantedRows, left: LongArray) -> RowSampling | None:
 
 def _pick_left(logits: Tensor, left: list[RowSampling]) -> IntArray:
     """By the definition, for rows that follow one another."""
-    if all(_is_plain_argmax(sampling.params) for sampling in left):
+    if all(sampling.params.temperature == 0.0 and not is_touched(sampling.params) for sampling in left):
         best = logits.max(dim=1)
         check_best_logits(best.values.cpu().numpy())
         return best.indices.cpu().numpy().astype(np.int32)  # the first index among ties, as the pick defines it
     return pick(logits, left).numpy().astype(np.int32)
-
-
-def _is_plain_argmax(params: SamplingParams) -> bool:
-    return params.temperature == 0.0 and not params.has_penalties and not params.logit_bias
 
 
 def _rows_at(logits: Tensor, rows: LongArray) -> Tensor:
@@ -296,24 +293,16 @@ def _logprobs(logits: Tensor, picks: IntArray, nodes: IntArray, verdict: Verdict
 
 def row_sampling(segment: Segment, batch: StepBatch) -> RowSampling:
     """The sampling of a segment's wanted rows."""
-    spec = segment.state.spec
-    params, key = spec.sampling, key_of(spec.noise, Purpose.PICK)
-    positions = batch.positions[segment.wanted_begin : segment.end] + 1
-    if not params.has_penalties or not segment.num_wanted:
-        return RowSampling(params, key, positions)
-    tree = segment.state.tree
-    paths: list[list[int]] = [[]] if segment.num_committed else []
-    paths += [tree.tokens[tree.path_to(node)].tolist() for node in range(segment.live_before, len(tree))]
-    return RowSampling(params, key, positions, penalties(segment.state), tuple(paths))
+    positions, paths = batch.positions[segment.wanted_begin : segment.end] + 1, _paths(segment)
+    return sampling_of(segment.state, positions, paths)
 
 
-def penalties(state: SequenceState) -> PenaltyState:
-    """Counts over the committed tokens, grown with the commits and rebuilt after a truncation."""
-    history = state.committed
-    num_prompt = state.spec.num_prompt
-    if state.penalties is None or state.counted_len < num_prompt:
-        state.penalties = PenaltyState(history[:num_prompt].tolist(), history[num_prompt:].tolist())
-    else:
-        state.penalties.append(history[state.counted_len :].tolist())
-    state.counted_len = len(history)
-    return state.penalties
+def sampling_of(state: SequenceState, positions: LongArray, paths: Sequence[Sequence[int]]) -> RowSampling:
+    """Of rows of an open sequence. positions: int64, of the tokens to be picked; paths: where it is penalised."""
+    params = state.spec.sampling
+    counts = state.counted() if is_touched(params) else None
+    return RowSampling(params, key_of(state.spec.noise, Purpose.PICK), positions, counts, tuple(paths))
+
+
+def _paths(segment: Segment) -> list[list[int]]:
+    return [path.tolist() for path in segment.paths()] if segment.state.is_penalised else []

@@ -5,20 +5,18 @@ Knows lengths and slots. Must not know models, tensors or other sequences.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from outrider.engine.block_table import BlockTable
 from outrider.engine.live_tree import LiveTree
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.types.step import SequenceSpec
-from outrider.types.tree import IntArray
+from outrider.types.tree import ROOT, IntArray
 from outrider_kernels.thin_chain import ChainSlots
 from outrider_kernels.thin_pick import PickRule
-
-if TYPE_CHECKING:  # torch stays out of engines that run no model
-    from outrider.engine.sampling.penalties import PenaltyState
 
 
 @dataclass(slots=True)
@@ -26,8 +24,8 @@ class SequenceState:
     """tokens: int32 [spec.max_len], the first cached_len are committed and cached. Node i's KV is at logical slot cached_len + i.
 
     keys: of the leading blocks that are frozen, because others may read them (engine/prefix_cache.py).
-    penalties: counts over the first counted_len committed tokens; None until a penalised row asks, or after a truncation.
-    pick_rules: how it is picked after, with and without a probability and a second choice, once somebody asked.
+    penalties: counts over the first counted_len committed tokens; None until a row asks that they bear on, or after a truncation.
+    pick_rules: how it is picked after, with and without a probability and a second choice, once somebody asked; by these counts.
     """
 
     sequence: int
@@ -52,9 +50,31 @@ class SequenceState:
         return self.table.slots_along(self.cached_len, self.tree.path_to(parent), len(self.tree))
 
     @property
+    def is_penalised(self) -> bool:
+        """Whether picks depend on the tokens before them other than through the model."""
+        return self.spec.sampling.has_penalties
+
+    @property
     def committed(self) -> IntArray:
         """The committed tokens, int32 [cached_len]."""
         return self.tokens[: self.cached_len]
+
+    def counted(self) -> PenaltyState:
+        """Counts over the committed tokens, grown with the commits and rebuilt after a truncation; of its biases alone where nothing is
+        penalised."""
+        num_prompt, history = self.spec.num_prompt, self.committed
+        if self.penalties is None or self.counted_len < num_prompt:
+            prompt, output = history[:num_prompt].tolist(), history[num_prompt:].tolist()
+            self.penalties = PenaltyState(self.spec.sampling, prompt, output)
+            self.pick_rules.clear()
+        elif self.counted_len < len(history):
+            self.penalties.append(history[self.counted_len :].tolist())
+        self.counted_len = len(history)
+        return self.penalties
+
+    def uncounted(self, node: int) -> Sequence[int]:
+        """Tokens from a child of the root down to this node (ROOT: none), where penalties look at them."""
+        return self.tree.tokens_to(node).tolist() if self.is_penalised and node != ROOT else ()
 
     def append(self, tokens: IntArray) -> None:
         """Committed rows were fed: their KV is present."""

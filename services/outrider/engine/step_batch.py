@@ -65,6 +65,12 @@ class Segment:
             visible[committed:, committed:] = self.state.tree.ancestry[self.live_before :]
         return visible
 
+    def paths(self) -> list[npt.NDArray[np.int32]]:
+        """Of each wanted row, the tokens from a child of the root down to it: none of the newest committed token's."""
+        tree = self.state.tree
+        paths = [tree.tokens[:0]] if self.num_committed and self.num_wanted else []
+        return paths + [tree.tokens_to(node) for node in range(self.live_before, len(tree)) if self.num_wanted]
+
     def key_positions(self, begin: int) -> LongArray:
         """Position of each key in logical slots [begin, num_keys)."""
         positions = np.arange(begin, self.num_keys, dtype=np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from outrider.engine.sampling.penalties import PenaltyState
+from outrider.engine.sampling.penalty_state import PenaltyState
 from outrider.noise.field import BitsArray, position_subkeys
 from outrider.noise.reference_pick import min_p_gap
 from outrider.types.sampling import SamplingParams
@@ -25,7 +25,7 @@ class RowSampling:
     """The rows of one sequence in a step.
 
     key: unsigned 64 bits, of the purpose PICK (or DRAFT). positions: int64 [num_rows], of the tokens to be picked.
-    penalties: counts over the committed tokens, needed when params.has_penalties (an empty history otherwise).
+    penalties: counts over the committed tokens by the same params, needed where those penalise (an empty history otherwise).
     paths: per row, the tokens after those that `penalties` counts, up to the row itself (a node's ancestors and the node);
     empty when no row has any.
     """
@@ -37,6 +37,7 @@ class RowSampling:
     paths: tuple[Sequence[int], ...] = ()
 
     def __post_init__(self) -> None:
+        assert self.penalties is None or self.penalties.params == self.params, "counted for other penalties or biases"
         assert not self.paths or len(self.paths) == len(self.positions), "one path a row, or none at all"
 
     @property
