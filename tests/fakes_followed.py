@@ -41,7 +41,7 @@ SAMPLINGS = {
     "top k": SamplingParams(temperature=0.8, top_k=5),
     "left": SamplingParams(temperature=0.8, top_k=MAX_TOP_K + 1),  # to the general pick, row by row
     "all filters": SamplingParams(temperature=1.3, top_k=12, top_p=0.9, min_p=0.05),
-    "penalised": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=-0.7, presence_penalty=-1.1),
+    "penalised": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=0.9, frequency_penalty=0.5, presence_penalty=-0.9),
     "biased": SamplingParams(temperature=0.8, logit_bias=((3, 1.5), (8, -2.0), (20, 3.0))),
     "penalised and left": SamplingParams(temperature=0.8, top_k=MAX_TOP_K + 1, repetition_penalty=0.6, logit_bias=((4, 1.0),)),
 }
