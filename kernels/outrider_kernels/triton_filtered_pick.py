@@ -2,10 +2,10 @@
 
 A filter keeps a prefix of one order (larger logit first, then lower id), so the winner over all tokens is the pick whenever it lies in
 that prefix itself. A second pass counts the tokens before it, their mass and all mass, and whether every logit is a number; a winner
-outside, or too close to the edge of a nucleus to say, leaves the row (LEFT) to the general pick. Winners come from `triton_pick`; logits
-are those after bias, penalties and allowed tokens, but for the probability, which is of the raw ones. A vocabulary cut into shards on
-several devices needs its winner before its masses: pick, merge_shards, judge, reduced, merge_masses, decide. Must not know trees. Source:
-Gumbel-max sampling; online softmax (Milakov & Gimelshein 2018) for the masses.
+outside, or too close to the edge of a nucleus to say, leaves the row (LEFT) to the general pick. Winners come from `triton_pick`; logits,
+and the probability with them, are those after bias, penalties and allowed tokens. A vocabulary cut into shards on several devices needs
+its winner before its masses: pick, merge_shards, judge, reduced, merge_masses, decide. Must not know trees. Source: Gumbel-max sampling;
+online softmax (Milakov & Gimelshein 2018) for the masses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outrider_kernels.triton_pick import BLOCK_TOKENS, pick
 from outrider_kernels.triton_touched import processed_tile, rule_arguments, rule_constants
 
 LEFT = -1
-NUM_SUMS, NUM_COUNTS = 6, 2
+NUM_SUMS, NUM_COUNTS = 3, 2
 
 # Far above the rounding of a float32 mass over a large vocabulary.
 _CLEAR_MARGIN = tl.constexpr(1e-3)
@@ -58,9 +58,8 @@ class FilteredRows:
 class RowMasses:
     """What parts of a vocabulary say about a winner over all of it.
 
-    sums: float32 [NUM_SUMS, rows, parts]: the best logit; the mass relative to that; the mass before the winner, likewise; the best raw
-    logit; the raw mass relative to that; the winner's raw logit where it is in the part, else -inf. counts: int32 [NUM_COUNTS, rows,
-    parts]: tokens before the winner; logits that are no numbers.
+    sums: float32 [NUM_SUMS, rows, parts]: the best logit; the mass relative to that; the mass before the winner, likewise. counts: int32
+    [NUM_COUNTS, rows, parts]: tokens before the winner; logits that are no numbers.
     """
 
     sums: Tensor
@@ -70,8 +69,8 @@ class RowMasses:
 def filtered_pick(logits: Tensor, rows: FilteredRows, tokens: Tensor, probs: Tensor) -> None:
     """The pick of each row of logits [rows, num_ids] (any floating dtype, a dense last axis), written into tokens and probs.
 
-    tokens: int32 [rows], LEFT where the row is left. probs: float32 [rows], of the pick under softmax(logits / T) without bias, penalties,
-    masks and filters, at T = 0 at temperature 1; NaN where the row is left. Allocates nothing but what it gives back to the allocator.
+    tokens: int32 [rows], LEFT where the row is left. probs: float32 [rows], of the pick under softmax(logits / T) without filters, at T = 0
+    at temperature 1; NaN where the row is left. Allocates nothing but what it gives back to the allocator.
     """
     winners = pick(logits, rows.unfiltered())
     decide(judge(logits, rows, winners), winners, rows, tokens, probs)
@@ -147,18 +146,13 @@ def _judge_kernel(
     temperature = tl.load(temperatures + row).to(tl.float32)
     divisor = tl.where(temperature > 0.0, temperature, 1.0)
     best, weight = _best_and_weights(logit, divisor)
-    raw_best, raw_weight = _best_and_weights(raw, divisor)
     winner_logit, winner_token = tl.load(winner_logits + row), tl.load(winner_tokens + row)
     token = vocab_begin + column
     is_before = real & ((logit > winner_logit) | ((logit == winner_logit) & (token < winner_token)))
-    winner_raw = tl.max(tl.where(real & (token == winner_token), raw, float("-inf")), axis=0)
     index = row * tl.num_programs(1) + tile
     tl.store(sums_out + index, best)
     tl.store(sums_out + part_stride + index, tl.sum(weight, axis=0))
     tl.store(sums_out + 2 * part_stride + index, tl.sum(tl.where(is_before, weight, 0.0), axis=0))
-    tl.store(sums_out + 3 * part_stride + index, raw_best)
-    tl.store(sums_out + 4 * part_stride + index, tl.sum(raw_weight, axis=0))
-    tl.store(sums_out + 5 * part_stride + index, winner_raw)
     tl.store(counts_out + index, tl.sum(is_before.to(tl.int32), axis=0))
     tl.store(counts_out + part_stride + index, tl.sum((raw != raw).to(tl.int32), axis=0))
 
@@ -172,30 +166,19 @@ def _best_and_weights(logit: tl.tensor, divisor: tl.tensor) -> tuple[tl.tensor, 
 
 
 @triton.jit
-def _total(
-    sums: tl.tensor, index: tl.tensor, real: tl.tensor, part_stride: tl.tensor, divisor: tl.tensor, first: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Of a row's parts: the best of the sums from `first` on, each part's share relative to it, and the mass."""
-    part_best = tl.load(sums + first * part_stride + index, mask=real, other=float("-inf"))
-    part_mass = tl.load(sums + (first + 1) * part_stride + index, mask=real, other=0.0)
-    best = tl.max(part_best, axis=0)
-    finite_best = tl.where(tl.abs(best) < _INFINITY, best, 0.0)
-    share = tl.where(part_best > float("-inf"), tl.exp((part_best - finite_best) / divisor), 0.0)
-    return best, share, tl.sum(part_mass * share, axis=0)
-
-
-@triton.jit
 def _row_totals(
     sums: tl.tensor, counts: tl.tensor, index: tl.tensor, real: tl.tensor, part_stride: tl.tensor, divisor: tl.tensor
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
     """What RowMasses says, of all parts of a row as one."""
-    best, share, mass = _total(sums, index, real, part_stride, divisor, 0)
+    part_best = tl.load(sums + index, mask=real, other=float("-inf"))
+    best = tl.max(part_best, axis=0)
+    finite_best = tl.where(tl.abs(best) < _INFINITY, best, 0.0)
+    share = tl.where(part_best > float("-inf"), tl.exp((part_best - finite_best) / divisor), 0.0)
+    mass = tl.sum(tl.load(sums + part_stride + index, mask=real, other=0.0) * share, axis=0)
     before = tl.sum(tl.load(sums + 2 * part_stride + index, mask=real, other=0.0) * share, axis=0)
-    raw_best, _, raw_mass = _total(sums, index, real, part_stride, divisor, 3)
-    winner_raw = tl.max(tl.load(sums + 5 * part_stride + index, mask=real, other=float("-inf")), axis=0)
     num_before = tl.sum(tl.load(counts + index, mask=real, other=0), axis=0)
     num_not_numbers = tl.sum(tl.load(counts + part_stride + index, mask=real, other=0), axis=0)
-    return best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers
+    return best, mass, before, num_before, num_not_numbers
 
 
 @triton.jit
@@ -209,15 +192,12 @@ def _reduce_kernel(
     part = tl.arange(0, TILE_PARTS)
     temperature = tl.load(temperatures + row)
     divisor = tl.where(temperature > 0.0, temperature, 1.0).to(tl.float32)
-    best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers = _row_totals(
+    best, mass, before, num_before, num_not_numbers = _row_totals(
         sums, counts, row * num_parts + part, part < num_parts, part_stride, divisor
     )
     tl.store(sums_out + row, best)
     tl.store(sums_out + num_rows + row, mass)
     tl.store(sums_out + 2 * num_rows + row, before)
-    tl.store(sums_out + 3 * num_rows + row, raw_best)
-    tl.store(sums_out + 4 * num_rows + row, raw_mass)
-    tl.store(sums_out + 5 * num_rows + row, winner_raw)
     tl.store(counts_out + row, num_before)
     tl.store(counts_out + num_rows + row, num_not_numbers)
 
@@ -233,10 +213,10 @@ def _decide_kernel(
     part = tl.arange(0, TILE_PARTS)
     temperature = tl.load(temperatures + row)
     divisor = tl.where(temperature > 0.0, temperature, 1.0).to(tl.float32)
-    best, mass, before, raw_best, raw_mass, winner_raw, num_before, num_not_numbers = _row_totals(
+    best, mass, before, num_before, num_not_numbers = _row_totals(
         sums, counts, row * num_parts + part, part < num_parts, part_stride, divisor
     )
-    is_number = (num_not_numbers == 0) & (best > float("-inf")) & (best < _INFINITY) & (raw_best < _INFINITY)
+    is_number = (num_not_numbers == 0) & (best > float("-inf")) & (best < _INFINITY)
     finite_best = tl.where(is_number, best, 0.0)
     winner_logit, winner_token = tl.load(winner_logits + row), tl.load(winner_tokens + row)
 
@@ -251,4 +231,4 @@ def _decide_kernel(
     is_inside = (temperature == 0.0) | is_first | (in_top_k & in_nucleus & near)
     is_decided = is_number & is_inside & (temperature == temperature)
     tl.store(tokens_out + row, tl.where(is_decided, winner_token, LEFT))
-    tl.store(probs_out + row, tl.where(is_decided, tl.exp((winner_raw - raw_best) / divisor) / raw_mass, float("nan")))
+    tl.store(probs_out + row, tl.where(is_decided, own / mass, float("nan")))

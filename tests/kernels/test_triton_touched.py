@@ -69,10 +69,14 @@ class Row:
     position: int
 
     @property
+    def masked(self) -> FloatArray:
+        """The logits of allowed tokens."""
+        return np.where(self.allowed, self.logits, np.float32(-np.inf)).astype(np.float32)
+
+    @property
     def expected(self) -> int:
-        """The reference's pick among allowed tokens."""
-        masked = np.where(self.allowed, self.logits, np.float32(-np.inf)).astype(np.float32)
-        return noise.reference_pick(masked, self.params, self.key, self.position, self.prompt, self.output)
+        """The reference's pick among those."""
+        return noise.reference_pick(self.masked, self.params, self.key, self.position, self.prompt, self.output)
 
     def entries(self) -> list[tuple[int, int, float]]:
         """Touched tokens, ascending, with counts and biases."""
@@ -245,8 +249,9 @@ def test_filtered_picks_are_the_reference_or_left_over_any_cut(
     assert len(decided) > len(rows) // 2
     assert [token for _, token, _ in decided] == [row.expected for row, _, _ in decided]
     for row, token, prob in decided:
-        raw = torch.softmax(torch.from_numpy(row.logits).double() / (row.params.temperature or 1.0), 0)
-        assert prob == pytest.approx(float(raw[token]), rel=1e-4)
+        processed = torch.from_numpy(noise.processed_logits(row.masked, row.params, row.prompt, row.output))
+        softmax = torch.softmax(processed.double() / (row.params.temperature or 1.0), 0)
+        assert prob == pytest.approx(float(softmax[token]), rel=1e-4)
     assert all(math.isnan(prob) for token, prob in zip(tokens, probs, strict=True) if token == LEFT)
 
 

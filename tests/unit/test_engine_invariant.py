@@ -19,12 +19,14 @@ from outrider.engine import paged_engine
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.load import load_engine
+from outrider.engine.lone_step import LoneStep
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import RowPicker
+from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import StepBatch
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
-from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan
+from outrider.types.step import SequenceResult, SequenceRows, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import FloatArray, IntArray
 
 NONE: IntArray = np.empty(0, np.int32)
@@ -43,9 +45,9 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """sequence -> logits of its wanted rows in the newest step."""
+    """sequence -> logits of its wanted rows in the newest step, whichever way it went."""
     seen: Captured = {}
-    original = RowPicker.results
+    original, original_lone = RowPicker.results, LoneStep.step
 
     def spy(self: RowPicker, batch: StepBatch, logits: torch.Tensor | FloatArray) -> tuple[SequenceResult, ...]:
         begin = 0
@@ -54,7 +56,14 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
             begin += segment.num_wanted
         return original(self, batch, logits)
 
+    def lone_spy(self: LoneStep, rows: SequenceRows, state: SequenceState, started_ns: int) -> StepResult | None:
+        found = original_lone(self, rows, state, started_ns)
+        if found is not None:
+            seen[rows.sequence] = torch.from_numpy(self._picks.chain.logits[: len(found.results[0].picks)].copy())
+        return found
+
     monkeypatch.setattr(RowPicker, "results", spy)
+    monkeypatch.setattr(LoneStep, "step", lone_spy)
     return seen
 
 
