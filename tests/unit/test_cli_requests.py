@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from outrider.cli import run
 from outrider.cli.__main__ import main
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.generate import finish_text
@@ -227,11 +228,27 @@ def test_an_answer_is_as_long_as_the_context_has_room_unless_somebody_says(
     """A request that asks for too much is the gateway's to refuse."""
     served.gateway.max_completion_tokens, served.gateway.has_chat_template = context - 1, has_chat_template
     prompt = "two and two" if has_chat_template else "two and two are"  # four tokens
-    args = argparse.Namespace(prompt=prompt, temperature=0.0, seed=1, max_tokens=asked)
+    args = run_arguments("--prompt", prompt, *(() if asked is None else ("--max-tokens", str(asked))))
     with Connection(served.address) as connection:
         request = request_from_prompt(args, connection)
     assert request.max_tokens == most
     assert request.HasField("chat") == has_chat_template
+
+
+def run_arguments(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    run.add_parser(parser.add_subparsers())
+    return parser.parse_args(["run", *given])
+
+
+def test_a_compared_request_is_sampled_as_it_is_said(served: Served) -> None:
+    args = run_arguments("--temperature", "0.7", "--top-k", "20", "--repetition-penalty", "1.05", "--logit-bias", "4=-2")
+    with Connection(served.address) as connection:
+        sampled = request_from_prompt(args, connection).sampling
+    assert (sampled.temperature, sampled.top_k, sampled.seed, dict(sampled.logit_bias)) == (0.7, 20, run.DEFAULT_SEED, {4: -2.0})
+    assert sampled.repetition_penalty == 1.05
+    assert not sampled.HasField("top_p")
+    assert run.given_sampling(args) == {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05, "seed": run.DEFAULT_SEED}
 
 
 def test_the_plain_request_differs_in_nothing_but_the_drafts() -> None:

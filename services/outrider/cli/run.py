@@ -20,9 +20,10 @@ from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.generate import chat_messages
 from outrider.cli.painter import Painter, legend, local_decoder
+from outrider.cli.sampling_options import add_sampling_options, given_sampling, sampling_from
 from outrider.cli.starting import endpoint_table, start
 from outrider.launch.deployment import Deployment
-from outrider.v1 import generation_pb2, sampling_pb2
+from outrider.v1 import generation_pb2
 
 DEFAULT_PROMPT = (
     "There are 77 flowers in Balthazar's park. For 5 days, Balthazar uses up 12 flowers a day. He works hard until there are 2 times as "
@@ -35,6 +36,7 @@ WARM_UP_TOKENS = 24
 _EXAMPLES = """examples:
   outrider run                                    the reference pair on an arithmetic problem
   outrider run --prompt "Tell a story about a storm." --temperature 0.8
+  outrider run --temperature 0.7 --top-p 0.8 --top-k 20 --repetition-penalty 1.05
   outrider run --target ./my-model --draft ./my-small-model --pacing pearl
 The last line is RESULT {json}; the exit code is 1 when the two answers differ."""
 
@@ -51,11 +53,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--prompt", default=os.environ.get("PROMPT") or DEFAULT_PROMPT, metavar="TEXT", help="what to ask (an arithmetic problem)"
     )
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is argmax (%(default)s)")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="N", help="address of the noise (%(default)s)")
     most = f"most tokens of the answer ({DEFAULT_MAX_TOKENS}, or what the context has room for)"
     parser.add_argument("--max-tokens", type=int, metavar="N", help=most)
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="times each request is asked, for medians (%(default)s)")
+    add_sampling_options(parser, temperature=0.0, seed=DEFAULT_SEED)
     add_deployment_options(parser)
     parser.set_defaults(run=run)
 
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def request_from_prompt(args: argparse.Namespace, gateway: Connection) -> generation_pb2.GenerateRequest:
     """The request: as a user's message where the model has a chat template, else as text."""
-    request = generation_pb2.GenerateRequest(sampling=sampling_pb2.SamplingParams(temperature=args.temperature, seed=args.seed))
+    request = generation_pb2.GenerateRequest(sampling=sampling_from(args))
     info = gateway.model_info()
     if info.has_chat_template:
         request.chat.CopyFrom(chat_messages(args.prompt))
@@ -189,8 +190,7 @@ def facts(deployment: Deployment, args: argparse.Namespace) -> dict[str, object]
         "draft_shortlist": spec.draft_shortlist,
         "target": args.target,
         "draft": args.draft,
-        "temperature": args.temperature,
-        "seed": args.seed,
+        **given_sampling(args),
         "repeats": args.repeats,
         "start_s": round(deployment.start_s, 2),
     }

@@ -7,6 +7,7 @@ the service's defaults apply.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from outrider.v1 import generation_pb2, sampling_pb2
 
@@ -22,11 +23,14 @@ _SAMPLING_OPTIONS: tuple[tuple[str, type, str], ...] = (
 )
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """How tokens are chosen."""
+def add_sampling_options(parser: argparse.ArgumentParser, **defaults: float) -> None:
+    """How tokens are chosen. defaults: by options' names, what a command says where nothing is given."""
     group = parser.add_argument_group("sampling")
     for name, kind, text in _SAMPLING_OPTIONS:
-        group.add_argument(f"--{name}", type=kind, metavar="X", help=text)
+        default = defaults.get(name)
+        group.add_argument(
+            f"--{name}", type=kind, metavar="X", default=default, help=text if default is None else f"{text} (here: {default})"
+        )
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=VALUE", type=_bias, help="added to a token's logit; repeatable"
     )
@@ -55,11 +59,15 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_sampling(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given or have a default here, but for biases, by the message's fields."""
+    fields = [name.replace("-", "_") for name, _, _ in _SAMPLING_OPTIONS]
+    return {field: value for field in fields if (value := getattr(args, field)) is not None}
+
+
 def sampling_from(args: argparse.Namespace) -> sampling_pb2.SamplingParams:
     """The sampling part of a request; options left out stay unset."""
-    given = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name, _, _ in _SAMPLING_OPTIONS}
-    fields = {name: value for name, value in given.items() if value is not None}
-    return sampling_pb2.SamplingParams(**fields, logit_bias=dict(args.logit_bias))
+    return sampling_pb2.SamplingParams(**given_sampling(args), logit_bias=dict(args.logit_bias))
 
 
 def draft_from(args: argparse.Namespace) -> generation_pb2.DraftOptions:
