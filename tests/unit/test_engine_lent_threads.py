@@ -19,7 +19,7 @@ from outrider.engine.contract import Engine
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.step_batch import StepBatch
-from outrider.engine.step_threads import TeamThreads, TorchThreads
+from outrider.engine.step_threads import TeamThreads, TorchThreads, step_threads
 from outrider.errors import InvalidRequest, UnknownSession
 from outrider.types.identity import Numerics
 from outrider.types.sampling import NoiseAddress, SamplingParams
@@ -149,6 +149,19 @@ def test_numpys_library_follows_torch() -> None:
         threads.use(num_lent)
         assert torch.get_num_threads() == 1 + min(1, num_lent)
         assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {torch.get_num_threads()}
+
+
+@pytest.mark.parametrize("lent_threads", [0, 1])
+def test_torch_has_its_threads_in_steps_of_torch_and_one_beside_a_team(lent_threads: int) -> None:
+    """Engines of one thread take turns, as a pair does."""
+    torch.set_num_threads(3)
+    config = EngineConfig("model", num_threads=3, lent_threads=lent_threads)
+    theirs, ours = step_threads(config), step_threads(config, ThinTeam(3 + lent_threads))
+    for num_lent in (0, 0, lent_threads, 0):
+        ours.use(num_lent)
+        assert torch.get_num_threads() == 1
+        theirs.use(num_lent)
+        assert torch.get_num_threads() == 3 + num_lent
 
 
 def test_a_team_begins_with_its_own_threads() -> None:

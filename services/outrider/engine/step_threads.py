@@ -30,16 +30,21 @@ class StepThreads(Protocol):
 
 
 class FixedThreads:
-    """The same for every step."""
+    """The same for every step: as many of torch's as there were at first, whatever an engine beside this one uses."""
 
     most_lent = 0
 
+    def __init__(self) -> None:
+        self._num_torch = torch.get_num_threads()
+
     def use(self, num_lent: int) -> None:
         """Nothing can be lent."""
+        _use_torch(self._num_torch)
 
 
 class TeamThreads:
-    """Threads of thin operations. Torch, which only picks then, keeps its own."""
+    """Threads of thin operations. Torch, which only picks then, has one: a second would wait for more to do, awake, on a core that the team
+    needs (steps with log-probabilities take 1.5 times as long so, of one row or 32: bench/LOG.md)."""
 
     def __init__(self, team: ThinTeam, most_lent: int) -> None:
         self.most_lent = most_lent
@@ -50,6 +55,7 @@ class TeamThreads:
 
     def use(self, num_lent: int) -> None:
         """See StepThreads."""
+        _use_torch(1)
         wanted = self._num_own + min(num_lent, self.most_lent)
         if wanted != self._num_held:  # a call of compiled code lets go of the interpreter, and this is asked before each step
             self._num_held = wanted
@@ -68,20 +74,25 @@ class TorchThreads:
     def use(self, num_lent: int) -> None:
         """See StepThreads."""
         num_lent = min(num_lent, self.most_lent)
+        _use_torch(self._num_own + num_lent)
         if num_lent == self._num_lent:
             return
         self._num_lent = num_lent
-        torch.set_num_threads(self._num_own + num_lent)
         for library in self._blas:
             library.set_num_threads(self._num_own + num_lent)
 
 
+def _use_torch(num_threads: int) -> None:
+    if torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
+
+
 def step_threads(config: EngineConfig, team: ThinTeam | None = None) -> StepThreads:
     """How an engine of this configuration changes its threads. team: of its thin operations, with room for what is lent."""
-    if not config.lent_threads:
-        return FixedThreads()
     if team is not None:
         return TeamThreads(team, config.lent_threads)
+    if not config.lent_threads:
+        return FixedThreads()
     if config.device != "cpu" or config.numerics is Numerics.INVARIANT:
         _LOG.warning("threads cannot be lent to torch's operations in %s numerics on %s", config.numerics.value, config.device)
         return FixedThreads()
