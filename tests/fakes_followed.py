@@ -118,6 +118,11 @@ def seconds_of(result: SequenceResult) -> list[tuple[int, float]]:
     return list(zip(result.seconds.ids.tolist(), np.nan_to_num(result.seconds.behind, nan=-1.0).tolist(), strict=True))
 
 
+def logprobs_of(result: SequenceResult) -> list[bytes]:
+    """All their numbers; nothing where they were not asked for."""
+    return [] if result.logprobs is None else [getattr(result.logprobs, part).tobytes() for part in ("chosen", "top_ids", "top")]
+
+
 def one_by_one(engine: PagedEngine, first: SequenceRows, wish: Follow, *others: SequenceRows) -> tuple[list[int], list[float]]:
     """The same by a step for each row, for as long as the engine takes one."""
     result = step(engine, first, *others)

@@ -48,9 +48,9 @@ class _Chain(ctypes.Structure):
     )
 
 
-# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, the rule (a
-# PICK_ROW), picks, probs, seconds, behinds, and what was found.
-_CALL = struct.Struct(f"@QQqQqqqqd{PICK_ROW.size}sQQQQqqqqqq")
+# thin_chain_call of thin/chain.c: slots, edges, num_runs, tokens, num_tokens, position, most, num_wanted, stop_below, keeps_logits, the
+# rule (a PICK_ROW), picks, probs, seconds, behinds, and what was found.
+_CALL = struct.Struct(f"@QQqQqqqqdq{PICK_ROW.size}sQQQQqqqqqq")
 _FOUND = struct.Struct("@qqqqqq")
 _FOUND_AT = _CALL.size - _FOUND.size
 _NO_PATH = array("i")
@@ -98,7 +98,8 @@ class ChainSlots:
 class ChainStart:
     """tokens: to feed first, from `position` on, whatever they are. most: picks. A pick that ends a text, or is less probable than
     stop_below, is the last. num_wanted: of the tokens, the last ones, how many are picked after; with several, nothing follows. before: for
-    a rule with `touched`, the tokens of output between what that counts and these."""
+    a rule with `touched`, the tokens of output between what that counts and these. keeps_logits: for whoever reads them behind the call, of
+    the wanted rows: nothing is computed ahead then."""
 
     tokens: Sequence[int]
     position: int
@@ -106,6 +107,7 @@ class ChainStart:
     stop_below: float
     num_wanted: int = 1
     before: Sequence[int] = ()
+    keeps_logits: bool = False
 
 
 @dataclass(slots=True)
@@ -199,7 +201,7 @@ class ThinChain:
             self._call,
             0,
             *where.addresses,
-            *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below),
+            *(tokens_address, num_tokens, start.position, most, start.num_wanted, start.stop_below, start.keeps_logits),
             PICK_ROW.pack(*rule.blank(path.buffer_info()[0], len(start.before) + num_tokens)),
             *self._found_addresses,
             *(0, 0, 0, 0, 0, 0),

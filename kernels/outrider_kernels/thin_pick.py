@@ -87,7 +87,7 @@ class ThinPick:
     """Picks after rows of logits."""
 
     def __init__(self, team: ThinTeam) -> None:
-        self._function, self._team = team.library.thin_pick, team
+        self._function, self.team = team.library.thin_pick, team
         self._handle = team.handle
         self._grow(1)
 

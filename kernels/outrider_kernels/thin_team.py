@@ -31,6 +31,7 @@ _PROTOTYPES = {
     "thin_multiplies_float16": ([], ctypes.c_int),
     "thin_multiplies_fixed16": ([], ctypes.c_int),
     "thin_vector_len": ([], ctypes.c_int),
+    "thin_logprobs": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
     "thin_touch": ([_POINTER], _POINTER),
     "thin_untouch": ([_POINTER, _POINTER], None),
     "thin_pick": ([_POINTER, _POINTER, _SIZE, _SIZE], None),

@@ -103,7 +103,9 @@ def told(found: Followed) -> list[object]:
     return [found.picks.tolist(), found.probs.tobytes(), *seconds, found.is_left]
 
 
-def decode_round(pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...], num_judged: int | None = None) -> list[object]:
+def decode_round(
+    pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...], num_judged: int | None = None, *, keeps_logits: bool = False
+) -> list[object]:
     """Draft in calls of these lengths, let the target judge the guesses or fewer, and grow the text. All that was told."""
     place, guesses, heard = pair.places[text.name], list[int](), list[object]()
     position, drafting = text.drafted, text.rule(rule, "draft", text.drafted)
@@ -123,7 +125,8 @@ def decode_round(pair: Pair, text: Text, rule: PickRule, lengths: tuple[int, ...
     guesses = guesses[:num_judged]
     rows = [text.tokens[-1], *guesses]
     judging = text.rule(rule, "target", len(text.tokens) - 1)
-    found = pair.target.follow(ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows)), judging, place)
+    start = ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows), keeps_logits=keeps_logits)
+    found = pair.target.follow(start, judging, place)
     heard += told(found)
     picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]  # in the place of what is left
     right = 0
@@ -161,6 +164,27 @@ def test_rounds_that_are_alike_are_foreseen_with_the_bits_of_those_that_are_not(
     assert pair.ahead is not None
     num_sent, num_drafts, num_judged = pair.ahead.counts
     assert num_sent >= num_drafts >= num_judged >= (1 if rule == "top p" else num_rounds - 2) > 0, pair.ahead.counts
+
+
+def test_logits_that_somebody_reads_stay_behind_their_call() -> None:
+    """Nothing is computed ahead of them, and what was foreseen before is not handed out without."""
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, RULES["greedy"])
+    assert pair.ahead is not None
+    for keeps_logits in (False, False, True, True, False, True):
+        num_sent, _, num_rounds = pair.ahead.counts
+        heard = [
+            decode_round(one, text, RULES["greedy"], (4,), keeps_logits=keeps_logits) for one, text in zip((pair, twin), texts, strict=True)
+        ]
+        assert heard[0] == heard[1]
+        pair.await_helper()
+        if keeps_logits:
+            assert (pair.ahead.counts[0], pair.ahead.counts[2]) == (num_sent, num_rounds)
+            assert pair.models[1].logits[:5].tobytes() == twin.models[1].logits[:5].tobytes()
+    assert pair.ahead.counts[0] == 3
+    assert pair.ahead.counts[2] == 1
 
 
 def random_round(draw: np.random.Generator) -> tuple[tuple[int, ...], int | None]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, opened, spec, step
+from fakes_followed import MAX_LEN, MODELS, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, held, ints, logprobs_of, opened, spec, step
 from outrider.engine import lean_thin
 from outrider.engine.lean_thin import LeanThin
 from outrider.engine.lone_step import LoneStep
@@ -61,7 +61,8 @@ def told(engine: PagedEngine, rows: SequenceRows) -> list[object]:
     result = step(engine, rows)
     probs = None if result.pick_probs is None else result.pick_probs.tobytes()
     assert result.choices is None
-    return [result.picks.tolist(), probs, result.verdict, *held(engine, 51)]
+    assert (result.logprobs is None) == (rows.top_logprobs is None)
+    return [result.picks.tolist(), probs, result.verdict, logprobs_of(result), *held(engine, 51)]
 
 
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
@@ -71,7 +72,7 @@ def test_plain_decoding_is_that_of_the_general_way(engines: FollowingEngines, mo
     watch, theirs = watched(ours), general(theirs)
     committed = PROMPT[:20]
     for num_more in (1, 1, 3, 1, 2):
-        rows = replace(PLAIN, committed=committed, pick_probs=num_more == 1)
+        rows = replace(PLAIN, committed=committed, pick_probs=num_more == 1, top_logprobs=num_more - 1 if num_more > 1 else None)
         found = told(ours, rows)
         assert found == told(theirs, rows)
         assert found[2] is not None
@@ -107,7 +108,8 @@ def test_a_verified_chain_is_that_of_the_general_way(engines: FollowingEngines, 
     for num_taken, (num_right, num_guesses) in enumerate(((2, 4), (3, 3), (0, 1), (5, 6)), 1):
         guesses = guessed(theirs, committed, num_right, num_guesses)
         parents = np.arange(-1, num_guesses - 1, dtype=np.int32)
-        rows = replace(PLAIN, committed=committed, tokens=guesses, parents=parents, pick_probs=num_guesses > 3)
+        asked: dict[str, Any] = {"pick_probs": num_guesses > 3, "top_logprobs": (None, 0, 2, 20)[num_taken - 1]}
+        rows = replace(PLAIN, committed=committed, tokens=guesses, parents=parents, **asked)
         found = told(ours, rows)
         assert watch.num_taken == num_taken - SAMPLINGS[sampling].has_penalties
         assert found == told(theirs, rows)
@@ -132,13 +134,15 @@ TAKEN: dict[str, SequenceRows] = {
     "a guess and its second": replace(GUESS, seconds=True),
     "a verdict on several, and seconds": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), seconds=True),
     "a guess and what follows": replace(GUESS, follow=Follow(4)),
+    "logprobs": replace(PLAIN, top_logprobs=1),
+    "a verdict on several, and logprobs": replace(PLAIN, tokens=ints(5, 6, 7), parents=ints(-1, 0, 1), top_logprobs=3),
 }
 LEFT: dict[str, SequenceRows] = {
     "a verdict on a tree": replace(PLAIN, tokens=ints(5, 6), parents=ints(-1, -1)),
     "guesses and what follows": replace(PLAIN, acceptance="", tokens=ints(5), parents=ints(-1), follow=Follow(4)),
     "nothing wanted": replace(PLAIN, acceptance="", wanted=False),
     "choices": replace(PLAIN, num_choices=2),
-    "logprobs": replace(PLAIN, top_logprobs=1),
+    "logprobs, and what follows": replace(PLAIN, acceptance="", top_logprobs=1, follow=Follow(4)),
     "a rule that reads probabilities": replace(PLAIN, acceptance="rejection"),
     "two guesses": replace(GUESS, tokens=ints(5, 6), parents=ints(-1, -1)),
 }

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes_followed import logprobs_of
 from outrider.engine import row_picker
 from outrider.engine.acceptance.contract import AcceptanceNoise, TargetRows
 from outrider.engine.acceptance.coupled import CoupledAcceptance
@@ -82,6 +83,7 @@ class Steps:
             wanted=wanted,
             pick_probs=bool(self.random.random() < 0.5),
             seconds=bool(self.random.random() < 0.5),
+            top_logprobs=int(self.random.integers(0, 6)) if self.random.random() < 0.4 else None,
             acceptance="coupled" if judged and wanted else "",
         )
 
@@ -158,10 +160,18 @@ def told(results: tuple[SequenceResult, ...]) -> list[tuple[object, ...]]:
         probs = None if result.pick_probs is None else (result.pick_probs.dtype.name, result.pick_probs.tobytes())
         seconds = None if result.seconds is None else (result.seconds.ids.tolist(), result.seconds.behind.tobytes())
         assert result.choices is None
-        assert result.logprobs is None
-        return result.sequence, result.picks.dtype.name, result.picks.tolist(), probs, result.verdict, seconds
+        return result.sequence, result.picks.dtype.name, result.picks.tolist(), probs, result.verdict, seconds, logprobs_of(result)
 
     return [of(result) for result in results]
+
+
+def check_logprobs(ours: tuple[SequenceResult, ...], theirs: tuple[SequenceResult, ...]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.logprobs is None) == (other.logprobs is None)
+        if one.logprobs is not None and other.logprobs is not None:
+            assert np.array_equal(one.logprobs.top_ids, other.logprobs.top_ids)
+            for part in ("chosen", "top"):
+                np.testing.assert_allclose(getattr(one.logprobs, part), getattr(other.logprobs, part), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("sampling", [*ALL, "each its own"])
@@ -177,10 +187,11 @@ def test_random_steps_are_those_of_the_general_way_and_of_the_definition(ways: W
         for state in steps.states.values():
             state.tree.clear()
         batch = batch_of(steps.states, with_right_guesses(steps, ways, rows, logits))
-        found = told(ways.quick(batch, logits))
+        quick, defined = ways.quick(batch, logits), ways.defined(batch, logits)
+        found = told(quick)
         assert found == told(ways.general(batch, logits))
-        defined = ways.defined(batch, logits)
         assert [(one[2], one[4]) for one in found] == [(result.picks.tolist(), result.verdict) for result in defined]
+        check_logprobs(quick, defined)
         verdicts = [result.verdict for result in defined if result.verdict is not None]
         depths += [len(verdict.path) for verdict in verdicts]
         num_bonus += sum(verdict.bonus for verdict in verdicts)
@@ -228,19 +239,19 @@ def test_a_row_near_a_tie_leaves_the_step_to_the_definition(ways: Ways, sampling
     assert num_left == 0 if sampling == "greedy" else 0 < num_left < 20  # of equal logits the first is meant
 
 
-@pytest.mark.parametrize("other", [*LEFT, "rejection", "candidates", "logprobs"])
+@pytest.mark.parametrize("other", [*LEFT, "rejection", "candidates"])
 def test_what_one_asks_for_changes_nothing_of_the_others(ways: Ways, other: str) -> None:
     """Seen to fail where each of these is taken for plain."""
     for seed in range(10):
         steps = Steps([SAMPLINGS["warm"], LEFT.get(other, SAMPLINGS["warm"]), SAMPLINGS["greedy"]], 2000 + seed)
         rows = [replace(steps.rows(one), wanted=True) for one in steps.states]
-        more = {"rejection": {"acceptance": "rejection"}, "candidates": {"num_choices": 3}, "logprobs": {"top_logprobs": 2}}.get(other, {})
+        more = {"rejection": {"acceptance": "rejection"}, "candidates": {"num_choices": 3}}.get(other, {})
         rows[1] = replace(rows[1], **more)  # type: ignore[arg-type]
         batch = batch_of(steps.states, rows)
         logits = steps.logits(batch, ties=0.0)
         mixed = ways.quick(batch, logits)
         assert ways.taken[-1] is False
-        assert (mixed[1].choices is not None, mixed[1].logprobs is not None) == (other == "candidates", other == "logprobs")
+        assert (mixed[1].choices is not None) == (other == "candidates")
         for state in steps.states.values():
             state.tree.clear()
         ends = [segment.num_wanted for segment in batch.segments]

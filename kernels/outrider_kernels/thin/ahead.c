@@ -218,6 +218,7 @@ static int take_round(thin_ahead *ahead, thin_chain_call *call) {
 /* Whether the call was served with what had been foreseen. */
 static int take(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
     const int64_t asked_ns = now_ns();
+    if (call->keeps_logits) return 0;
     if (team_recall(ahead->teams[TARGET])) atomic_store(&ahead->stage, IDLE); /* nobody has begun: here and now is as soon */
     if (atomic_load(&ahead->stage) == IDLE || !(part == DRAFT ? take_draft(ahead, call) : take_round(ahead, call))) return 0;
     const int64_t waited_ns = now_ns() - asked_ns;
@@ -241,7 +242,7 @@ static int64_t num_borne_out(const thin_ahead *ahead, const thin_chain_call *cal
 /* Send for the round after this one of the target's. */
 static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
     const int64_t right = num_borne_out(ahead, call);
-    if (right < 0) return;
+    if (right < 0 || call->keeps_logits) return;
     if (ahead->num_paused) {
         ahead->num_paused--;
         return;

@@ -45,12 +45,6 @@ typedef struct {
     double bound, total;        /* what (score - best) / T must reach, loosened by SLACK; all weights */
 } race;
 
-/* Where a token stands among others: by logit, then by id. */
-typedef struct {
-    float value;
-    int64_t token;
-} place;
-
 typedef struct {
     place at;
     double score, next; /* its own, and the best of the others */
@@ -64,16 +58,10 @@ INLINE uint64_t any_of(bits mask) {
     return all[0] | all[1] | all[2] | all[3];
 }
 
-/* The last few logits, and -inf behind them. */
-static __attribute__((noinline)) lanes last_logits(const float *logits, int64_t num_left) {
+lanes last_logits(const float *logits, int64_t num_left) {
     lanes some = splat(-INFINITY);
     for (int64_t lane = 0; lane < num_left; lane++) some[lane] = logits[lane];
     return some;
-}
-
-/* The logits from `at` on; those behind the last are -inf. */
-INLINE lanes logits_at(const float *logits, int64_t at, int64_t num_ids) {
-    return at + LANES <= num_ids ? *(const lanes *)(logits + at) : last_logits(logits + at, num_ids - at);
 }
 
 /* Whether none of eight tokens can be picked, nor weighs anything. */
@@ -311,14 +299,8 @@ static void pick_sampled(thin_pick_row *row, race *run) {
     if (row->with_second) note_second(row, run, first, barrier);
 }
 
-/* The tokens that top-k keeps, in order. */
-typedef struct {
-    int64_t len;
-    place at[MAX_TOP_K];
-} head;
-
-/* Ids ascend, so that a token whose logit is no larger than the last one's stands behind it. Those at -inf are none. */
-static void find_head(const float *logits, int64_t num_ids, int64_t most, head *found) {
+/* Ids ascend, so that a token whose logit is no larger than the last one's stands behind it. */
+void thin_find_head(const float *logits, int64_t num_ids, int64_t most, head *found) {
     float least = -INFINITY;
     found->len = 0;
     for (int64_t begin = 0; begin < num_ids; begin += LANES) {
@@ -351,7 +333,7 @@ static int64_t nucleus_of(const thin_pick_row *row, const head *kept, double bes
 static void pick_headed(thin_pick_row *row, race *run) {
     head kept;
     const double temperature = row->temperature, best = (double)run->best;
-    find_head(row->logits, run->num_ids, row->top_k, &kept);
+    thin_find_head(row->logits, run->num_ids, row->top_k, &kept);
     const int64_t len = nucleus_of(row, &kept, best);
     run->subkey = subkey_of(row);
     leader first = {kept.at[0], -INFINITY, -INFINITY, -1};

@@ -220,6 +220,39 @@ typedef struct {
 #define LEFT (-1)
 #define MAX_TOP_K 256 /* as in thin_pick.py, which leaves rows of more */
 
+/* Where a token stands among others: by logit, then by id. */
+typedef struct {
+    float value;
+    int64_t token;
+} place;
+
+/* The first few of a row, in order. */
+typedef struct {
+    int64_t len;
+    place at[MAX_TOP_K];
+} head;
+
+/* Those above -inf, at most `most`, which is at most MAX_TOP_K. */
+void thin_find_head(const float *logits, int64_t num_ids, int64_t most, head *found);
+
+/* The last few logits, and -inf behind them. */
+lanes last_logits(const float *logits, int64_t num_left);
+
+/* The logits from `at` on; those behind the last are -inf. */
+INLINE lanes logits_at(const float *logits, int64_t at, int64_t num_ids) {
+    return at + LANES <= num_ids ? *(const lanes *)(logits + at) : last_logits(logits + at, num_ids - at);
+}
+
+/* A token whose log-probability is wanted, and of how many best ones; thin_logprobs.py has the same fields in the same order. */
+typedef struct {
+    const float *logits; /* [num_ids] */
+    int64_t token, num_top;
+    float *logprob;
+    int32_t *num_found;            /* of the best, above -inf */
+    int32_t *top_ids;              /* [num_top] */
+    float *top_logprobs;           /* [num_top] */
+} thin_scored_row;
+
 #define MAX_WINDOWS 8 /* of a chain; thin_chain.py checks it */
 #define MAX_ROWS 512 /* that go through the operations of a chain at once; thin_chain.py checks it too */
 
@@ -247,6 +280,7 @@ struct thin_chain_call {
     int64_t num_wanted; /* of the tokens, the last ones, how many are picked after: several only where nothing follows, `most` as many, and num_tokens
                            go through at once; those that are left are LEFT among the picks then */
     double stop_below;
+    int64_t keeps_logits; /* whether somebody reads them behind the call, so that nothing may be computed ahead */
     thin_pick_row rule; /* its path, with `touched`: up to the last of the tokens, with room for the picks behind them */
     int32_t *picks; /* [most] */
     float *probs;   /* [most] */
@@ -293,6 +327,7 @@ void thin_untouch(const thin_pick_row *row, float *raw);
 /* Let the row have copies, with room for so many more tokens on the path. What `kept` held before is gone. */
 void thin_keep_touched(kept_touched *kept, thin_pick_row *row, int64_t num_more);
 void thin_pick_one(thin_pick_row *row, int64_t num_ids);
+void thin_logprobs(team *all, const thin_scored_row *rows, int64_t num_rows, int64_t num_ids);
 void thin_pick(team *all, thin_pick_row *rows, int64_t num_rows, int64_t num_ids);
 void thin_chain_follow(team *all, const thin_chain *chain, thin_chain_call *call);
 void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call);

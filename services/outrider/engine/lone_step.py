@@ -50,6 +50,9 @@ class LoneStep:
         called_ns = time.perf_counter_ns()
         found = self._found(rows, state, tokens, above, room)
         verdict = judged_picks(rows, state.spec.noise, base, found.picks) if rows.acceptance else None
+        scored = None
+        if rows.top_logprobs is not None:
+            scored = self._picks.picker.scored(self._picks.chain.logits[: len(found.picks)], found.picks, rows, verdict)
         if num_committed:
             state.append(rows.committed)
         fed = np.concatenate((rows.tokens, found.picks[:-1])) if rows.follow is not None else rows.tokens
@@ -60,7 +63,7 @@ class LoneStep:
         has_followed = rows.follow is not None and len(found.picks) > 1
         ended_ns += found.hidden_ns  # what a step costs is what was computed, whenever that was
         follow_us = (ended_ns - called_ns - found.first_ns) // 1000 if has_followed else 0
-        result = SequenceResult(rows.sequence, found.picks, verdict=verdict, pick_probs=probs, follow_us=follow_us, seconds=seconds)
+        result = SequenceResult(rows.sequence, found.picks, None, scored, verdict, probs, follow_us, seconds)
         forward_us = (called_ns - started_ns + found.forward_ns) // 1000
         return StepResult((result,), forward_us, (ended_ns - started_ns) // 1000, len(tokens), was_ahead=found.hidden_ns > 0)
 
@@ -68,17 +71,17 @@ class LoneStep:
         """The picks after the newest committed token and each guess, or after the only one, below this node, and what follows it."""
         position, wish = state.cached_len + state.tree.depth_below(above), rows.follow
         rule = self._picks.picker.rule_of(state, with_prob=rows.pick_probs, with_second=rows.seconds)
-        where = state.chain_slots(above)
+        where, is_scored = state.chain_slots(above), rows.top_logprobs is not None
         num_wanted, before = min(1, len(rows.committed)) + len(rows.tokens), state.uncounted(above)
         if num_wanted > 1:
-            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted), where, rule)
+            return self._picks.after_each(state, ChainStart(tokens, position, num_wanted, 0.0, num_wanted, (), is_scored), where, rule)
         most, stop_below = (1, 0.0) if wish is None else (1 + min(wish.num_more, room), wish.stop_below)
-        return self._picks.run(state, ChainStart(tokens, position, most, stop_below, before=before), where, rule)
+        return self._picks.run(state, ChainStart(tokens, position, most, stop_below, 1, before, is_scored), where, rule)
 
     def _is_plain(self, rows: SequenceRows, state: SequenceState) -> bool:
         """Whether rows and results are of the kind, and in keeping with what the sequence holds."""
         num_committed, num_nodes, num_live = len(rows.committed), len(rows.tokens), len(state.tree)
-        if not rows.wanted or rows.num_choices or rows.top_logprobs is not None:
+        if not rows.wanted or rows.num_choices or (rows.top_logprobs is not None and rows.follow is not None):
             return False
         if state.is_penalised and state.cached_len < state.spec.num_prompt:  # tokens of the prompt count otherwise
             return False

@@ -1,8 +1,9 @@
-"""The picks of a step whose sequences ask for nothing beside them but probabilities, seconds, and verdicts that look at picks alone.
+"""The picks of a step whose sequences ask for nothing beside them but probabilities, seconds, log-probabilities, and verdicts that look at
+picks alone.
 
 That is most steps of many sessions at a time, with guesses or without, and what stands around a pick costs several times what the pick
 does. Each sequence's rows are picked after by its own rule, all in one call. Whatever else a step asks for is left to the general way
-(row_picker.py), which finds the same for these. Must not know candidates, log-probabilities or distributions.
+(row_picker.py), which finds the same for these. Must not know candidates or distributions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 from outrider.engine.judged_picks import is_judged_by_picks, judged_picks
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import Segment, StepBatch
-from outrider.types.step import Seconds, SequenceResult
+from outrider.types.step import Seconds, SequenceResult, SequenceRows, TokenLogprobs
 from outrider.types.tree import FloatArray, IntArray, Verdict
 from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 
@@ -25,7 +26,17 @@ class RuleOf(Protocol):
         ...
 
 
-def plain_results(batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_of: RuleOf) -> tuple[SequenceResult, ...] | None:
+class Scored(Protocol):
+    """Log-probabilities of a sequence's picks, or of what a verdict made of them."""
+
+    def __call__(self, logits: FloatArray, picks: IntArray, rows: SequenceRows, verdict: Verdict | None) -> TokenLogprobs:
+        """logits: of the sequence's wanted rows."""
+        ...
+
+
+def plain_results(
+    batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_of: RuleOf, scored: Scored
+) -> tuple[SequenceResult, ...] | None:
     """One result per segment, in order; None where a step asks for more, or a row is not decided for certain.
 
     logits: float32 [wanted rows, num_ids], ids of nothing at -inf.
@@ -43,10 +54,10 @@ def plain_results(batch: StepBatch, logits: FloatArray, picker: ThinPick, rule_o
         groups.append((rule, positions[segment.end - segment.num_wanted : segment.end]))
     found = picker.run(logits, groups, paths)
     tokens = found.tokens.tolist()
-    return None if LEFT in tokens else _results(batch, found, tokens)
+    return None if LEFT in tokens else _results(batch, logits, found, tokens, scored)
 
 
-def _results(batch: StepBatch, found: ThinPicks, tokens: list[int]) -> tuple[SequenceResult, ...]:
+def _results(batch: StepBatch, logits: FloatArray, found: ThinPicks, tokens: list[int], scored: Scored) -> tuple[SequenceResult, ...]:
     results: list[SequenceResult] = []
     begin = 0
     for segment in batch.segments:
@@ -55,7 +66,9 @@ def _results(batch: StepBatch, found: ThinPicks, tokens: list[int]) -> tuple[Seq
         verdict = _verdict(segment, picks, tokens[begin]) if rows.acceptance else None
         probs = found.probs[begin:end] if rows.pick_probs else None
         seconds = seconds_of(found, begin, end) if rows.seconds else None
-        results.append(SequenceResult(rows.sequence, picks, verdict=verdict, pick_probs=probs, seconds=seconds))
+        is_scored = rows.top_logprobs is not None and end > begin
+        told = scored(logits[begin:end], picks, rows, verdict) if is_scored else None
+        results.append(SequenceResult(rows.sequence, picks, None, told, verdict, probs, seconds=seconds))
         begin = end
     return tuple(results)
 
@@ -77,7 +90,7 @@ def seconds_of(found: ThinPicks, begin: int, end: int) -> Seconds:
 def _is_plain(segment: Segment) -> bool:
     """Whether nothing but picks is wanted of a segment, and what follows from them, and no row of it is sure to be left."""
     rows, params = segment.rows, segment.state.spec.sampling
-    if rows.num_choices or rows.top_logprobs is not None:
+    if rows.num_choices:
         return False
     if params.top_k > MAX_TOP_K:  # no row of these is decided quickly
         return False

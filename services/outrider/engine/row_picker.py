@@ -31,9 +31,10 @@ from outrider.engine.sampling.sanity import check_best_logits
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import LongArray, Segment, StepBatch
 from outrider.noise.keys import Purpose, key_of
-from outrider.types.step import Choices, Seconds, SequenceResult, SequenceSpec, StepPlan, TokenLogprobs
+from outrider.types.step import Choices, Seconds, SequenceResult, SequenceRows, SequenceSpec, StepPlan, TokenLogprobs
 from outrider.types.tree import DraftTree, FloatArray, IntArray, Verdict
-from outrider_kernels.thin_pick import LEFT, PickRule, ThinPick, ThinPicks
+from outrider_kernels.thin_logprobs import ThinLogprobs
+from outrider_kernels.thin_pick import LEFT, MAX_TOP_K, PickRule, ThinPick, ThinPicks
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -67,6 +68,7 @@ class RowPicker:
     def __init__(self, num_ids: int, device: str, missing_ids: tuple[int, ...] = (), picker: ThinPick | None = None) -> None:
         self._num_ids = num_ids
         self._picker = picker
+        self._scorer = None if picker is None else ThinLogprobs(picker.team)
         self._missing_ids = list(missing_ids)
         self._missing = torch.tensor(missing_ids, dtype=torch.int64, device=device) if missing_ids else None
 
@@ -115,7 +117,7 @@ class RowPicker:
             logits = logits[:, : self._num_ids]
         if self._missing_ids:
             logits[:, self._missing_ids] = -np.inf
-        plain = None if self._picker is None or not len(logits) else plain_results(batch, logits, self._picker, self.rule_of)
+        plain = None if self._picker is None or not len(logits) else plain_results(batch, logits, self._picker, self.rule_of, self.scored)
         if plain is not None:
             return plain
         with torch.inference_mode():
@@ -131,29 +133,49 @@ class RowPicker:
     def _general_results(self, batch: StepBatch, logits: Tensor) -> tuple[SequenceResult, ...]:
         wanted = _wanted(batch)
         choices = _choices(logits, wanted)
-        return _results(logits, wanted, choices, _quickly(logits, wanted, choices, self._picker))
+        return self._results(logits, wanted, choices, _quickly(logits, wanted, choices, self._picker))
 
     def decided_results(self, batch: StepBatch, logits: Tensor, decided: Decided) -> tuple[SequenceResult, ...]:
         """As `results`, for rows most of which are picked. logits: float32 [wanted rows, num_ids], ids of nothing at -inf."""
         wanted = _wanted(batch)
-        return _results(logits, wanted, _choices(logits, wanted), decided)
+        return self._results(logits, wanted, _choices(logits, wanted), decided)
 
+    def scored(self, logits: FloatArray | Tensor, picks: IntArray, rows: SequenceRows, verdict: Verdict | None) -> TokenLogprobs:
+        """Log-probabilities of each wanted row's pick; with a verdict, of each token of path and emitted, at the row before it.
 
-def _results(logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided) -> tuple[SequenceResult, ...]:
-    is_left = decided.picks == LEFT
-    picks, probs = _picks(logits, wanted, choices, decided)
-    results = []
-    for entry in wanted:
-        rows, own = entry.segment.rows, logits[entry.begin : entry.end]
-        own_picks = picks[entry.begin : entry.end]
-        verdict = _verdict(entry, own, own_picks) if rows.acceptance else None
-        scored: TokenLogprobs | None = None
-        if rows.top_logprobs is not None and entry.end > entry.begin:
-            scored = _logprobs(own, own_picks, rows.tokens, verdict, rows.top_logprobs)
-        own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
-        seconds = _seconds(entry, own, decided.found, is_left) if rows.seconds else None
-        results.append(SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs, seconds=seconds))
-    return tuple(results)
+        logits: float32 [wanted rows of the sequence, num_logits], ids of nothing at -inf.
+        """
+        places, ids, num_top = list(range(len(picks))), picks.tolist(), rows.top_logprobs or 0
+        if verdict is not None:
+            places = [0, *(node + 1 for node in verdict.path)]
+            ids = [*(int(rows.tokens[node]) for node in verdict.path), verdict.emitted]
+        logits = logits[:, : self._num_ids]
+        if self._scorer is not None and num_top <= min(MAX_TOP_K, self._num_ids):
+            on_host = logits.numpy() if isinstance(logits, Tensor) else logits
+            found = self._scorer.run(on_host, places, ids, num_top)
+            if found is not None:
+                return TokenLogprobs(*found)
+        tensor = logits if isinstance(logits, Tensor) else torch.from_numpy(logits)
+        chosen, top_ids, top = logprobs(tensor[torch.tensor(places, device=tensor.device)], torch.tensor(ids), num_top)
+        return TokenLogprobs(chosen.cpu().numpy(), top_ids.cpu().numpy().astype(np.int32), top.cpu().numpy())
+
+    def _results(
+        self, logits: Tensor, wanted: list[_WantedRows], choices: dict[int, Choices], decided: Decided
+    ) -> tuple[SequenceResult, ...]:
+        is_left = decided.picks == LEFT
+        picks, probs = _picks(logits, wanted, choices, decided)
+        results = []
+        for entry in wanted:
+            rows, own = entry.segment.rows, logits[entry.begin : entry.end]
+            own_picks = picks[entry.begin : entry.end]
+            verdict = _verdict(entry, own, own_picks) if rows.acceptance else None
+            scored = self.scored(own, own_picks, rows, verdict) if rows.top_logprobs is not None and entry.end > entry.begin else None
+            own_probs = probs[entry.begin : entry.end] if rows.pick_probs else None
+            seconds = _seconds(entry, own, decided.found, is_left) if rows.seconds else None
+            results.append(
+                SequenceResult(rows.sequence, own_picks, choices.get(rows.sequence), scored, verdict, own_probs, seconds=seconds)
+            )
+        return tuple(results)
 
 
 def _seconds(entry: _WantedRows, logits: Tensor, found: ThinPicks | None, is_left: BoolArray) -> Seconds:
@@ -278,17 +300,6 @@ def _rows_of(logits: Tensor, entries: list[_WantedRows]) -> Tensor:
     if num_rows == len(logits):
         return logits
     return torch.cat([logits[entry.begin : entry.end] for entry in entries])
-
-
-def _logprobs(logits: Tensor, picks: IntArray, nodes: IntArray, verdict: Verdict | None, top_n: int) -> TokenLogprobs:
-    """Of each row's pick; with a verdict, of each token of path and emitted, at the row before it."""
-    ids = picks
-    if verdict is not None:
-        rows = [0, *(node + 1 for node in verdict.path)]
-        ids = np.asarray([*(nodes[node] for node in verdict.path), verdict.emitted], np.int32)
-        logits = logits[torch.tensor(rows, device=logits.device)]
-    chosen, top_ids, top = logprobs(logits, torch.from_numpy(ids.astype(np.int64)), top_n)
-    return TokenLogprobs(chosen.cpu().numpy(), top_ids.cpu().numpy().astype(np.int32), top.cpu().numpy())
 
 
 def row_sampling(segment: Segment, batch: StepBatch) -> RowSampling:
