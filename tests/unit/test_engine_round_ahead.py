@@ -180,7 +180,7 @@ SHORTLIST = 64  # of 93 ids, so that what is listed changes again and again
 NUM_ROUNDS, NUM_GUESSES = 18, 3
 
 
-def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None) -> list[list[int]]:
+def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None, top_logprobs: int | None = None) -> list[list[int]]:
     """The guesses of each round, the target's pick behind what is right of them committed."""
     committed, found = ints(5, 6, 7), list[list[int]]()
     unread = committed  # by the draft
@@ -190,7 +190,7 @@ def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None) 
         guesses = step(draft, SequenceRows(51, unread, NONE, NONE, pick_probs=True, follow=Follow(NUM_GUESSES - 1))).picks
         found.append(guesses.tolist())
         parents = np.arange(-1, len(guesses) - 1, dtype=np.int32)
-        verdict = step(target, SequenceRows(51, committed, guesses, parents, acceptance="coupled")).verdict
+        verdict = step(target, SequenceRows(51, committed, guesses, parents, acceptance="coupled", top_logprobs=top_logprobs)).verdict
         assert verdict is not None
         target.keep(51, verdict.path)
         num_right, num_fed = len(verdict.path), min(len(verdict.path), len(guesses) - 1)
@@ -216,6 +216,19 @@ def test_guesses_among_a_shortlist_are_the_same_with_rounds_ahead_and_without(
     assert all(counts), counts
     assert guesses[0] == guesses[1]
     assert len({token // PANEL for picks in guesses[0] for token in picks}) > SHORTLIST // PANEL, "more than any one list holds"
+
+
+@pytest.mark.parametrize("top_logprobs", [None, 2])
+def test_nothing_is_computed_ahead_where_log_probabilities_are_read(
+    tmp_path_factory: pytest.TempPathFactory, top_logprobs: int | None
+) -> None:
+    """They are of logits that it would write over."""
+    drafts, targets = FollowingEngines(tmp_path_factory.mktemp), FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
+    draft, target = opened(drafts.make(), SAMPLINGS["greedy"]), opened(targets.make(), SAMPLINGS["greedy"])
+    ahead = compute_ahead(draft, target)
+    assert ahead is not None
+    rounds_of(draft, target, ahead, top_logprobs)
+    assert any(ahead.counts) == (top_logprobs is None)
 
 
 class Recorder:
