@@ -224,7 +224,7 @@ def test_nothing_is_computed_ahead_where_log_probabilities_are_read(
 ) -> None:
     """They are of logits that it would write over."""
     drafts, targets = FollowingEngines(tmp_path_factory.mktemp), FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
-    draft, target = opened(drafts.make(), SAMPLINGS["greedy"]), opened(targets.make(), SAMPLINGS["greedy"])
+    draft, target = (opened(made, SAMPLINGS["greedy"]) for made in (drafts.make(), targets.make(missing_ids=NEVER)))
     ahead = compute_ahead(draft, target)
     assert ahead is not None
     rounds_of(draft, target, ahead, top_logprobs)
