@@ -165,6 +165,20 @@ def told(results: tuple[SequenceResult, ...]) -> list[tuple[object, ...]]:
     return [of(result) for result in results]
 
 
+def check_told(results: tuple[SequenceResult, ...], batch: StepBatch, logits: FloatArray) -> None:
+    """Each token that is told has the log-probability that it has behind the token before it."""
+    begin = 0
+    for segment, result in zip(batch.segments, results, strict=True):
+        own, begin = logits[begin : begin + segment.num_wanted, :NUM_IDS], begin + segment.num_wanted
+        if result.logprobs is None:
+            continue
+        path = () if result.verdict is None else result.verdict.path
+        tokens = result.picks.tolist() if result.verdict is None else [*segment.rows.tokens[list(path)].tolist(), result.verdict.emitted]
+        rows = range(len(own)) if result.verdict is None else [0, *(1 + node for node in path)]
+        right = torch.log_softmax(torch.from_numpy(own), 1).numpy()[list(rows), tokens]
+        np.testing.assert_allclose(result.logprobs.chosen, right, rtol=1e-5, atol=1e-5)
+
+
 def check_logprobs(ours: tuple[SequenceResult, ...], theirs: tuple[SequenceResult, ...]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert (one.logprobs is None) == (other.logprobs is None)
@@ -192,6 +206,7 @@ def test_random_steps_are_those_of_the_general_way_and_of_the_definition(ways: W
         assert found == told(ways.general(batch, logits))
         assert [(one[2], one[4]) for one in found] == [(result.picks.tolist(), result.verdict) for result in defined]
         check_logprobs(quick, defined)
+        check_told(quick, batch, logits)
         verdicts = [result.verdict for result in defined if result.verdict is not None]
         depths += [len(verdict.path) for verdict in verdicts]
         num_bonus += sum(verdict.bonus for verdict in verdicts)
