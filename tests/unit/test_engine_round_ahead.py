@@ -8,6 +8,7 @@ Run: pytest tests/unit/test_engine_round_ahead.py
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,7 @@ from verifier_service.answer import AnswerStream, SessionEnded
 from verifier_service.inbox import CancelAsked
 
 MAX_TOKENS = 50
+WAIT_S = 20.0  # a bound on what would hang, no measure of speed
 NEVER = (3, 11, 17, 29, 40)  # the target picks none of these: where the draft would, it is wrong
 
 
@@ -185,7 +187,9 @@ def rounds_of(draft: PagedEngine, target: PagedEngine, ahead: ThinAhead | None, 
     committed, found = ints(5, 6, 7), list[list[int]]()
     unread = committed  # by the draft
     for _ in range(NUM_ROUNDS):
+        until = time.monotonic() + WAIT_S
         while ahead is not None and not ahead.is_at_rest:
+            assert time.monotonic() < until, "an errand that nobody does"
             os.sched_yield()
         guesses = step(draft, SequenceRows(51, unread, NONE, NONE, pick_probs=True, follow=Follow(NUM_GUESSES - 1))).picks
         found.append(guesses.tolist())

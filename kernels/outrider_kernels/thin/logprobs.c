@@ -4,8 +4,6 @@
 
 #include "thin.h"
 
-#define PART 1024 /* terms of a sum in floats, before it goes into a double */
-
 /* All powers of e relative to the largest logit. */
 static double mass_of(const float *logits, int64_t num_ids, float best) {
     double total = 0.0;

@@ -29,7 +29,6 @@
 #define MAX_BEHIND 40.0 /* temperatures: a second choice further behind the first is none: the noise hardly ever closes so wide a gap */
 
 #define GROUP (4 * LANES) /* tokens between two looks at whether any of them could win */
-#define PART 1024         /* terms of a sum in floats, before it goes into a double */
 #define SPARSE_LOOKS 16
 #define NOISE_BITS 24     /* of the hash that rule a token out: as many as a float holds */
 

@@ -243,14 +243,16 @@ INLINE lanes logits_at(const float *logits, int64_t at, int64_t num_ids) {
     return at + LANES <= num_ids ? *(const lanes *)(logits + at) : last_logits(logits + at, num_ids - at);
 }
 
+#define PART 1024 /* terms of a sum over logits in floats, before it goes into a double */
+
 /* A token whose log-probability is wanted, and of how many best ones; thin_logprobs.py has the same fields in the same order. */
 typedef struct {
     const float *logits; /* [num_ids] */
     int64_t token, num_top;
     float *logprob;
-    int32_t *num_found;            /* of the best, above -inf */
-    int32_t *top_ids;              /* [num_top] */
-    float *top_logprobs;           /* [num_top] */
+    int32_t *num_found; /* of the best, above -inf */
+    int32_t *top_ids; /* [num_top] */
+    float *top_logprobs; /* [num_top] */
 } thin_scored_row;
 
 #define MAX_WINDOWS 8 /* of a chain; thin_chain.py checks it */

@@ -97,7 +97,7 @@ def _committed(segment: Segment) -> _Touches:
 
 
 def _with_path(before: _Touches, path: IntArray) -> _Touches:
-    """After a node's path besides, which is output where anything counts that."""
+    """After a node's path besides, which is output."""
     tokens, times = np.unique(path.astype(np.int64), return_counts=True)
     places = np.searchsorted(before.tokens, tokens)
     is_new = np.ones(len(tokens), np.bool_)

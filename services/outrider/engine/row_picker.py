@@ -156,7 +156,9 @@ class RowPicker:
             if found is not None:
                 return TokenLogprobs(*found)
         tensor = logits if isinstance(logits, Tensor) else torch.from_numpy(logits)
-        chosen, top_ids, top = logprobs(tensor[torch.tensor(places, device=tensor.device)], torch.tensor(ids), num_top)
+        if verdict is not None:
+            tensor = tensor[torch.tensor(places, device=tensor.device)]
+        chosen, top_ids, top = logprobs(tensor, torch.tensor(ids), num_top)
         return TokenLogprobs(chosen.cpu().numpy(), top_ids.cpu().numpy().astype(np.int32), top.cpu().numpy())
 
     def _results(

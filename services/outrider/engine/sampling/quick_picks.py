@@ -44,7 +44,7 @@ def quick_picks(logits: Tensor, groups: Sequence[QuickRows], picker: ThinPick | 
     """
     if len(logits) and logits.device.type == "cpu" and picker is not None:
         rules = [(_rule_of(rows), rows.sampling.positions.tolist()) for rows in groups]
-        paths = {place: [np.asarray(path, np.int32) for path in rows.sampling.paths] for place, rows in enumerate(groups)}
+        paths = {at: [np.asarray(path, np.int32) for path in rows.sampling.paths] for at, rows in enumerate(groups) if rows.sampling.paths}
         return picker.run(logits.numpy(), rules, paths)
     picks, probs = np.full(len(logits), LEFT, np.int32), np.full(len(logits), np.nan, np.float32)
     begin = 0
