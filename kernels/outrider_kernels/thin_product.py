@@ -64,6 +64,7 @@ class _Call(ctypes.Structure):
         ("epsilon", ctypes.c_float),
         ("format", ctypes.c_int32),
         ("adds", ctypes.c_int32),
+        ("is_streamed", ctypes.c_int32),
     )
 
 
@@ -92,7 +93,7 @@ class ThinProduct:
             raise ValueError("bias and scale need a value for each column")
         normed = None if norm is None else zeros_on_lines(rows.shape, np.float32)
         rounded = zeros_on_lines((len(rows), matrix.rounded_len), np.uint32) if matrix.rounded_len else None
-        self._kept = (team, matrix, arrays, normed, rounded)  # the structure below holds addresses only
+        self._matrix, self._kept = matrix, (team, arrays, normed, rounded)  # the structure below holds addresses only
         self._rows, self._rounds_only = rows, norm is None and matrix.format is PanelFormat.PAIRS
         self._most = len(rows)
         self._call = _Call(
@@ -111,6 +112,7 @@ class ThinProduct:
             0.0 if norm is None else norm.epsilon,
             matrix.format,
             adds,
+            False,
         )
         self.address = ctypes.addressof(self._call)
         self._function, self._team = team.library.thin_product_once, team.handle
@@ -135,6 +137,15 @@ class ThinProduct:
             raise ValueError(f"panels are to ascend within [0, {num_panels})")
         self._listed = panels  # the structure holds its address only
         self._call.listed, self._call.num_listed = panels.ctypes.data, len(panels)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the matrix."""
+        return self._matrix.num_bytes
+
+    def stream(self) -> None:
+        """From now on the matrix is taken to come from memory, as a part of more than a cache keeps: the same bits, fetched otherwise."""
+        self._call.is_streamed = True
 
     def run(self, num_rows: int) -> None:
         """The first num_rows rows, at most as many as the buffers have."""

@@ -78,7 +78,7 @@ INLINE wide in_order(wide sum, const int format) {
 typedef struct {
     thin_call call;
     int64_t rows, num_groups, num_chunks; /* groups of panels; chunks of groups */
-    int group_len;                        /* panels that are computed side by side */
+    int group_len, is_sliced;             /* panels that are computed side by side */
 } product;
 
 /* The last columns, fewer than a vector's. */
@@ -114,30 +114,38 @@ INLINE void put(const thin_call *call, wide sum, int64_t row, int64_t column, co
     }
 }
 
-/* `rows` rows from x on, `panels` panels from `first` on. rows and panels are constants wherever this is expanded. */
-INLINE void tile(const product *job, int64_t row, int64_t first, const int rows, const int panels, const int format) {
+/* `rows` rows from x on, `panels` panels from `first` on; of: null for all inputs, or one panel's slice. rows, panels, format and whether it is null are
+   constants wherever this is expanded. */
+INLINE void tile(const product *job, int64_t row, int64_t first, const thin_slice *of, const int rows, const int panels, const int format) {
     wide sums[MAX_TILE_ROWS][4 * VECTORS], weights[VECTORS];
     const thin_call *call = &job->call;
     const int64_t inputs = call->inputs, stride = inputs * PANEL;
     const float *x = call->x + row * inputs;
     const int64_t base = first * stride, fetched = min(inputs, WIDTH == 16 ? AHEAD : rows == 1 ? AHEAD_NARROW_ONE_ROW : AHEAD_NARROW);
     for (int m = 0; m < rows; m++)
-        for (int n = 0; n < VECTORS * panels; n++) sums[m][n] = wide_splat(0.0f);
-    int64_t k = 0;
-    for (int part = 0; part < 2; part++) {
+        for (int n = 0; n < VECTORS * panels; n++) sums[m][n] = of && of->begin ? *(wide *)(of->kept + m * PANEL + n * WIDTH) : wide_splat(0.0f);
+    const char *fetch = of ? of->fetch : 0;
+    int64_t k = of ? of->begin : 0;
+    for (int part = of ? 1 : 0; part < 2; part++) {
         /* Each panel fetches its own rest ahead, then the beginning of the panel that takes its place. */
-        const int64_t end = part ? inputs : inputs - fetched, ahead = fetched * PANEL + (part ? (panels - 1) * stride : 0);
+        const int64_t end = of ? of->end : part ? inputs : inputs - fetched, ahead = fetched * PANEL + (part ? (panels - 1) * stride : 0);
         for (; k < end; k++) {
             for (int panel = 0; panel < panels; panel++) {
                 const int64_t at = base + panel * stride + k * PANEL;
                 load_panel(call->panels, at, format, weights);
-                __builtin_prefetch((const char *)call->panels + (at + ahead) * size_of(format));
+                __builtin_prefetch(of ? fetch : (const char *)call->panels + (at + ahead) * size_of(format));
+                if (of) fetch += of->fetch_step;
                 for (int m = 0; m < rows; m++) {
                     const wide value = wide_splat(x[m * inputs + k]);
                     for (int n = 0; n < VECTORS; n++) sums[m][VECTORS * panel + n] += value * weights[n];
                 }
             }
         }
+    }
+    if (of && of->end < inputs) {
+        for (int m = 0; m < rows; m++)
+            for (int n = 0; n < VECTORS * panels; n++) *(wide *)(of->kept + m * PANEL + n * WIDTH) = sums[m][n];
+        return;
     }
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < VECTORS * panels; n++) put(call, in_order(sums[m][n], format), row + m, first * PANEL + n * WIDTH, format);
@@ -184,13 +192,13 @@ int thin_multiplies_pairs(void) {
 #endif
 }
 
-#define TILE(ROWS, PANELS)                                                    \
-    case ROWS:                                                                \
-        switch (job->call.format) {                                           \
-            case BYTES: tile(job, row, first, ROWS, PANELS, BYTES); return;   \
-            case HALVES: tile(job, row, first, ROWS, PANELS, HALVES); return; \
-            PAIR_TILE(ROWS, PANELS)                                           \
-            default: tile(job, row, first, ROWS, PANELS, FLOATS); return;     \
+#define TILE(ROWS, PANELS)                                                       \
+    case ROWS:                                                                   \
+        switch (job->call.format) {                                              \
+            case BYTES: tile(job, row, first, 0, ROWS, PANELS, BYTES); return;   \
+            case HALVES: tile(job, row, first, 0, ROWS, PANELS, HALVES); return; \
+            PAIR_TILE(ROWS, PANELS)                                              \
+            default: tile(job, row, first, 0, ROWS, PANELS, FLOATS); return;     \
         }
 
 #if WIDTH == 16
@@ -208,12 +216,12 @@ static void two_panels(const product *job, int64_t row, int64_t first, int rows)
 /* What is left of a matrix with an odd number of panels: row by row. */
 static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
     for (const int64_t end = row + rows; row < end; row++) switch (job->call.format) {
-            case BYTES: tile(job, row, first, 1, 1, BYTES); break;
-            case HALVES: tile(job, row, first, 1, 1, HALVES); break;
+            case BYTES: tile(job, row, first, 0, 1, 1, BYTES); break;
+            case HALVES: tile(job, row, first, 0, 1, 1, HALVES); break;
 #ifdef __AVX512BF16__
             case PAIRS: pair_tile(job, row, first, 1, 1); break;
 #endif
-            default: tile(job, row, first, 1, 1, FLOATS);
+            default: tile(job, row, first, 0, 1, 1, FLOATS);
         }
 }
 #else
@@ -229,6 +237,29 @@ static void two_panels(const product *job, int64_t row, int64_t first, int rows)
 
 static void one_panel(const product *job, int64_t row, int64_t first, int rows) {
     switch (rows) { TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) default: TILE(6, 1) }
+}
+
+#define SLICED_TILE(ROWS)                                                                         \
+    case ROWS:                                                                                    \
+        if (job->call.format == HALVES) tile(job, row, first, of, ROWS, 1, HALVES);               \
+        else tile(job, row, first, of, ROWS, 1, FLOATS);                                          \
+        return;
+
+/* No fewer rows than half of the tallest tile, for there are several. */
+static void sliced_panel(const product *job, int64_t row, int64_t first, const thin_slice *of, int rows) {
+    switch (rows) { SLICED_TILE(3) SLICED_TILE(4) SLICED_TILE(5) default: SLICED_TILE(6) }
+}
+
+static void by_slices(const product *job, int64_t first) {
+    float kept[MAX_ROWS * PANEL];
+    const int64_t num_tiles = (job->rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS, inputs = job->call.inputs, line = PANEL * size_of(job->call.format);
+    const char *panel = (const char *)job->call.panels + first * inputs * line;
+    for (int64_t begin = 0; begin < inputs; begin += SLICE)
+        for (int64_t at = 0; at < num_tiles; at++) {
+            const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
+            const thin_slice of = slice_of(panel, line, begin, inputs, at, num_tiles, kept + row * PANEL);
+            sliced_panel(job, row, first, &of, (int)(next - row));
+        }
 }
 #endif
 
@@ -246,6 +277,10 @@ static void run_chunk(const void *argument, int64_t chunk) {
     for (int64_t place = begin * job->group_len; place < last;) {
         const int64_t first = panel_at(&job->call, place), together = side_by_side(&job->call, place, last, job->group_len);
         const int panels = together == job->group_len ? job->group_len : together >= 2 ? 2 : 1;
+#if WIDTH == LANES
+        if (job->is_sliced) by_slices(job, first);
+        else
+#endif
         for (int64_t at = 0; at < num_tiles; at++) {
             const int64_t row = at * job->rows / num_tiles, next = (at + 1) * job->rows / num_tiles;
             tile_of(job, row, first, (int)(next - row), panels);
@@ -257,7 +292,7 @@ static void run_chunk(const void *argument, int64_t chunk) {
 void thin_product(team *all, const thin_call *call, int64_t rows) {
     if (rows <= 0) return;
     const int64_t num_tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
-    product job = {*call, rows, 0, 0, group_len_of((rows + num_tiles - 1) / num_tiles)};
+    product job = {*call, rows, 0, 0, group_len_of((rows + num_tiles - 1) / num_tiles), call->is_streamed && call->format != BYTES && num_tiles > 1 && rows <= MAX_ROWS};
     job.call.x = thin_rows(all, call, rows);
     if (call->format == QUADS) {
         thin_quads(all, &job.call, rows);

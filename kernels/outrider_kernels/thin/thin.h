@@ -121,6 +121,7 @@ INLINE int64_t pairs_apart(int64_t inputs) {
 }
 
 #define PANEL 16 /* columns of a packed matrix that lie side by side */
+#define MAX_ROWS 512 /* that go through the operations of a chain at once; thin_chain.py checks it too */
 
 enum { FLOATS = 0, HALVES = 1, BYTES = 2, PAIRS = 3, QUADS = 4, FLOAT16 = 5, FIXED16 = 6, FIXED8 = 7 }; /* as in thin_product.py */
 
@@ -137,8 +138,27 @@ struct thin_call {
     const int32_t *listed;     /* [num_listed] ascending panels: nothing is computed of the others, whose results stay as they are; null: all are */
     int64_t inputs, outputs, num_listed;
     float epsilon;
-    int32_t format, adds;
+    int32_t format, adds, is_streamed; /* is_streamed: the matrix is taken to come from memory, not from a cache */
 };
+
+/* A panel that comes from memory is taken slice by slice, each by all tiles of rows before the next: with what is fetched meanwhile it stays in the second
+   cache, however many inputs there are. SLICE: steps of a line each, an input or a pair of them. */
+#define SLICE 1024
+
+/* What one tile takes: the steps [begin, end), what those before came to, and which part of the slice that comes next, or of the next panel's first, it
+   fetches meanwhile. */
+typedef struct {
+    int64_t begin, end;
+    float *kept; /* [rows of the tile][PANEL] */
+    const char *fetch;
+    int64_t fetch_step; /* bytes a step */
+} thin_slice;
+
+/* panel: its first line. */
+INLINE thin_slice slice_of(const char *panel, int64_t line, int64_t begin, int64_t steps, int64_t tile, int64_t num_tiles, float *kept) {
+    const int64_t end = min(begin + SLICE, steps);
+    return (thin_slice){begin, end, kept, panel + end * line + tile * (end - begin) * line / num_tiles, line / num_tiles};
+}
 
 /* Panels that a product computes, by their places in a row. */
 INLINE int64_t panels_of(const thin_call *call) { return call->listed ? call->num_listed : (call->outputs + PANEL - 1) / PANEL; }
@@ -256,7 +276,6 @@ typedef struct {
 } thin_scored_row;
 
 #define MAX_WINDOWS 8 /* of a chain; thin_chain.py checks it */
-#define MAX_ROWS 512 /* that go through the operations of a chain at once; thin_chain.py checks it too */
 
 /* What stays the same from chain to chain. */
 struct thin_chain {

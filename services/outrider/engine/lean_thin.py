@@ -32,6 +32,7 @@ from outrider_kernels.thin_product import RowNorm, ThinProduct
 from outrider_kernels.thin_program import ThinOperation, ThinProgram
 from outrider_kernels.thin_team import ThinTeam
 
+CACHED_BYTES = 24 << 20  # of matrices that are hoped to stay in a third-level cache of 32 MB from step to step
 LEAST_SPARED = 8  # rows without results for which the last layer is cut short: to say which ones takes as long as fewer of them would
 
 
@@ -58,6 +59,7 @@ class LeanThin:
         self._behind_last_keys = ThinProgram(team, operations[last + 1 :])
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
+        _stream_what_no_cache_keeps([*(each for each in operations if isinstance(each, ThinProduct)), self._head])
         self._gathered = np.empty((0, self._buffers.logits.shape[1]), np.float32)  # kept, for memory that is new costs more than filling it
         self.picker: ThinPick | None = ThinPick(team)
         self._team = team
@@ -120,6 +122,12 @@ class LeanThin:
             self._short.make_room(num_wanted)
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
+
+
+def _stream_what_no_cache_keeps(products: list[ThinProduct]) -> None:
+    if sum(each.num_bytes for each in products) >= CACHED_BYTES:
+        for each in products:
+            each.stream()
 
 
 def _to_last_keys(operations: list[ThinOperation], last: int, own_step: int) -> list[ThinOperation]:
