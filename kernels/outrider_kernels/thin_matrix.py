@@ -157,7 +157,7 @@ class ThinMatrix:
         bfloat16 numbers are float16 numbers too: all but those below 2^-25 of its largest, which come as near as 2^-33 of that."""
         num_outputs, num_inputs = weight.shape
         exponents = _column_exponents(weight, _FLOAT16_BITS)
-        numbers = np.ldexp(_even(weight), -exponents[:, None]).astype(np.float16)
+        numbers = _even(weight, np.ldexp(np.float32(1.0), -exponents)).astype(np.float16)
         panels = copy_on_lines(_panels(numbers.view(np.uint32)))  # [panels, pairs, PANEL], the first of a pair in the lower half
         scale = np.ldexp(np.float32(1.0), exponents)
         return ThinMatrix(panels.view(np.float16).reshape(*panels.shape, 2), num_inputs, num_outputs, scale)
@@ -169,7 +169,10 @@ class ThinMatrix:
         num_outputs, num_inputs = weight.shape
         exponents = _column_exponents(weight, _FIXED16_BITS)
         is_finite = np.isfinite(np.abs(weight).max(axis=1))
-        numbers = np.rint(np.ldexp(_even(np.where(is_finite[:, None], weight, np.float32(0.0))), -exponents[:, None])).astype(np.int16)
+        if not is_finite.all():
+            weight = np.where(is_finite[:, None], weight, np.float32(0.0))
+        even = _even(weight, np.ldexp(np.float32(1.0), -exponents))
+        numbers = np.rint(even, out=even).astype(np.int16)
         panels = copy_on_lines(_panels(numbers.view(np.uint32)))  # [panels, pairs, PANEL], the first of a pair in the lower half
         scale = np.where(is_finite, np.ldexp(np.float32(1.0), exponents), np.float32(np.nan)).astype(np.float32)
         return ThinMatrix(panels.view(np.int16).reshape(*panels.shape, 2), num_inputs, num_outputs, scale)
@@ -217,11 +220,14 @@ def _column_exponents(weight: _FloatArray, bits: int) -> npt.NDArray[np.int32]:
     return np.maximum(exponents - np.int32(bits), np.int32(_LEAST_EXPONENT))
 
 
-def _even(weight: _FloatArray) -> _FloatArray:
-    """With a zero behind an odd number of inputs. [outputs, inputs]."""
+def _even(weight: _FloatArray, factors: _FloatArray | None = None) -> _FloatArray:
+    """A copy with a zero behind an odd number of inputs, each output times its factor. weight: [outputs, inputs]; factors: [outputs]."""
     num_outputs, num_inputs = weight.shape
     even = np.zeros((num_outputs, num_inputs + num_inputs % 2), np.float32)
-    even[:, :num_inputs] = weight
+    if factors is None:
+        even[:, :num_inputs] = weight
+    else:
+        np.multiply(weight, factors[:, None], out=even[:, :num_inputs])
     return even
 
 

@@ -40,7 +40,12 @@ def test_all_matrices_of_a_large_model_are_streamed_and_none_of_a_small_one(
     fakes_models.make_model("llama", tmp_path, hidden_size=64)
     streamed: list[ThinProduct] = []
     original = ThinProduct.stream
-    monkeypatch.setattr(ThinProduct, "stream", lambda self: (streamed.append(self), original(self)))
+
+    def stream(product: ThinProduct) -> None:
+        streamed.append(product)
+        original(product)
+
+    monkeypatch.setattr(ThinProduct, "stream", stream)
     small = picks(tmp_path, dtype)
     assert not streamed
     monkeypatch.setattr(lean_thin, "CACHED_BYTES", 1)
