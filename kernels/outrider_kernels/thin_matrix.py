@@ -12,6 +12,7 @@ multiplies bytes (`pack_quads`: half the bytes of pairs and, for one row, half t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outrider_kernels.cache_lines import copy_on_lines
+from outrider_kernels.cache_lines import copy_on_lines, zeros_on_lines
 
 PANEL = 16  # columns, as in thin/thin.h
 _LANES = 8
@@ -133,12 +134,31 @@ class ThinMatrix:
         return np.ascontiguousarray(matrix if self.column_scale is None else matrix * self.column_scale)
 
     @staticmethod
+    def joined(parts: Sequence[ThinMatrix]) -> ThinMatrix:
+        """The matrix that has these, at least one, one below the other. Raises ValueError where they have other inputs or forms than the
+        first, or one but the last ends within a panel. Of floats and halves it is floats."""
+        formats = {part.format for part in parts}
+        if formats == {PanelFormat.FLOATS, PanelFormat.HALVES}:
+            return ThinMatrix.joined([ThinMatrix._of_floats(part.unpacked().T) for part in parts])
+        if len(formats) != 1 or len({part.num_inputs for part in parts}) != 1 or any(part.num_outputs % PANEL for part in parts[:-1]):
+            raise ValueError("parts of a matrix have the same inputs and form, and all but the last end with a panel")
+        first, num_outputs = parts[0], sum(part.num_outputs for part in parts)
+        panels = zeros_on_lines((-(-num_outputs // PANEL), *first.panels.shape[1:]), first.panels.dtype.type)
+        np.concatenate([part.panels for part in parts], out=panels)
+        scales = [part.column_scale for part in parts if part.column_scale is not None]
+        return ThinMatrix(panels, first.num_inputs, num_outputs, np.concatenate(scales) if scales else None)
+
+    @staticmethod
+    def _of_floats(weight: _FloatArray) -> ThinMatrix:
+        return ThinMatrix(copy_on_lines(_panels(weight)), weight.shape[1], weight.shape[0])
+
+    @staticmethod
     def pack(weight: _FloatArray) -> ThinMatrix:
         """weight: float32 [outputs, inputs]."""
         num_outputs, num_inputs = weight.shape
         bits = np.ascontiguousarray(weight).view(np.uint32)
         if (bits & np.uint32(0xFFFF)).any():
-            return ThinMatrix(copy_on_lines(_panels(weight)), num_inputs, num_outputs)
+            return ThinMatrix._of_floats(weight)
         panels = _panels((bits >> np.uint32(16)).astype(np.uint16))
         # column n and column n + _LANES are neighbours: one load gives both
         pairs = panels.reshape(len(panels), num_inputs, 2, _LANES).swapaxes(2, 3)

@@ -36,7 +36,22 @@ class Own:
 
     def __call__(self, tokens: list[int], *, in_float32: bool = False) -> Tensor:
         self.num_exact += in_float32
-        return EXACT if in_float32 else EXACT + self.noise
+        return (EXACT if in_float32 else EXACT + self.noise).expand(len(tokens), -1)
+
+
+class Counting:
+    """A model whose logits after a path tell the path: its length, its sum and its last token. `asked`: of which it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def __call__(self, tokens: list[int], *, in_float32: bool = False) -> Tensor:
+        self.asked.append(tokens)
+        return torch.stack([self.after(tokens[: index + 1]) for index in range(len(tokens))])
+
+    @staticmethod
+    def after(path: list[int]) -> Tensor:
+        return torch.tensor([float(len(path)), float(sum(path)), float(path[-1])])
 
 
 def rows(error: float) -> list[tuple[str, list[int], Tensor]]:
@@ -53,8 +68,18 @@ def test_rows_that_are_nearer_to_float32_than_the_models_own_are_its_own(caplog:
     own = Own(FAR)
     with caplog.at_level(logging.WARNING):
         ProbeJudge(own, torch.bfloat16).check(rows(0.1))
-    assert own.num_exact == 2
+    assert own.num_exact == 1  # the near row's path is the beginning of the other's
     assert "transformers' own logits are off by 0.2 of the largest in it, those served here by 0.025" in caplog.text
+
+
+def test_a_path_that_another_begins_with_is_read_off_that_one() -> None:
+    own, paths = Counting(), [[1, 2], [1, 2, 3, 4], [1], [1, 3], [1, 2, 3], [1, 2, 3, 4]]
+    judge = ProbeJudge(own, torch.float32)
+    judge.check([(f"row {index}", path, own.after(path)) for index, path in enumerate(paths)])
+    assert own.asked == [[1, 2, 3, 4], [1, 3]]
+    with pytest.raises(ModelRefused, match="the row 3 is off"):
+        judge.check([(f"row {index}", path, own.after(path) + 0.1 * (path == [1, 3])) for index, path in enumerate(paths)])
+    assert len(own.asked) == 2  # what the model says is computed once
 
 
 @pytest.mark.parametrize(("share", "is_refused"), [(NOISE_FACTOR * 0.99, False), (NOISE_FACTOR * 1.01, True), (float("nan"), True)])

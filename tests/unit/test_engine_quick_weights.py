@@ -72,7 +72,7 @@ def reference_logprobs(asked: EngineConfig, *, rounded: bool, with_head: bool = 
     if rounded:
         round_to_int8(model, with_head=with_head)
     with torch.no_grad():
-        return own_logits(model)(PROMPT.tolist()).float().log_softmax(0)
+        return own_logits(model)(PROMPT.tolist())[-1].float().log_softmax(0)
 
 
 @pytest.mark.parametrize("_", HERE)

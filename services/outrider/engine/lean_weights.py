@@ -170,16 +170,27 @@ class _Tensors:
             self._shards |= dict.fromkeys(shard.keys(), shard)
 
     def take(self, name: str) -> Tensor:
-        tensor = self.maybe(name)
-        if tensor is None:
-            raise ModelRefused(f"the weights have no tensor {name!r}; the lean forward cannot run this model")
-        return tensor
+        return self._found(name, self.maybe(name))
 
     def maybe(self, name: str) -> Tensor | None:
+        tensor = self._rounded(name)
+        return None if tensor is None else tensor.to(self._kept)
+
+    def matrix(self, name: str) -> Tensor:
+        """To be laid out, and so not yet in the type that holds it: that is made of a part at a time."""
+        return self._found(name, self._rounded(name))
+
+    def _rounded(self, name: str) -> Tensor | None:
         shard = self._shards.pop(name, None)
         if shard is None:
             return None
-        tensor: Tensor = shard.get_tensor(name).to(self._dtype).to(self._kept)
+        tensor: Tensor = shard.get_tensor(name).to(self._dtype)
+        return tensor
+
+    @staticmethod
+    def _found(name: str, tensor: Tensor | None) -> Tensor:
+        if tensor is None:
+            raise ModelRefused(f"the weights have no tensor {name!r}; the lean forward cannot run this model")
         return tensor
 
     def check_empty(self) -> None:
@@ -190,16 +201,16 @@ class _Tensors:
 
 def _layer(tensors: _Tensors, prefix: str, sizes: LeanSizes, layout: MatrixLayout) -> LeanLayer:
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-    query, key = (_neighbours(tensors.take(f"{attention}{name}_proj.weight"), sizes.head_dim) for name in "qk")
+    query, key = (_neighbours(tensors.matrix(f"{attention}{name}_proj.weight"), sizes.head_dim) for name in "qk")
     biases = [tensors.maybe(f"{attention}{name}_proj.bias") for name in "qkv"]
     query_bias, key_bias = (None if bias is None else _neighbours(bias, sizes.head_dim) for bias in biases[:2])
     norms = tensors.take(f"{prefix}input_layernorm.weight"), tensors.take(f"{prefix}post_attention_layernorm.weight")
-    joined = torch.cat([query, key, tensors.take(f"{attention}v_proj.weight")])
+    joined = torch.cat([query, key, tensors.matrix(f"{attention}v_proj.weight")])
     qkv = layout.place(joined, _joined([query_bias, key_bias, biases[2]]), norms[0])
-    joined = torch.cat([tensors.take(f"{mlp}gate_proj.weight"), tensors.take(f"{mlp}up_proj.weight")])
+    joined = torch.cat([tensors.matrix(f"{mlp}gate_proj.weight"), tensors.matrix(f"{mlp}up_proj.weight")])
     gate_up = layout.place(joined, _joined([tensors.maybe(f"{mlp}gate_proj.bias"), tensors.maybe(f"{mlp}up_proj.bias")]), norms[1])
     output, down = (
-        layout.place(tensors.take(f"{name}.weight"), tensors.maybe(f"{name}.bias")) for name in (f"{attention}o_proj", f"{mlp}down_proj")
+        layout.place(tensors.matrix(f"{name}.weight"), tensors.maybe(f"{name}.bias")) for name in (f"{attention}o_proj", f"{mlp}down_proj")
     )
     row_norms = [RowNorm(norm.float().numpy(), sizes.epsilon) for norm in norms] if layout.thin is not None else []
     layer = LeanLayer(

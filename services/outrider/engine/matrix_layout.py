@@ -16,7 +16,7 @@ from outrider.engine.int8_projection import Int8Projection
 from outrider.engine.lean_projection import Projection
 from outrider.engine.panel_projection import PanelProjection
 from outrider_kernels.int8_weight import Int8Weight
-from outrider_kernels.thin_matrix import ThinMatrix
+from outrider_kernels.thin_matrix import PANEL, ThinMatrix
 
 AnyProjection = Projection | Int8Projection | PanelProjection
 
@@ -39,6 +39,7 @@ _PACKS = {
     ThinRows.FLOAT16: ThinMatrix.pack_float16,
     ThinRows.FIXED16: ThinMatrix.pack_fixed16,
 }
+_PART_NUMBERS = 1 << 18  # weights that are packed at a time, so that what lies between their steps stays in a cache
 _QUICK_PACKS = {ThinRows.DIGITS: ThinMatrix.pack_quads, ThinRows.FIXED16: ThinMatrix.pack_fixed8}
 
 
@@ -88,10 +89,14 @@ class MatrixLayout:
     def _thin(self, weight: Tensor) -> ThinMatrix | None:
         if self.thin is None:
             return None
-        if self.weights is WeightFormat.QUICK:
-            int8 = Int8Weight.of(weight)
-            return _QUICK_PACKS[self.thin](int8.values.numpy(), int8.scale.numpy())
-        return _PACKS[self.thin](weight.float().numpy())
+        rows = max(_PART_NUMBERS // weight.shape[1], PANEL) // PANEL * PANEL
+        return ThinMatrix.joined([self._packed(part, self.thin) for part in torch.split(weight, rows)])
+
+    def _packed(self, weight: Tensor, thin: ThinRows) -> ThinMatrix:
+        if self.weights is not WeightFormat.QUICK:
+            return _PACKS[thin](weight.float().numpy())
+        int8 = Int8Weight.of(weight)
+        return _QUICK_PACKS[thin](int8.values.numpy(), int8.scale.numpy())
 
     def _place_int8(self, weight: Tensor, bias: Tensor | None, norm: Tensor | None) -> PlacedMatrix:
         """Nothing is folded: what a norm does to a channel would be in its scale."""

@@ -28,7 +28,7 @@ class OwnLogits(Protocol):
     """The model's own forward over one path, alone."""
 
     def __call__(self, tokens: list[int], *, in_float32: bool = False) -> Tensor:
-        """float [num_logits] after the last token; in_float32: computed in it, from the weights as they are."""
+        """float [tokens, num_logits], after each of them; in_float32: computed in it, from the weights as they are."""
         ...
 
 
@@ -47,15 +47,24 @@ class ProbeJudge:
     def check(self, rows: ProbedRows) -> None:
         """Raise ModelRefused, naming the first row that is not the model's own."""
         logits = [row for _, _, row in rows]
-        self._own = self._own or [self._own_logits(tokens).float() for _, tokens, _ in rows]
+        self._own = self._own or self._own_rows(rows, in_float32=False)
         errors = _errors(logits, self._own)
         far = [index for index, error in enumerate(errors) if not error <= self.tolerance]
         if far and not (self._dtype != torch.float32 and self._is_near_float32(rows)):
             name, error = rows[far[0]][0], errors[far[0]]
             raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
+    def _own_rows(self, rows: ProbedRows, *, in_float32: bool) -> list[Tensor]:
+        """After each row's path. A path that another begins with is read off that one, so that few are computed."""
+        paths = [tokens for _, tokens, _ in rows]
+        computed: list[tuple[list[int], Tensor]] = []
+        for path in sorted(paths, key=len, reverse=True):
+            if all(longer[: len(path)] != path for longer, _ in computed):
+                computed.append((path, self._own_logits(path, in_float32=in_float32)))
+        return [next(logits[len(path) - 1].float() for longer, logits in computed if longer[: len(path)] == path) for path in paths]
+
     def _is_near_float32(self, rows: ProbedRows) -> bool:
-        exact = [self._own_logits(tokens, in_float32=True).float() for _, tokens, _ in rows]
+        exact = self._own_rows(rows, in_float32=True)
         ours, own = (max(_errors(logits, exact)) for logits in ([row for _, _, row in rows], self._own))
         is_near = ours <= max(self.tolerance, NOISE_FACTOR * own) and all(bool(torch.isfinite(row).all()) for _, _, row in rows)
         if is_near:

@@ -105,7 +105,7 @@ def own_logits(model: PreTrainedModel) -> OwnLogits:
                 output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
         finally:
             model.set_attn_implementation(ATTENTION_NAME)
-        last: Tensor = output.logits[0, -1]
-        return last
+        found: Tensor = output.logits[0]
+        return found
 
     return logits
