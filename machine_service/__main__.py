@@ -18,7 +18,7 @@ from outrider.errors import InvalidRequest
 from outrider.gateway.__main__ import parse_config
 from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.rpc.process_exit import exit_at_once
-from pair_service.next_door import DrafterNextDoor
+from pair_service.next_door import DrafterNextDoor, in_turns
 from verifier_service.process import run_verifier
 from verifier_service.service import VerifierServer
 from verifier_service.settings import VerifierSettings
@@ -50,7 +50,7 @@ def parse(argv: Sequence[str]) -> MachineSettings:
     verifier = verifier_settings(parts[0])
     if verifier.membership.coordinators:
         raise InvalidRequest("--coordinator", "replicas of a fleet end apart: start verifier_service and outrider.gateway as processes")
-    drafter = drafter_settings(parts[1], serves=False) if parts[1] else None
+    drafter = in_turns(drafter_settings(parts[1], serves=False), verifier.engine.num_threads) if parts[1] else None
     gateway, _ = parse_config([*parts[2], "--verifier", verifier.listen])
     if gateway.verifiers != (verifier.listen,) or gateway.coordinators:
         raise InvalidRequest("--verifier", "the gateway has the verifier of its process; leave out --verifier and --coordinator")

@@ -15,7 +15,7 @@ from drafter_service.settings import DrafterSettings
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.errors import InvalidRequest
 from outrider.rpc.process_exit import exit_at_once
-from pair_service.next_door import DrafterNextDoor
+from pair_service.next_door import DrafterNextDoor, in_turns
 from verifier_service.process import run_verifier
 from verifier_service.settings import VerifierSettings
 from verifier_service.settings import parse_settings as verifier_settings
@@ -35,8 +35,8 @@ def parse(argv: Sequence[str]) -> tuple[VerifierSettings, DrafterSettings]:
     if SEPARATOR not in argv:
         raise InvalidRequest(SEPARATOR, "the drafter's options are missing: VERIFIER_OPTIONS -- DRAFTER_OPTIONS")
     place = list(argv).index(SEPARATOR)
-    drafter = drafter_settings(argv[place + 1 :], serves=False)
-    return verifier_settings(list(argv[:place])), drafter
+    drafter, verifier = drafter_settings(argv[place + 1 :], serves=False), verifier_settings(list(argv[:place]))
+    return verifier, in_turns(drafter, verifier.engine.num_threads)
 
 
 def main(argv: Sequence[str]) -> int:

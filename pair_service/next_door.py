@@ -6,13 +6,15 @@ Knows the drafter's scheduler and the frames it takes and gives. Must not know v
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from drafter_service.drafting_thread import LoadedDrafter
 from drafter_service.inbox import FramesArrived, Inbox, StreamEnded
 from drafter_service.outbox import Outbox
 from drafter_service.scheduler import Scheduler, SchedulerLimits
+from drafter_service.settings import DrafterSettings
 from outrider.engine.contract import Engine
-from outrider.engine.round_ahead import compute_ahead
+from outrider.engine.round_ahead import share_cores
 from outrider.rpc.convert.link import Pong, Welcome
 from outrider.types.frames import DrafterFrame, VerifierFrame
 from outrider.types.identity import ModelIdentity
@@ -42,8 +44,9 @@ class DrafterNextDoor:
         return self._scheduler.num_sessions
 
     def meet(self, target: Engine) -> None:
-        """The engine that the same thread verifies with: where both can, they compute the next round while this one is digested."""
-        ahead = compute_ahead(self._engine, target)
+        """The engine that the same thread verifies with: whose cores a large draft has too when it is its turn; beside a small one, where
+        both can, the next round is computed while this one is digested."""
+        ahead = share_cores(self._engine, target)
         if ahead is not None:
             _LOG.info("rounds of one session are computed ahead, while this thread is busy with the one before")
 
@@ -62,6 +65,13 @@ class DrafterNextDoor:
         """End every session, with all they hold."""
         self._inbox.control(StreamEnded(_STREAM))
         self._scheduler.turn()
+
+
+def in_turns(drafter: DrafterSettings, num_threads: int) -> DrafterSettings:
+    """The same drafter on the thread of a verifier that has so many: those that are not its own are idle when it is its turn."""
+    engine = drafter.engine
+    lent = max(0, num_threads - engine.num_threads) if engine.device == "cpu" else 0
+    return replace(drafter, engine=replace(engine, lent_threads=lent))
 
 
 def _nothing() -> None:

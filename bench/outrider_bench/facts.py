@@ -33,6 +33,8 @@ def pair_name(args: argparse.Namespace) -> str:
         return "widened, made on the spot: the reference pair, its target's MLPs widened with neurons that whisper; real text"
     if args.made == "spread":
         return "spread, made on the spot: the reference pair, its vocabulary spread over 131,072 ids; real text"
+    if args.made == "enlarged":
+        return "enlarged, made on the spot: the reference pair as parts of models of 0.55 and 0.25 thousand million parameters; real text"
     if args.made is not None:
         return f"{args.made}, made on the spot: random weights, its text is gibberish"
     return f"{Path(args.target).name} + {Path(args.draft).name}"

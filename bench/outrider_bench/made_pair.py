@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.errors import Unavailable
 from outrider.launch.threads import thread_environment
-from outrider_bench import spread_pair, widened_pair
+from outrider_bench import enlarged_pair, spread_pair, widened_pair
 from outrider_models.paths import model_dir
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ NUM_LAYERS = 8
 HIDDEN_LEN = 256
 LOGIT_SPREAD = 6.0  # standard deviation of a row of logits: the best token has about half of the probability
 SEED = 20
-# Not families: the reference pair with a target ten times as large, and with a vocabulary 64 times as large; their text is real.
-WRITERS = {"widened": widened_pair.write_pair, "spread": spread_pair.write_pair}
+# Not families: the reference pair with a target ten times as large, with a vocabulary 64 times as large, and with that in shapes that
+# people serve; their text is real.
+WRITERS = {"widened": widened_pair.write_pair, "spread": spread_pair.write_pair, "enlarged": enlarged_pair.write_pair}
 _COMMON: Mapping[str, Any] = MappingProxyType(
     {
         "vocab_size": 2048,

@@ -148,7 +148,7 @@ class ThinChain:
             raise ValueError("an id that stands for nothing is none of the ids")
         windows = np.array([window or 0 for window in rows.windows], np.int64)
         missing, ends = np.array(ids.missing, np.int64), np.array(ids.ends, np.int64)
-        self._kept = (team, rows, windows, missing, ends)  # the structure holds addresses only
+        self._rows, self._kept = rows, (windows, missing, ends)  # the structure holds addresses only
         self.logits = rows.logits
         self.most_rows = min(len(rows.states), len(rows.logits), MAX_ROWS)
         self._num_ids, self._ends = ids.num_ids, frozenset(ids.ends)
@@ -174,6 +174,11 @@ class ThinChain:
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
         self._make_room(1)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of matrices, what a row that is fed alone and picked behind reads."""
+        return self._rows.program.read_bytes + self._rows.head.read_bytes
 
     def feeds(self, token: int, prob: float, stop_below: float) -> bool:
         """Whether a chain goes on with a pick of this probability."""

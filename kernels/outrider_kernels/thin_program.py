@@ -36,6 +36,11 @@ class ThinProgram:
         self.address, self.length = ctypes.addressof(self._operations), len(operations)
         self.last_attention = max((place for place, operation in enumerate(operations) if isinstance(operation, tuple)), default=-1)
 
+    @property
+    def read_bytes(self) -> int:
+        """Of matrices, what a run reads at least once."""
+        return sum(operation.read_bytes for operation in self._kept[1] if isinstance(operation, ThinProduct))
+
     def run(self, num_rows: int, steps: Sequence[ThinStep]) -> None:
         """Every operation for the first num_rows rows; steps: by the places that the attentions were given."""
         addresses = (ctypes.c_void_p * len(steps))(*(step.address for step in steps))

@@ -125,6 +125,22 @@ def test_a_team_is_held_to_its_own_threads_only_where_the_loan_ends(tmp_path: Pa
     assert held == [3, 3, 1, 3, 1, 1], "one call a step, and none after it"
 
 
+@pytest.mark.parametrize(("kind", "array_rows"), [(EngineKind.LEAN, 64), (EngineKind.LEAN, 0), (EngineKind.TRANSFORMERS, 64)])
+def test_a_loan_can_become_the_engines_own(tmp_path: Path, kind: EngineKind, array_rows: int) -> None:
+    engine = load(tmp_path, kind, Numerics.FAST, array_rows)
+    assert isinstance(engine, PagedEngine)
+    lent, before = answer(engine, (2, 2)), answer(engine, (0, 0))
+    engine.own_loan()
+    assert answer(engine, (0, 0)) == lent == answer(engine, (2, 9)), "the same as with all that was lent, asked for or not"
+    assert [token for token, _ in lent] == [token for token, _ in before]
+    engine.end_loan()
+    if isinstance(threads := engine._threads, TeamThreads):
+        assert threads._team.num_active == 1 + NUM_LENT
+    else:
+        assert torch.get_num_threads() == 1 + NUM_LENT
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {1 + NUM_LENT}
+
+
 def test_a_step_that_fails_leaves_the_loan_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = load(tmp_path, EngineKind.TRANSFORMERS, Numerics.FAST)
     engine.open(1, SequenceSpec(SamplingParams(), NoiseAddress(3), len(PROMPT), 64, 0))

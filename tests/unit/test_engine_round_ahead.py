@@ -20,8 +20,10 @@ from drafter_service.drafting_thread import LoadedDrafter
 from fakes_followed import MAX_NODES, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, ints, opened, step
 from fakes_scheduler import Loop, ended
 from outrider.drafting.model_source import ModelSource
+from outrider.engine import round_ahead
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.round_ahead import compute_ahead
+from outrider.engine.round_ahead import compute_ahead, share_cores
+from outrider.engine.step_threads import TeamThreads
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
 from outrider.session.pacing.serial import SerialPacing
@@ -29,6 +31,7 @@ from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress
 from outrider.types.step import Follow, SequenceRows, StepPlan, StepResult
 from outrider_kernels.thin_ahead import ThinAhead
+from outrider_kernels.thin_chain import ThinChain
 from outrider_kernels.thin_matrix import PANEL
 from pair_service import next_door
 from verifier_service.answer import AnswerStream, SessionEnded
@@ -77,7 +80,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> list[ThinAhead]:
             made.append(ahead)
         return ahead
 
-    monkeypatch.setattr(next_door, "compute_ahead", noted)
+    monkeypatch.setattr(next_door, "share_cores", noted)
     return made
 
 
@@ -258,6 +261,37 @@ def test_whatever_moves_or_frees_what_a_sequence_lies_in_settles_before(alone: F
     assert chain.num_settled == 3
     engine.close(51)
     assert chain.num_settled == 4
+
+
+def test_a_draft_that_reads_much_has_all_cores_in_its_turn_and_nothing_is_computed_ahead(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft, target = (FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make() for _ in range(2))
+    chain = draft.chain
+    assert isinstance(chain, ThinChain)
+
+    def active_after(shared_bytes: int) -> tuple[int, bool]:
+        """Threads of the draft's next step, and whether rounds are computed ahead."""
+        assert isinstance(chain, ThinChain)
+        draft._threads = TeamThreads(chain.team, most_lent=1)
+        monkeypatch.setattr(round_ahead, "SHARED_BYTES", shared_bytes)
+        ahead = share_cores(draft, target)
+        draft._threads.use(0)
+        return chain.team.num_active, ahead is not None
+
+    assert active_after(chain.row_bytes) == (2, False)
+    assert active_after(chain.row_bytes + 1) == (1, True)
+
+
+def test_what_a_row_reads_is_every_matrix_once_and_of_a_short_head_what_is_listed(alone: FollowingEngines) -> None:
+    engine = alone.make()
+    weights, chain = engine._forward._weights, engine.chain  # type: ignore[attr-defined]
+    assert isinstance(chain, ThinChain)
+    thin = [layer.thin for layer in weights.layers]
+    layers = sum(each.num_bytes for of in thin for each in (of.qkv, of.output, of.gate_up, of.down))
+    assert chain.row_bytes == layers + weights.thin_head.num_bytes
+    chain._rows.head.limit_to(np.array([0], np.int32))
+    assert layers < chain.row_bytes < layers + weights.thin_head.num_bytes
 
 
 def test_an_engine_without_a_chain_or_a_thread_to_spare_computes_nothing_ahead(alone: FollowingEngines) -> None:

@@ -17,6 +17,15 @@ def test_each_half_is_read_by_its_own_service() -> None:
     assert (drafter.engine.model, drafter.engine.num_threads, drafter.listen) == ("draft", 1, ())
 
 
+def test_the_drafter_may_be_lent_the_threads_that_only_the_verifier_has() -> None:
+    def lent(verifier: int, drafter: int, *more: str) -> int:
+        _, settings = parse([*VERIFIER[:-1], str(verifier), "--", *DRAFTER[:-1], str(drafter), *more])
+        return settings.engine.lent_threads
+
+    assert [lent(2, 1), lent(4, 1), lent(4, 3), lent(1, 1), lent(1, 2)] == [1, 3, 1, 0, 0]
+    assert lent(2, 1, "--device", "cuda") == 0
+
+
 def test_without_a_drafters_half_there_is_no_pair() -> None:
     with pytest.raises(InvalidRequest, match="--: the drafter's options are missing"):
         parse(VERIFIER)

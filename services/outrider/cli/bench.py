@@ -37,7 +37,7 @@ FROM_FILES = ("speed", "peers", "machines", "network", "load")
 WITH_SHORTLIST = ("speed", "peers")
 AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
-MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened", "spread")
+MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened", "spread", "enlarged")
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
@@ -83,7 +83,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--made", choices=MADE_FAMILIES, metavar="FAMILY",
         help=f"instead of --target and --draft: a pair made on the spot, {', '.join(MADE_FAMILIES)}; random weights, useful drafts "
-        "(widened: the reference pair, its target ten times as large; spread: the same with a vocabulary 64 times as large)",
+        "(widened: the reference pair, its target ten times as large; spread: the same with a vocabulary 64 times as large; enlarged: "
+        "that in the shapes of SmolLM2-360M and 135M)",
     )  # fmt: skip
     parser.add_argument("--draft-shortlist", default="auto", metavar="IDS", help=f"{', '.join(WITH_SHORTLIST)}: {SHORTLIST_HELP}")
     parser.add_argument(

@@ -153,6 +153,10 @@ class PagedEngine:
         """Threads that steps were lent do nothing more until the next step that is lent some."""
         self._threads.use(0)
 
+    def own_loan(self) -> None:
+        """What steps could be lent is this engine's own from now on: somebody's whose cores are at hand whenever it steps."""
+        self._threads.own_loan()
+
     def keep(self, sequence: int, path: tuple[int, ...], *, subtree: bool = False) -> IntArray:
         """Commit the live nodes of `path`; returns the old indices of the nodes that stay live."""
         kept = self._sequences.keep(sequence, path, subtree)

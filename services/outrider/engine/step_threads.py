@@ -28,6 +28,10 @@ class StepThreads(Protocol):
         """From now on so many beyond its own, most_lent of them at most. Called by the thread that steps, between operations."""
         ...
 
+    def own_loan(self) -> None:
+        """What could be lent is the engine's own from now on. By the same thread."""
+        ...
+
 
 class FixedThreads:
     """The same for every step: as many of torch's as there were at first, whatever an engine beside this one uses."""
@@ -40,6 +44,9 @@ class FixedThreads:
     def use(self, num_lent: int) -> None:
         """Nothing can be lent."""
         _use_torch(self._num_torch)
+
+    def own_loan(self) -> None:
+        """There is none."""
 
 
 class TeamThreads:
@@ -61,6 +68,11 @@ class TeamThreads:
             self._num_held = wanted
             self._team.hold(wanted)
 
+    def own_loan(self) -> None:
+        """See StepThreads."""
+        self._num_own, self.most_lent = self._num_own + self.most_lent, 0
+        self.use(0)
+
 
 class TorchThreads:
     """Threads of torch and numpy, for `fast` numerics: how a sum is split among torch's threads shows in its bits."""
@@ -80,6 +92,13 @@ class TorchThreads:
         self._num_lent = num_lent
         for library in self._blas:
             library.set_num_threads(self._num_own + num_lent)
+
+    def own_loan(self) -> None:
+        """See StepThreads."""
+        most_lent, self.most_lent = self.most_lent, 0
+        self._num_own += most_lent
+        self._num_lent = most_lent  # of what is held now, so that the libraries are told
+        self.use(0)
 
 
 def _use_torch(num_threads: int) -> None:
