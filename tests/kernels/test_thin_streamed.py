@@ -53,7 +53,8 @@ def test_listed_panels_are_streamed_too_and_the_others_left(packing: str) -> Non
             np.testing.assert_array_equal(found[:, untouched], some_rows(num_rows, OUTPUTS, 3)[:, untouched])
 
 
-def test_the_most_rows_and_more_than_are_kept_between_slices() -> None:
-    matrix, team = packed(some_rows(OUTPUTS, SLICE + 30, 1), "floats"), ThinTeam(2)
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_most_rows_and_more_than_are_kept_between_slices(packing: str) -> None:
+    matrix, team = packed(some_rows(OUTPUTS, 2 * SLICE + 30, 1), packing), ThinTeam(2)
     for num_rows in (512, 513):
         np.testing.assert_array_equal(bits(team, matrix, num_rows, True), bits(team, matrix, num_rows, False))

@@ -17,6 +17,7 @@ def test_each_part_is_read_by_its_own_service() -> None:
     assert (settings.verifier.engine.model, settings.verifier.listen) == ("target", "unix:/v")
     assert settings.drafter is not None
     assert (settings.drafter.engine.model, settings.drafter.listen) == ("draft", ())
+    assert settings.drafter.engine.lent_threads == 1
     assert (settings.gateway.listen, settings.gateway.verifiers) == (("unix:/g",), ("unix:/v",))
 
 
