@@ -1,6 +1,6 @@
 """Thin products against numpy's for all matrices of a model, by number of rows: what products cost, and what narrower numbers save.
 
-Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1]
+Run: python kernels/benchmarks/bench_thin_product.py [--shape ref-large] [--threads 1] [--streamed]
 Prints a table and one JSON line: milliseconds, the quickest of interleaved repetitions, and multiply-adds per second. `half` keeps weights
 as bfloat16, `float` as float32: the same bits come out. `pairs`, `float16` and `fixed16` round the rows too, to bfloat16, to float16
 and to whole numbers by blocks, where the processor multiplies such. `int8`, `quads` and `fixed8` have other weights: rounded ones; the
@@ -42,19 +42,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Thin products against numpy's.")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="ref-large", help="whose matrices (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of either (%(default)s)")
+    parser.add_argument("--streamed", action="store_true", help="as matrices of a model that no cache keeps are multiplied")
     given = parser.parse_args()
     with threadpool_limits(given.threads, user_api="blas"):
-        result = measure(SHAPES[given.shape], ThinTeam(given.threads))
+        result = measure(SHAPES[given.shape], ThinTeam(given.threads), given.streamed)
     ways = list(result[1])
     print("| rows | " + " | ".join(f"{way}, ms" for way in ways) + " | best, G multiply-adds/s |\n" + "|---" * (len(ways) + 2) + "|")
     size = sum(inputs * outputs for inputs, outputs in SHAPES[given.shape])
     for num_rows, row in result.items():
         times = " | ".join(f"{row[way]:.2f}" for way in ways)
         print(f"| {num_rows} | {times} | {num_rows * size / min(row.values()) / 1e6:.1f} |")
-    print(json.dumps({"shape": given.shape, "threads": given.threads, "ms": result}))
+    print(json.dumps({"shape": given.shape, "threads": given.threads, "streamed": given.streamed, "ms": result}))
 
 
-def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str, float]]:
+def measure(shapes: list[tuple[int, int]], team: ThinTeam, streamed: bool) -> dict[int, dict[str, float]]:
     """Milliseconds of all products by number of rows and way."""
     generator = np.random.default_rng(0)
     most = max(ROWS)
@@ -71,11 +72,11 @@ def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str
         rows, out = generator.standard_normal((most, inputs)).astype(np.float32), np.empty((most, outputs), np.float32)
         int8 = Int8Weight.of(torch.from_numpy(weight))
         for way, pack_bytes in of_bytes.items():
-            ways[way].append(ThinProduct(team, pack_bytes(int8.values.numpy(), int8.scale.numpy()), rows, out).run)
+            ways[way].append(_product(team, pack_bytes(int8.values.numpy(), int8.scale.numpy()), rows, out, streamed))
         for way, pack in narrow.items():
-            ways[way].append(ThinProduct(team, pack(halves), rows, out).run)
-        ways["half"].append(ThinProduct(team, ThinMatrix.pack(halves), rows, out).run)
-        ways["float"].append(ThinProduct(team, ThinMatrix.pack(weight), rows, out).run)
+            ways[way].append(_product(team, pack(halves), rows, out, streamed))
+        ways["half"].append(_product(team, ThinMatrix.pack(halves), rows, out, streamed))
+        ways["float"].append(_product(team, ThinMatrix.pack(weight), rows, out, streamed))
         ways[NUMPY].append(_numpy_product(rows, np.ascontiguousarray(weight.T)))
     found: dict[int, dict[str, float]] = {}
     for num_rows in ROWS:
@@ -89,6 +90,13 @@ def measure(shapes: list[tuple[int, int]], team: ThinTeam) -> dict[int, dict[str
                 times[way].append(1000.0 * (time.perf_counter() - begin))
         found[num_rows] = {way: min(values) for way, values in times.items()}
     return found
+
+
+def _product(team: ThinTeam, matrix: ThinMatrix, rows: FloatArray, out: FloatArray, streamed: bool) -> Callable[[int], object]:
+    product = ThinProduct(team, matrix, rows, out)
+    if streamed:
+        product.stream()
+    return product.run
 
 
 def _numpy_product(rows: FloatArray, matrix: FloatArray) -> Callable[[int], object]:
