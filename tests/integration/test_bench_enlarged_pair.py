@@ -16,8 +16,8 @@ from outrider_bench.enlarged_pair import Shape, enlarge
 from outrider_models.paths import model_dir
 
 SHAPES = [
-    ("ref-small", Shape(hidden=384, layers=5, heads=6, kv_heads=2, neurons=704)),  # a head of keys more, and queries for each
-    ("ref-large", Shape(hidden=576, layers=7, heads=9, kv_heads=3, neurons=1024)),
+    ("ref-small", Shape(hidden=384, layers=5, heads=6, kv_heads=2, neurons=704)),
+    ("ref-large", Shape(hidden=576, layers=7, heads=12, kv_heads=3, neurons=1024)),  # more queries for a head of keys
 ]
 CHATS = ("What is 17 plus 25?", "Tell me about a ship at sea.", "Repeat: the quick brown fox.")
 NUM_TOKENS = 16
