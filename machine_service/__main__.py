@@ -30,7 +30,7 @@ _HELP = """usage: python -m machine_service VERIFIER_OPTIONS -- [DRAFTER_OPTIONS
 Verifier, drafter and gateway in one process, for a machine with few cores. The options are those of `python -m verifier_service --help`,
 `python -m drafter_service --help` and `python -m outrider.gateway --help`; the drafter listens nowhere and the gateway has this verifier,
 so they take no --listen and no --verifier. Without options of a drafter there is none. Requests that choose their drafters name the one
-of this process `resident`.
+of this process `resident`. A draft that reads 8 MB or more for a guess uses the other threads of the verifier too when it is its turn.
 
 example: python -m machine_service --model TARGET --threads 2 -- --model DRAFT --threads 1 -- --listen 127.0.0.1:7070"""
 

@@ -25,7 +25,8 @@ _HELP = """usage: python -m pair_service VERIFIER_OPTIONS -- DRAFTER_OPTIONS
 
 A verifier with a drafter in the same process, for a machine whose cores both would share. The options are those of
 `python -m verifier_service --help` and `python -m drafter_service --help`; the drafter listens nowhere, so it takes no --listen.
-Requests that choose their drafters name this one `resident`.
+Requests that choose their drafters name this one `resident`. A draft that reads 8 MB or more for a guess uses the verifier's other threads
+too when it is its turn, whatever its own --threads.
 
 example: python -m pair_service --model TARGET --listen unix:/tmp/verifier.sock --threads 2 -- --model DRAFT --threads 1"""
 

@@ -56,7 +56,8 @@ def plan_threads(num_cores: int, pacing: str, *, lends: bool = False) -> ThreadP
     turns, the verifier gets every core; overlapping, the drafter's are set aside.
 
     `adaptive` may do either: with few cores it is set up for turns. A small draft model gains nothing from many threads, so the drafter
-    gets one, or a quarter of the cores up to MAX_DRAFTER_THREADS. Raises ValueError without a core.
+    gets one, or a quarter of the cores up to MAX_DRAFTER_THREADS; in one process with the verifier a large one has that one's in its turn
+    (engine/round_ahead.py). Raises ValueError without a core.
     """
     if num_cores < 1:
         raise ValueError(f"num_cores must be at least 1, got {num_cores}")
