@@ -109,35 +109,41 @@ class _Enlarged:
         return (HEAD_DIM * firsts[:, None] + torch.arange(HEAD_DIM)).flatten()
 
     def _of_name(self, name: str, weight: Tensor) -> Tensor:
-        shape, kind = self._shape, name.split(".")[-2]
-        query_len, key_len = shape.heads * HEAD_DIM, shape.kv_heads * HEAD_DIM
-        match kind:
-            case "q_proj":
-                return self._within(weight, (query_len, shape.hidden), self._queries, self._hidden)
-            case "k_proj" | "v_proj":
-                return self._within(weight, (key_len, shape.hidden), self._keys, self._hidden)
-            case "o_proj":
-                return self._within(weight, (shape.hidden, query_len), self._hidden, self._queries)
-            case "gate_proj" | "up_proj":
-                return self._within(weight, (shape.neurons, shape.hidden), self._neurons, self._hidden)
-            case "down_proj":
-                return self._within(weight, (shape.hidden, shape.neurons), self._hidden, self._neurons)
-            case "embed_tokens" | "lm_head":
-                return self._within(weight, (len(weight), shape.hidden), slice(None), self._hidden)
-            case _:  # a norm: the root of a mean over more numbers, of which the added ones are next to nothing
-                return self._normed(weight)
-
-    def _within(self, weight: Tensor, shape: tuple[int, int], rows: Any, columns: Tensor) -> Tensor:
-        """`weight` at these rows and columns of a matrix of whispers."""
-        import torch
-
-        whole = torch.randn(shape, generator=self._generator) * (WHISPER * float(weight.std()))
-        part = whole[rows]
-        part[:, columns] = weight
-        whole[rows] = part
+        """`weight` at its rows and columns of a matrix of whispers."""
+        if weight.dim() == 1:
+            return self._normed(weight)
+        shape, rows, columns = self._place_of(name, len(weight))
+        whole = self._random(shape, WHISPER * float(weight.std()))
+        whole[rows[:, None], columns] = weight
         return whole
 
+    def _place_of(self, name: str, num_rows: int) -> tuple[tuple[int, int], Tensor, Tensor]:
+        """The shape of a matrix, and where the rows and columns of the narrow one lie in it."""
+        import torch
+
+        shape = self._shape
+        query_len, key_len = shape.heads * HEAD_DIM, shape.kv_heads * HEAD_DIM
+        match name.split(".")[-2]:
+            case "q_proj":
+                return (query_len, shape.hidden), self._queries, self._hidden
+            case "k_proj" | "v_proj":
+                return (key_len, shape.hidden), self._keys, self._hidden
+            case "o_proj":
+                return (shape.hidden, query_len), self._hidden, self._queries
+            case "gate_proj" | "up_proj":
+                return (shape.neurons, shape.hidden), self._neurons, self._hidden
+            case "down_proj":
+                return (shape.hidden, shape.neurons), self._hidden, self._neurons
+            case _:  # the embedding, or the head
+                return (num_rows, shape.hidden), torch.arange(num_rows), self._hidden
+
+    def _random(self, shape: tuple[int, int], spread: float) -> Tensor:
+        import torch
+
+        return torch.randn(shape, generator=self._generator).mul_(spread)
+
     def _normed(self, weight: Tensor) -> Tensor:
+        """Of a norm: the root of a mean over more numbers, of which the added ones are next to nothing."""
         import torch
 
         factor = (self._was.hidden / self._shape.hidden) ** 0.5
@@ -147,10 +153,7 @@ class _Enlarged:
 
     def _of_added_layer(self, name: str, weight: Tensor) -> Tensor:
         """Random; only what it adds to the states whispers."""
-        import torch
-
         if weight.dim() == 1:
             return self._normed(weight)
-        factor = 1.0 if name.split(".")[-2] not in ("o_proj", "down_proj") else WHISPER
-        added: Tensor = torch.randn(self._of_name(name, weight).shape, generator=self._generator) * (factor * float(weight.std()))
-        return added
+        factor = WHISPER if name.split(".")[-2] in ("o_proj", "down_proj") else 1.0
+        return self._random(self._place_of(name, len(weight))[0], factor * float(weight.std()))

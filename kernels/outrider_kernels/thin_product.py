@@ -139,15 +139,10 @@ class ThinProduct:
         self._call.listed, self._call.num_listed = panels.ctypes.data, len(panels)
 
     @property
-    def num_bytes(self) -> int:
-        """Of the matrix."""
-        return self._matrix.num_bytes
-
-    @property
     def read_bytes(self) -> int:
         """Of the matrix, what a product reads: all, or the panels that it is limited to."""
-        num_panels = -(-self._call.outputs // PANEL)
-        return self.num_bytes * self._call.num_listed // num_panels if self._call.listed else self.num_bytes
+        whole, num_panels = self._matrix.num_bytes, -(-self._call.outputs // PANEL)
+        return whole * self._call.num_listed // num_panels if self._call.listed else whole
 
     def stream(self) -> None:
         """From now on the matrix is taken to come from memory, as a part of more than a cache keeps: the same bits, fetched otherwise."""

@@ -41,6 +41,12 @@ class ThinProgram:
         """Of matrices, what a run reads at least once."""
         return sum(operation.read_bytes for operation in self._kept[1] if isinstance(operation, ThinProduct))
 
+    def stream(self) -> None:
+        """See ThinProduct, of all of its products."""
+        for operation in self._kept[1]:
+            if isinstance(operation, ThinProduct):
+                operation.stream()
+
     def run(self, num_rows: int, steps: Sequence[ThinStep]) -> None:
         """Every operation for the first num_rows rows; steps: by the places that the attentions were given."""
         addresses = (ctypes.c_void_p * len(steps))(*(step.address for step in steps))

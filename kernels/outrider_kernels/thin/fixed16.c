@@ -39,8 +39,8 @@ int thin_vector_len(void) { return WIDTH; }
 #define AHEAD_ONE_ROW 32
 
 /* The same of a matrix that comes from memory: further ahead, and by all tiles alike, or the first of a panel would wait for memory, and memory for the
-   others. Measured on Zen 3, two threads, 1,536 x 17,920, thousand million multiply-adds a second: 1 row 9 -> 10, 5 rows 39 -> 42, 7 rows 41 -> 55, 8 rows
-   45 -> 61, 16 rows 57 -> 69. Matrices that a cache has are up to 8 % slower so, and so is int8, which is half as long and waits for multiplications. */
+   others. Measured on Zen 3, two threads, 1,536 x 17,920, thousand million multiply-adds a second: 1 row 11 -> 13, 7 rows 43 -> 57, 8 rows 50 -> 63,
+   16 rows 66 -> 77. Matrices that a cache has are up to a quarter slower so, and int8, half as long, waits for multiplications anyway. */
 #define STREAMED_AHEAD 384
 #define STREAMED_ONE_ROW 128
 

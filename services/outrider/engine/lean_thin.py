@@ -59,7 +59,9 @@ class LeanThin:
         self._behind_last_keys = ThinProgram(team, operations[last + 1 :])
         final_norm = RowNorm(cast(FloatArray, weights.final_norm.numpy()), sizes.epsilon)
         self._head = ThinProduct(team, weights.thin_head, self._buffers.last, self._buffers.logits, norm=final_norm)
-        _stream_what_no_cache_keeps([*(each for each in operations if isinstance(each, ThinProduct)), self._head])
+        if self._program.read_bytes + self._head.read_bytes >= CACHED_BYTES:
+            self._program.stream()
+            self._head.stream()
         self._gathered = np.empty((0, self._buffers.logits.shape[1]), np.float32)  # kept, for memory that is new costs more than filling it
         self.picker: ThinPick | None = ThinPick(team)
         self._team = team
@@ -122,12 +124,6 @@ class LeanThin:
             self._short.make_room(num_wanted)
         self._head.run(num_wanted)
         return buffers.logits[:num_wanted]
-
-
-def _stream_what_no_cache_keeps(products: list[ThinProduct]) -> None:
-    if sum(each.num_bytes for each in products) >= CACHED_BYTES:
-        for each in products:
-            each.stream()
 
 
 def _to_last_keys(operations: list[ThinOperation], last: int, own_step: int) -> list[ThinOperation]:
