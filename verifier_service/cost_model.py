@@ -149,8 +149,9 @@ class SequenceCost:
 
 
 class StepCosts:
-    """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves. And steps that
-    were computed ahead, on fewer threads than others: a third; None until there was one. What further sequences add is one for all.
+    """Steps while every drafter rested, and steps while one may have been at work: on shared cores they are two curves. And steps over a
+    draft that were computed ahead, on fewer threads than others: a third; None until there was one. (Nearly every plain step is, where any
+    can be: that is what one costs there.) What further sequences add is one for all.
 
     Kept as one, the curve of whichever pace is in use would hide what the other could do.
     """
@@ -163,7 +164,7 @@ class StepCosts:
 
     def observe(self, num_rows: int, step_us: int, *, drafting: bool, was_ahead: bool = False, num_sequences: int = 1) -> None:
         """A step without prefill; drafting: some drafter had leave to go on meanwhile. was_ahead: as in StepResult."""
-        if was_ahead:
+        if was_ahead and num_rows > 1:
             self.ahead = self.ahead or self.alone.twin()
             self.ahead.observe(num_rows, step_us)
         elif num_sequences == 1:

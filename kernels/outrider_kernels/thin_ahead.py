@@ -1,8 +1,8 @@
 """The next round of a pair of models, computed before it is asked for (thin/ahead.c), while the interpreter is still busy with this one.
 
 Two chains of one thread, a draft's and its target's: whenever the target has judged the draft's newest guesses, a helper of its team
-drafts on from the newest pick and lets the target judge that, in the places and by the rules of the round before. A chain that is asked
-for just that has it at once; one that is asked for anything else computes as ever. Bits are the same either way. Must not know
+drafts on from the newest pick and lets the target judge that, in the places and by the rules of the round before; and where nothing was
+drafted it feeds the target the newest pick. A chain that is asked for just that has it at once; one that is asked for anything else computes as ever. Bits are the same either way. Must not know
 sequences or drafts.
 """
 
@@ -41,14 +41,25 @@ class ThinAhead:
     @property
     def counts(self) -> tuple[int, int, int]:
         """Rounds that were sent for, and how many of their drafts and of their judgements were asked for."""
-        numbers = (ctypes.c_int64 * 3)()
-        self._library.thin_ahead_counts(self._handle, ctypes.addressof(numbers))
-        return numbers[0], numbers[1], numbers[2]
+        num_sent, num_drafts, num_judged, _, _ = self._counts()
+        return num_sent, num_drafts, num_judged
+
+    @property
+    def plain_counts(self) -> tuple[int, int]:
+        """Plain steps that were sent for, and how many of them were asked for."""
+        *_, num_sent, num_asked = self._counts()
+        return num_sent, num_asked
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is being computed."""
         return bool(self._library.thin_ahead_is_at_rest(self._handle))
+
+
+    def _counts(self) -> list[int]:
+        numbers = (ctypes.c_int64 * 5)()
+        self._library.thin_ahead_counts(self._handle, ctypes.addressof(numbers))
+        return list(numbers)
 
 
 def _free(handle: int, draft_team: ThinTeam, target_team: ThinTeam) -> None:

@@ -1,5 +1,6 @@
 /* The next round of a pair of models, computed before it is asked for: while the caller makes of a round's picks what they mean, a helper of the
-   target's team follows the draft's chain from the newest pick, and then the target's over those guesses.
+   target's team follows the draft's chain from the newest pick, and then the target's over those guesses; or where nothing was drafted, feeds the target
+   the newest pick alone.
 
    What it takes for granted is that the next round is like the newest: as many guesses at most, by the same rules, in the same places of the pools.
    Whoever asks for what was computed so has it with the bits that it would have had; whoever asks for anything else is the first to be served, and
@@ -14,9 +15,10 @@
 
 enum { DRAFT = 0, TARGET = 1, NUM_PARTS = 2 };
 enum { IDLE = 0, SENT = 1, DRAFTED = 2, DONE = 3 }; /* stages */
+enum { WITH_DRAFT = 0, PLAIN = 1, NUM_KINDS = 2 };  /* of rounds that are foreseen */
 
 #define NOT_ONE 2 /* chain of the draft since the target's newest call, or something else besides */
-#define MISSES_TO_PAUSE 4 /* rounds in a row whose draft was foreseen in vain */
+#define MISSES_TO_PAUSE 4 /* rounds of a kind, in a row, that were foreseen in vain */
 #define ROUNDS_OF_PAUSE 4
 
 typedef struct {
@@ -33,12 +35,13 @@ struct thin_ahead {
     part drafted;   /* the newest call of the draft's chain, as it was asked for, with those that went on where it had ended */
     int num_drafts; /* chains since the target's newest call; only one of them makes a round that is foreseen */
     part foreseen[NUM_PARTS];
-    int has_guesses; /* whether there was anything for the target to do */
-    int num_taken;   /* of the foreseen parts, in order: 1 once the draft was asked for */
+    int kind;
+    int has_rows;  /* whether there was anything for the target to do */
+    int num_taken; /* of the foreseen parts, in order: 1 once the draft was asked for, or where there is none */
     int64_t num_given; /* of the foreseen draft's picks */
-    int num_missed, num_paused;
+    int num_missed[NUM_KINDS], num_paused[NUM_KINDS];
     _Atomic int stage, dropped;
-    int64_t num_sent, num_hits[NUM_PARTS];
+    int64_t num_sent[NUM_KINDS], num_hits[NUM_PARTS], num_plain_hits;
 };
 
 static int is_end(const thin_chain *chain, int32_t token) {
@@ -93,10 +96,12 @@ static int plan_target(thin_ahead *ahead) {
 static void run_errand(void *of) {
     thin_ahead *ahead = of;
     errand_watches(&ahead->dropped);
-    thin_chain_follow(ahead->teams[DRAFT], ahead->chains[DRAFT], &ahead->foreseen[DRAFT].call);
-    ahead->has_guesses = plan_target(ahead);
+    if (ahead->kind == WITH_DRAFT) {
+        thin_chain_follow(ahead->teams[DRAFT], ahead->chains[DRAFT], &ahead->foreseen[DRAFT].call);
+        ahead->has_rows = plan_target(ahead);
+    }
     atomic_store(&ahead->stage, DRAFTED);
-    if (ahead->has_guesses && !errand_is_dropped()) thin_chain_follow(ahead->teams[TARGET], ahead->chains[TARGET], &ahead->foreseen[TARGET].call);
+    if (ahead->has_rows && !errand_is_dropped()) thin_chain_follow(ahead->teams[TARGET], ahead->chains[TARGET], &ahead->foreseen[TARGET].call);
     errand_watches(0);
     atomic_store(&ahead->stage, DONE);
 }
@@ -108,7 +113,8 @@ static void drop(thin_ahead *ahead) {
     if (!team_recall(ahead->teams[TARGET])) team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     atomic_store(&ahead->dropped, 0);
     atomic_store(&ahead->stage, IDLE);
-    if (!ahead->num_taken && ++ahead->num_missed >= MISSES_TO_PAUSE) ahead->num_paused = ROUNDS_OF_PAUSE;
+    const int kind = ahead->kind, is_missed = kind == PLAIN || !ahead->num_taken;
+    if (is_missed && ++ahead->num_missed[kind] >= MISSES_TO_PAUSE) ahead->num_paused[kind] = ROUNDS_OF_PAUSE;
 }
 
 static int is_same_place(const thin_chain_call *one, const thin_chain_call *other) {
@@ -134,15 +140,17 @@ static int goes_on_from(const thin_chain_call *before, int64_t num_picks, const 
 
 static int is_foreseen_draft(const thin_ahead *ahead, const thin_chain_call *call) {
     const thin_chain_call *own = &ahead->foreseen[DRAFT].call;
-    if (ahead->num_taken) return 0;
+    if (ahead->num_taken) return 0; /* or there is none */
     if (call->num_wanted != 1 || own->num_tokens != call->num_tokens || own->position != call->position) return 0;
     return is_same_place(own, call) && is_same_rule(own, call) && !memcmp(own->tokens, call->tokens, (size_t)call->num_tokens * sizeof(int32_t));
 }
 
-/* Of the target's rows those that are asked for may be the first ones. */
+/* Of the target's rows those that are asked for may be the first ones, but not the newest pick's alone where it has guesses behind it. */
 static int is_foreseen_round(const thin_ahead *ahead, const thin_chain_call *call) {
     const thin_chain_call *own = &ahead->foreseen[TARGET].call;
-    if (!ahead->has_guesses || call->num_tokens < 2 || call->num_tokens > own->num_tokens || call->num_wanted != call->num_tokens) return 0;
+    const int64_t least = ahead->kind == PLAIN ? 1 : 2;
+    if (!ahead->has_rows || call->num_tokens < least || call->num_tokens > own->num_tokens) return 0;
+    if (call->num_wanted != call->num_tokens || call->most != call->num_wanted) return 0;
     if (own->position != call->position || !is_same_place(own, call) || !is_same_rule(own, call)) return 0;
     return !memcmp(own->tokens, call->tokens, (size_t)call->num_tokens * sizeof(int32_t));
 }
@@ -188,7 +196,7 @@ static void draft_rest(thin_ahead *ahead, thin_chain_call *call) {
 
 static int take_draft(thin_ahead *ahead, thin_chain_call *call) {
     const thin_chain_call *own = &ahead->foreseen[DRAFT].call;
-    const int goes_on = ahead->num_taken == 1 && goes_on_from(own, ahead->num_given, call);
+    const int goes_on = ahead->num_taken == 1 && goes_on_from(own, ahead->num_given, call); /* num_given is 0 where nothing was drafted */
     const int64_t first = goes_on ? ahead->num_given : 0;
     if (!goes_on && !is_foreseen_draft(ahead, call)) return 0;
     team_join(ahead->teams[TARGET], &ahead->stage, DRAFTED);
@@ -197,7 +205,7 @@ static int take_draft(thin_ahead *ahead, thin_chain_call *call) {
     ahead->num_given = first + call->num_found;
     ahead->num_hits[DRAFT] += !goes_on;
     ahead->num_taken = 1;
-    ahead->num_missed = 0;
+    ahead->num_missed[WITH_DRAFT] = 0;
     const int has_ended = own->num_found < own->most || (double)own->probs[own->num_found - 1] < own->stop_below ||
                           is_end(ahead->chains[DRAFT], own->picks[own->num_found - 1]);
     if (call->num_found < call->most && !has_ended) draft_rest(ahead, call);
@@ -209,7 +217,12 @@ static int take_round(thin_ahead *ahead, thin_chain_call *call) {
     team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     if (ahead->foreseen[TARGET].call.is_left) return 0;
     give(&ahead->foreseen[TARGET].call, 0, call);
-    ahead->num_hits[TARGET]++;
+    if (ahead->kind == PLAIN) {
+        ahead->num_missed[PLAIN] = 0;
+        ahead->num_plain_hits++;
+    } else {
+        ahead->num_hits[TARGET]++;
+    }
     ahead->num_taken = NUM_PARTS;
     atomic_store(&ahead->stage, IDLE);
     return 1;
@@ -239,16 +252,23 @@ static int64_t num_borne_out(const thin_ahead *ahead, const thin_chain_call *cal
     return right;
 }
 
-/* Send for the round after this one of the target's. */
-static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
-    const int64_t right = num_borne_out(ahead, call);
-    if (right < 0 || call->keeps_logits) return;
-    if (ahead->num_paused) {
-        ahead->num_paused--;
-        return;
-    }
+/* Whether the call was a plain step: nothing drafted, one row, one pick, and the text goes on. */
+static int is_plain_step(const thin_ahead *ahead, const thin_chain_call *call) {
+    if (ahead->num_drafts || call->is_left || call->num_tokens != 1 || call->most != 1) return 0;
+    return !is_end(ahead->chains[TARGET], call->picks[0]);
+}
+
+/* Whether rounds of this kind are to be foreseen at present: after several in vain, one in a few. */
+static int is_worth_it(thin_ahead *ahead, int kind) {
+    if (!ahead->num_paused[kind]) return 1;
+    ahead->num_paused[kind]--;
+    return 0;
+}
+
+/* The draft's part of the next round, behind the newest one's picks, of which so many bear out their guesses; false where there is no room. */
+static int foresee_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t right) {
     const thin_chain_call *before = &ahead->drafted.call;
-    part *draft = &ahead->foreseen[DRAFT], *target = &ahead->foreseen[TARGET];
+    part *draft = &ahead->foreseen[DRAFT];
     const int32_t newest = call->picks[right];
     draft->call = *before;
     use_own_arrays(draft);
@@ -263,20 +283,44 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
     draft->tokens[0] = is_unfed ? call->tokens[right] : newest;
     draft->tokens[1] = newest;
     const int64_t left = end_of(ahead, DRAFT, before) - draft->call.position - draft->call.num_tokens;
-    if (left < 0) return;
     draft->call.most = min(before->most, left + 1); /* the last is not fed */
+    return left >= 0;
+}
+
+/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many more. */
+static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t right, int64_t num_more) {
+    part *target = &ahead->foreseen[TARGET];
+    const int32_t newest = call->picks[right];
     target->call = *call;
     use_own_arrays(target);
     target->call.rule.path_len -= call->num_tokens - 1 - right; /* without the guesses that were wrong */
-    use_own_touched(target, 1 + before->most);
+    use_own_touched(target, 1 + num_more);
     go_on_with(&target->call.rule, &newest, 1);
     target->call.position = call->position + right + 1;
     target->tokens[0] = newest;
-    ahead->num_taken = ahead->has_guesses = 0;
+}
+
+static void send(thin_ahead *ahead, int kind) {
+    ahead->kind = kind;
+    ahead->has_rows = ahead->num_taken = kind == PLAIN;
     ahead->num_given = 0;
     atomic_store(&ahead->stage, SENT);
-    if (team_send(ahead->teams[TARGET], run_errand, ahead)) ahead->num_sent++;
+    if (team_send(ahead->teams[TARGET], run_errand, ahead)) ahead->num_sent[kind]++;
     else atomic_store(&ahead->stage, IDLE);
+}
+
+/* Send for the round after this one of the target's. */
+static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
+    const int64_t right = num_borne_out(ahead, call);
+    if (call->keeps_logits) return;
+    if (right >= 0) {
+        if (!is_worth_it(ahead, WITH_DRAFT) || !foresee_draft(ahead, call, right)) return;
+        foresee_target(ahead, call, right, ahead->drafted.call.most);
+        send(ahead, WITH_DRAFT);
+    } else if (is_plain_step(ahead, call) && call->position + 2 <= end_of(ahead, TARGET, call) && is_worth_it(ahead, PLAIN)) {
+        foresee_target(ahead, call, 0, 1);
+        send(ahead, PLAIN);
+    }
 }
 
 /* path_len: as it was asked for. */
@@ -347,9 +391,11 @@ int thin_ahead_is_at_rest(const thin_ahead *ahead) {
     return stage == IDLE || stage == DONE;
 }
 
-/* Rounds that were sent for, and how many of their drafts and judgements were asked for. */
+/* Rounds that were sent for, and how many of their drafts and judgements were asked for; plain steps that were sent for, and how many were asked for. */
 void thin_ahead_counts(const thin_ahead *ahead, int64_t *counts) {
-    counts[0] = ahead->num_sent;
+    counts[0] = ahead->num_sent[WITH_DRAFT];
     counts[1] = ahead->num_hits[DRAFT];
     counts[2] = ahead->num_hits[TARGET];
+    counts[3] = ahead->num_sent[PLAIN];
+    counts[4] = ahead->num_plain_hits;
 }
