@@ -15,7 +15,7 @@
 
 enum { DRAFT = 0, TARGET = 1, NUM_PARTS = 2 };
 enum { IDLE = 0, SENT = 1, DRAFTED = 2, DONE = 3 }; /* stages */
-enum { WITH_DRAFT = 0, PLAIN = 1, NUM_KINDS = 2 };  /* of rounds that are foreseen */
+enum { WITH_DRAFT = 0, PLAIN = 1, BEHIND_GUESSES = 2, BEHIND_PROMPT = 3, NUM_KINDS = 4 }; /* of rounds that are foreseen: all but the first are plain steps */
 
 #define NOT_ONE 2 /* chain of the draft since the target's newest call, or something else besides */
 #define MISSES_TO_PAUSE 4 /* rounds of a kind, in a row, that were foreseen in vain */
@@ -113,7 +113,7 @@ static void drop(thin_ahead *ahead) {
     if (!team_recall(ahead->teams[TARGET])) team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     atomic_store(&ahead->dropped, 0);
     atomic_store(&ahead->stage, IDLE);
-    const int kind = ahead->kind, is_missed = kind == PLAIN || !ahead->num_taken;
+    const int kind = ahead->kind, is_missed = kind != WITH_DRAFT || !ahead->num_taken;
     if (is_missed && ++ahead->num_missed[kind] >= MISSES_TO_PAUSE) ahead->num_paused[kind] = ROUNDS_OF_PAUSE;
 }
 
@@ -148,7 +148,7 @@ static int is_foreseen_draft(const thin_ahead *ahead, const thin_chain_call *cal
 /* Of the target's rows those that are asked for may be the first ones, but not the newest pick's alone where it has guesses behind it. */
 static int is_foreseen_round(const thin_ahead *ahead, const thin_chain_call *call) {
     const thin_chain_call *own = &ahead->foreseen[TARGET].call;
-    const int64_t least = ahead->kind == PLAIN ? 1 : 2;
+    const int64_t least = ahead->kind == WITH_DRAFT ? 2 : 1;
     if (!ahead->has_rows || call->num_tokens < least || call->num_tokens > own->num_tokens) return 0;
     if (call->num_wanted != call->num_tokens || call->most != call->num_wanted) return 0;
     if (own->position != call->position || !is_same_place(own, call) || !is_same_rule(own, call)) return 0;
@@ -217,11 +217,11 @@ static int take_round(thin_ahead *ahead, thin_chain_call *call) {
     team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     if (ahead->foreseen[TARGET].call.is_left) return 0;
     give(&ahead->foreseen[TARGET].call, 0, call);
-    if (ahead->kind == PLAIN) {
-        ahead->num_missed[PLAIN] = 0;
-        ahead->num_plain_hits++;
-    } else {
+    if (ahead->kind == WITH_DRAFT) {
         ahead->num_hits[TARGET]++;
+    } else {
+        ahead->num_missed[ahead->kind] = 0;
+        ahead->num_plain_hits++;
     }
     ahead->num_taken = NUM_PARTS;
     atomic_store(&ahead->stage, IDLE);
@@ -239,23 +239,33 @@ static int take(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
     return 1;
 }
 
-/* The newest guesses that the target's picks bear out, or -1 where this was no round of the newest draft, or the last of its text. */
-static int64_t num_borne_out(const thin_ahead *ahead, const thin_chain_call *call) {
-    const thin_chain_call *draft = &ahead->drafted.call;
-    if (ahead->num_drafts != 1 || call->is_left || call->num_tokens < 2 || call->num_wanted != call->num_tokens) return -1;
-    const int64_t guesses = call->num_tokens - 1;
-    if (guesses > draft->num_found || memcmp(call->tokens + 1, draft->picks, (size_t)guesses * sizeof(int32_t))) return -1;
+/* The first of the call's guesses that its picks bear out: how many. */
+static int64_t num_right(const thin_chain_call *call) {
     int64_t right = 0;
-    while (right < guesses && call->picks[right] == call->tokens[right + 1]) right++;
-    for (int64_t at = 0; at <= right; at++)
-        if (is_end(ahead->chains[TARGET], call->picks[at])) return -1;
+    while (right < call->num_wanted - 1 && call->picks[right] == call->tokens[right + 1]) right++;
     return right;
 }
 
-/* Whether the call was a plain step: nothing drafted, one row, one pick, and the text goes on. */
-static int is_plain_step(const thin_ahead *ahead, const thin_chain_call *call) {
-    if (ahead->num_drafts || call->is_left || call->num_tokens != 1 || call->most != 1) return 0;
-    return !is_end(ahead->chains[TARGET], call->picks[0]);
+/* Whether the text goes on behind the picks that the call adds to it. */
+static int goes_on_behind(const thin_ahead *ahead, const thin_chain_call *call, int64_t right) {
+    for (int64_t at = 0; at <= right; at++)
+        if (is_end(ahead->chains[TARGET], call->picks[at])) return 0;
+    return 1;
+}
+
+/* Whether the call was a round over the newest draft. */
+static int is_of_draft(const thin_ahead *ahead, const thin_chain_call *call) {
+    const thin_chain_call *draft = &ahead->drafted.call;
+    const int64_t guesses = call->num_tokens - 1;
+    if (ahead->num_drafts != 1 || !guesses || call->num_wanted != call->num_tokens || guesses > draft->num_found) return 0;
+    return !memcmp(call->tokens + 1, draft->picks, (size_t)guesses * sizeof(int32_t));
+}
+
+/* Where nothing was drafted: of which kind the plain step is that may follow this call, or -1. */
+static int kind_behind(const thin_ahead *ahead, const thin_chain_call *call) {
+    if (ahead->num_drafts || call->most != call->num_wanted) return -1;
+    if (call->num_tokens == 1) return PLAIN;
+    return call->num_wanted == 1 ? BEHIND_PROMPT : call->num_wanted == call->num_tokens ? BEHIND_GUESSES : -1;
 }
 
 /* Whether rounds of this kind are to be foreseen at present: after several in vain, one in a few. */
@@ -287,40 +297,38 @@ static int foresee_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t
     return left >= 0;
 }
 
-/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many more. */
-static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t right, int64_t num_more) {
+/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many more. path_len: of the call, as it was
+   asked for. */
+static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len, int64_t right, int64_t num_more) {
     part *target = &ahead->foreseen[TARGET];
     const int32_t newest = call->picks[right];
     target->call = *call;
     use_own_arrays(target);
-    target->call.rule.path_len -= call->num_tokens - 1 - right; /* without the guesses that were wrong */
+    target->call.rule.path_len = path_len - (call->num_wanted - 1 - right); /* without the guesses that were wrong */
     use_own_touched(target, 1 + num_more);
     go_on_with(&target->call.rule, &newest, 1);
-    target->call.position = call->position + right + 1;
+    target->call.position = call->position + call->num_tokens - call->num_wanted + right + 1;
+    target->call.num_tokens = target->call.num_wanted = target->call.most = 1;
     target->tokens[0] = newest;
 }
 
 static void send(thin_ahead *ahead, int kind) {
     ahead->kind = kind;
-    ahead->has_rows = ahead->num_taken = kind == PLAIN;
+    ahead->has_rows = ahead->num_taken = kind != WITH_DRAFT;
     ahead->num_given = 0;
     atomic_store(&ahead->stage, SENT);
     if (team_send(ahead->teams[TARGET], run_errand, ahead)) ahead->num_sent[kind]++;
     else atomic_store(&ahead->stage, IDLE);
 }
 
-/* Send for the round after this one of the target's. */
-static void foresee(thin_ahead *ahead, const thin_chain_call *call) {
-    const int64_t right = num_borne_out(ahead, call);
-    if (call->keeps_logits) return;
-    if (right >= 0) {
-        if (!is_worth_it(ahead, WITH_DRAFT) || !foresee_draft(ahead, call, right)) return;
-        foresee_target(ahead, call, right, ahead->drafted.call.most);
-        send(ahead, WITH_DRAFT);
-    } else if (is_plain_step(ahead, call) && call->position + 2 <= end_of(ahead, TARGET, call) && is_worth_it(ahead, PLAIN)) {
-        foresee_target(ahead, call, 0, 1);
-        send(ahead, PLAIN);
-    }
+/* Send for the round after this one of the target's. path_len: as it was asked for. */
+static void foresee(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len) {
+    const int64_t right = num_right(call);
+    const int has_draft = is_of_draft(ahead, call), kind = has_draft ? WITH_DRAFT : kind_behind(ahead, call);
+    if (kind < 0 || call->is_left || call->keeps_logits || !goes_on_behind(ahead, call, right) || !is_worth_it(ahead, kind)) return;
+    if (has_draft && !foresee_draft(ahead, call, right)) return;
+    foresee_target(ahead, call, path_len, right, has_draft ? ahead->drafted.call.most : 0);
+    if (ahead->foreseen[TARGET].call.position < end_of(ahead, TARGET, call)) send(ahead, kind);
 }
 
 /* path_len: as it was asked for. */
@@ -356,7 +364,7 @@ void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
         note_draft(ahead, call, path_len);
         return;
     }
-    foresee(ahead, call);
+    foresee(ahead, call, path_len);
     ahead->num_drafts = 0;
 }
 
@@ -396,6 +404,6 @@ void thin_ahead_counts(const thin_ahead *ahead, int64_t *counts) {
     counts[0] = ahead->num_sent[WITH_DRAFT];
     counts[1] = ahead->num_hits[DRAFT];
     counts[2] = ahead->num_hits[TARGET];
-    counts[3] = ahead->num_sent[PLAIN];
+    counts[3] = ahead->num_sent[PLAIN] + ahead->num_sent[BEHIND_GUESSES] + ahead->num_sent[BEHIND_PROMPT];
     counts[4] = ahead->num_plain_hits;
 }
