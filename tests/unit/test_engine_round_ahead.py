@@ -131,7 +131,7 @@ def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
     return loop.open(MAX_TOKENS, pacing, **changes)
 
 
-@pytest.mark.parametrize("pacing", ["serial", "adaptive"])
+@pytest.mark.parametrize("pacing", ["serial", "adaptive", "plain"])
 @pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k", "penalised", "biased", "left"])
 def test_answers_are_those_of_plain_decoding(
     alone: FollowingEngines,
@@ -150,7 +150,7 @@ def test_answers_are_those_of_plain_decoding(
     plain.stop()
     steps: list[StepResult] = []
     seen = noted_costs_ahead(monkeypatch)
-    if pacing == "serial":  # the other takes its chances
+    if pacing != "adaptive":  # which takes its chances
         _, steps = (wait_for_what_is_ahead(monkeypatch, engine, pairs) for engine in engines)
     loop = loop_of(*engines)
     for seed in range(6):
@@ -172,7 +172,14 @@ def test_answers_are_those_of_plain_decoding(
     (ahead,) = pairs
     if sampling == "left":  # its rows are left to the general pick, so nothing can be known ahead
         assert ahead.counts == (0, 0, 0)
+        assert ahead.plain_counts == (0, 0)
         assert loop.scheduler.steps.loan.ahead is None
+    elif pacing == "plain":
+        num_sent, num_asked = ahead.plain_counts
+        assert ahead.counts == (0, 0, 0)
+        assert num_sent >= num_asked > 100, "nearly every step of a session alone"
+        assert 0 < sum(result.was_ahead for result in steps) <= num_asked
+        assert loop.scheduler.steps.loan.ahead is None, "what steps over a draft cost so is another matter"
     elif pacing == "serial":  # what the other drafts depends on what it measures
         assert all(count > 5 for count in ahead.counts), ahead.counts
         assert 0 < sum(result.was_ahead for result in steps) <= ahead.counts[2], "a step may be asked for just as it begins"

@@ -193,6 +193,7 @@ class Lone:
     """A policy with one session, or two, whose rounds take what the test says, by their guesses."""
 
     plain_rounds = PLAIN_ROUNDS
+    cost_ahead: CostCurve | None = None
 
     def __init__(self, round_us: Callable[[int], float], *, num_sessions: int = 1, **estimates: Any) -> None:
         self.policy, self.round_us = AdaptivePacing(), round_us
@@ -204,9 +205,10 @@ class Lone:
         """All of them alike, with so many guesses; 0: they have just committed."""
         own: dict[str, Any] = {"num_nodes": num_nodes, "depth": num_nodes, "tail_ended": num_nodes > 0, "committed_len": self.committed_len}
         since: dict[str, Any] = {"waiting_since_us": int(self.now_us), "num_tested": self.num_tested}
-        return view_of(
+        view = view_of(
             *(replace(READY, session=at, **own, **since, **self.estimates) for at in range(self.num_sessions)), now_us=int(self.now_us)
         )
+        return replace(view, cost_ahead=self.cost_ahead)
 
     def rounds(self, lengths: list[int], *, num_tokens: int = 2) -> RoundRates:
         """Each with a draft of so many guesses, where the policy wants any; what the newest look knew of rounds in turns."""
@@ -250,6 +252,18 @@ def test_a_session_drafts_where_whole_rounds_say_that_it_pays(round_us: float, p
     one = Lone(lambda length: round_us if length else 410.0, acceptance=0.5, continue_prob=0.5)
     one.rounds([1] * 300, num_tokens=2)
     assert one.pace is pace
+
+
+@pytest.mark.parametrize(("plain_us", "pace"), [(450.0, Pace.PLAIN), (640.0, Pace.SERIAL)])
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_where_rounds_are_computed_ahead_only_trying_plain_ones_tells_what_they_take(is_ahead: bool, plain_us: float, pace: Pace) -> None:
+    """What passes beside a plain step, 300 us as the session measures it, is then mostly hidden: drafts that bring two tokens in 1,000 us
+    are worth no more than plain steps of 450. Where nothing is hidden, no plain round is tried for that."""
+    one = Lone(lambda length: 1_000.0 if length else plain_us, acceptance=0.5, continue_prob=0.5, step_overhead_us=300.0)
+    one.cost_ahead = COST if is_ahead else None
+    one.rounds([1] * 300, num_tokens=2)
+    assert one.pace is (pace if is_ahead else Pace.SERIAL)
+    assert (one.policy._lone_rounds._num_plain > 0.0) is is_ahead
 
 
 def test_what_passes_beside_a_plain_step_counts_for_plain_decoding() -> None:

@@ -208,6 +208,15 @@ def test_steps_that_were_computed_ahead_do_not_make_the_others_look_dear() -> No
     assert costs.ahead.curve().verify_us(8) == pytest.approx(2_400, rel=0.02)
 
 
+def test_a_plain_step_that_was_computed_ahead_says_what_plain_steps_cost() -> None:
+    """Nearly all of them are, where any is: a curve that went by the others alone would know the first ones of each answer only."""
+    costs = StepCosts(CostModel({1: 1_000.0, 8: 1_200.0}))
+    for _ in range(200):
+        costs.observe(1, 1_500, drafting=False, was_ahead=True)
+    assert costs.alone.curve().verify_us(1) == pytest.approx(1_500, rel=0.02)
+    assert costs.ahead is None, "of steps over drafts nothing was seen"
+
+
 def test_what_steps_take_beside_a_drafter_is_learned_in_a_few_of_them() -> None:
     """A curve that was measured while drafters rested says nothing of shared cores; one stalled step still does not decide."""
     costs = StepCosts(CostModel({1: 1_000.0}))

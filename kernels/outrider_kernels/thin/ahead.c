@@ -297,8 +297,8 @@ static int foresee_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t
     return left >= 0;
 }
 
-/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many more. path_len: of the call, as it was
-   asked for. */
+/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many guesses or picks behind it. path_len: of
+   the call, as it was asked for. */
 static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len, int64_t right, int64_t num_more) {
     part *target = &ahead->foreseen[TARGET];
     const int32_t newest = call->picks[right];
@@ -327,7 +327,7 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call, int64_t path
     const int has_draft = is_of_draft(ahead, call), kind = has_draft ? WITH_DRAFT : kind_behind(ahead, call);
     if (kind < 0 || call->is_left || call->keeps_logits || !goes_on_behind(ahead, call, right) || !is_worth_it(ahead, kind)) return;
     if (has_draft && !foresee_draft(ahead, call, right)) return;
-    foresee_target(ahead, call, path_len, right, has_draft ? ahead->drafted.call.most : 0);
+    foresee_target(ahead, call, path_len, right, has_draft ? ahead->drafted.call.most : 1);
     if (ahead->foreseen[TARGET].call.position < end_of(ahead, TARGET, call)) send(ahead, kind);
 }
 

@@ -98,7 +98,6 @@ class AdaptivePacing(ExplainsAdaptive):
         self._shared_us = 0.0  # of one row of each session
         self._contention = 1.0  # how much longer such a step takes while drafters are at work
         self._excess_us = 0.0  # of the newest step, beyond what its courses promise
-        self._is_ahead = False  # rounds are computed before they are asked for, plain ones too: only trying them tells what is left of them
 
     # --- the seam ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         contended_us = view.overlapped_cost.verify_us(1)
         self._contention = contended_us / self._step_us
-        self._is_ahead = view.turn_cost is not view.cost
+        self._lone_rounds.are_ahead = view.cost_ahead is not None
         self._outlooks.begin(view, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
@@ -404,9 +403,7 @@ class AdaptivePacing(ExplainsAdaptive):
     def _overhead_us(self) -> float:
         """Of a round, beside its step."""
         measured_us = self._rates.overhead_us
-        if not self._is_lone:
-            return measured_us
-        return self._lone_rounds.overhead_us(self._step_us, 0.0 if self._is_ahead else measured_us)
+        return self._lone_rounds.overhead_us(self._step_us, measured_us) if self._is_lone else measured_us
 
     @property
     def _is_far_away(self) -> bool:

@@ -42,13 +42,16 @@ class Extra:
 
 class LoneRounds:
     """Fading sums over rounds, of guesses and of times in steps of one row. openings: a session's first rounds with guesses, in which its
-    drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead."""
+    drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead. are_ahead:
+    rounds are computed before they are asked for, plain ones too: most of what passes beside a step is hidden, and only trying them tells
+    what is left."""
 
     def __init__(self) -> None:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
         self._num_looked_up = self._looked_up_steps = 0.0
         self.openings, self.returns = Extra(), Extra()
+        self.are_ahead = False
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
         """So many without guesses took so long. step_us: of one row, at present."""
@@ -80,9 +83,9 @@ class LoneRounds:
         return max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
 
     def overhead_us(self, step_us: float, otherwise_us: float) -> float:
-        """Of a plain round, beside its step; otherwise_us while too few were seen."""
+        """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead."""
         if self._num_plain < LEAST_PLAIN:
-            return otherwise_us
+            return 0.0 if self.are_ahead else otherwise_us
         return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
 
     def rates(self, parts: RoundRates, step_us: float) -> RoundRates:

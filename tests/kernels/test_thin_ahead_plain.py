@@ -1,0 +1,116 @@
+"""Plain steps computed ahead against the same steps computed as they are asked for, and when they are foreseen. Rounds with drafts are
+test_thin_ahead.py's. Run: pytest tests/kernels/test_thin_ahead_plain.py
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import pytest
+
+from fakes_ahead import OTHER, PLACES, RULES, TARGET_IDS, Asked, Pair, Text, begin, decode_without_draft
+from fakes_chains import NUM_IDS, NUM_POSITIONS
+from outrider_kernels.thin_ahead import ThinAhead
+from outrider_kernels.thin_chain import ChainStart
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_plain_steps_are_foreseen_with_the_bits_of_those_that_are_not(rule: str) -> None:
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, RULES[rule])
+    num_steps = 0
+    while len(texts[0].tokens) + 1 < len(PLACES["one"]):
+        heard = [decode_without_draft(one, text, RULES[rule]) for one, text in zip((pair, twin), texts, strict=True)]
+        assert heard[0] == heard[1]
+        pair.await_helper()
+        num_steps += 1
+    pair.target.settle()
+    assert texts[0] == texts[1]
+    assert pair.stored(texts[0]) == twin.stored(texts[1])
+    assert pair.ahead is not None
+    num_sent, num_asked = pair.ahead.plain_counts
+    assert num_sent >= num_asked >= (1 if rule == "top p" else num_steps - 3) > 0, pair.ahead.plain_counts
+    assert pair.ahead.counts == (0, 0, 0)
+
+
+def test_a_plain_step_is_foreseen_behind_a_prompt_and_behind_guesses_that_no_draft_made() -> None:
+    pair, rule = Pair().hurry(), RULES["greedy"]
+    text = Text([5, 9, 4])
+    assert pair.ahead is not None
+    first = pair.target.follow(ChainStart(text.tokens, 0, 1, 0.0), rule, pair.places["one"])
+    assert pair.ahead.plain_counts == (1, 0)
+    text.tokens += first.picks.tolist()
+    decode_without_draft(pair, text, rule)
+    assert pair.ahead.plain_counts == (2, 1)
+    decode_without_draft(pair, text, rule, (1, 2, 3))  # none of which it ever picks
+    assert pair.ahead.plain_counts == (3, 1)
+    decode_without_draft(pair, text, rule)
+    assert pair.ahead.plain_counts == (4, 2)
+    decode_without_draft(pair, text, rule, keeps_logits=True)
+    assert pair.ahead.plain_counts == (4, 2), "nothing is handed out, nor foreseen, where logits are read"
+
+
+@pytest.mark.parametrize("kind", ["plain", "prompt", "guesses"])
+def test_plain_steps_that_nobody_asks_for_are_foreseen_more_rarely(kind: str) -> None:
+    pair, rule = Pair().hurry(), RULES["greedy"]
+    assert pair.ahead is not None
+    for seed in range(60):
+        text, name = [seed % NUM_IDS, 9, 4], ("one", "other")[seed % 2]
+        rows = {"plain": text[:1], "prompt": text, "guesses": text}[kind]
+        start = ChainStart(rows, 0, len(rows) if kind == "guesses" else 1, 0.0, len(rows) if kind == "guesses" else 1)
+        pair.target.follow(start, rule, pair.places[name])
+        pair.await_helper()
+    num_sent, num_asked = pair.ahead.plain_counts
+    assert num_asked == 0
+    assert 10 <= num_sent <= 20, "four in vain, then one in five"
+
+
+def test_no_plain_step_is_foreseen_behind_an_end_or_the_last_position() -> None:
+    pair = Pair()
+    twin, rule = Pair(), RULES["greedy"]
+    text = Text([5, 9, 4])
+    begin(twin, text, rule)
+    decode_without_draft(twin, text, rule)
+    end = text.tokens[-1]
+    pair.target = pair.models[1].chain(replace(TARGET_IDS, ends=(end,)))
+    pair.ahead = ThinAhead(pair.draft, NUM_POSITIONS, pair.target, NUM_POSITIONS)
+    text = Text([5, 9, 4])
+    begin(pair, text, rule)
+    num_sent = pair.ahead.plain_counts[0]
+    decode_without_draft(pair, text, rule)
+    assert text.tokens[-1] == end
+    assert pair.ahead.plain_counts[0] == num_sent
+    del pair
+    gc.collect()
+    pair = Pair()
+    pair.ahead = ThinAhead(pair.draft, 8, pair.target, 8)
+    text = Text([5, 9, 4])
+    begin(pair, text, rule)
+    for pool in pair.models[1].pools:
+        pool[:, :, PLACES["one"][8:]] = 0.5
+    while len(text.tokens) < 9:
+        decode_without_draft(pair, text, rule)
+        pair.await_helper()
+    assert pair.ahead.plain_counts[1] > 2
+    assert all(bool((pool[:, :, PLACES["one"][8:]] == 0.5).all()) for pool in pair.models[1].pools)
+
+
+@pytest.mark.parametrize("other", list(OTHER))
+def test_one_thing_that_is_otherwise_is_not_the_plain_step_that_was_foreseen(other: str) -> None:
+    rule, num_hits = RULES["warm, with seconds"], 0
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4]), Text([5, 9, 4])
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, rule)
+        for _ in range(3):
+            decode_without_draft(one, text, rule)
+            one.await_helper()
+        plain = Asked(ChainStart(text.tokens[-1:], len(text.tokens) - 1, 1, 0.0), rule, "one")
+        heard = [OTHER[other](plain).of(one, target=True)]
+        if one.ahead is not None:
+            expected, num_hits = heard, one.ahead.plain_counts[1]
+    assert heard == expected
+    assert num_hits == 2 + (other == "nothing")
