@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from outrider.engine.contract import Engine
+from outrider.engine.round_ahead import compute_plain_ahead
 from outrider.session.pacing.contract import PacingPlan
 from outrider.session.pacing.explanation import PlanExplanation
 from outrider.store.shared_ngrams import SharedNgrams
@@ -154,8 +155,11 @@ class Scheduler:
         self._engine = self._load()
         loaded_us = monotonic_us()
         loan = measure_loan(self._engine)
-        if self.resident is not None:  # not before: what it computes ahead would be in the way of what is measured
+        # Not before: what is computed ahead would be in the way of what is measured.
+        if self.resident is not None:
             self.resident.meet(self._engine)
+        else:
+            compute_plain_ahead(self._engine)
         spent = (loaded_us - begin_us) / 1e6, (monotonic_us() - loaded_us) / 1e6
         _LOG.info("engine loaded in %.1f s, cost curve measured in %.1f s: %s", *spent, loan.curves()[0].points)
         queue = QueueTime(self._engine.limits.max_rows, self._max_queue_us, self._prefill_price)

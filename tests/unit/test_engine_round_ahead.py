@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fakes_scheduler import Loop, ended
 from outrider.drafting.model_source import ModelSource
 from outrider.engine import round_ahead
 from outrider.engine.paged_engine import PagedEngine
-from outrider.engine.round_ahead import compute_ahead, share_cores
+from outrider.engine.round_ahead import compute_ahead, compute_plain_ahead, share_cores
 from outrider.engine.step_threads import TeamThreads
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
@@ -301,8 +302,56 @@ def test_what_a_row_reads_is_every_matrix_once_and_of_a_short_head_what_is_liste
     assert layers < chain.row_bytes < layers + weights.thin_head.num_bytes
 
 
+@pytest.mark.parametrize("sampling", ["greedy", "warm", "penalised"])
+def test_a_verifier_without_a_drafter_computes_plain_steps_ahead(
+    alone: FollowingEngines, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, sampling: str
+) -> None:
+    """Of a session that is alone; beside others, steps are as ever."""
+    made: list[ThinAhead] = []
+
+    def noted(target: PagedEngine) -> ThinAhead | None:
+        ahead = compute_plain_ahead(target)
+        if ahead is not None:
+            made.append(ahead)
+        return ahead
+
+    monkeypatch.setattr("verifier_service.scheduler.compute_plain_ahead", noted)
+    answers: list[list[list[int]]] = []
+    for engine in (alone.make(num_blocks=400), FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make(num_blocks=400)):
+        emptied(engine)
+        free = engine.num_free_blocks
+        wait_for_what_is_ahead(monkeypatch, engine, made)
+        loop = Loop(engine)
+        heard: list[list[int]] = []
+        for seed in range(4):
+            answer = asked(loop, seed, sampling, "plain")
+            assert ended(loop, answer).error is None
+            heard.append(loop.tokens(answer))
+        for answer in [asked(loop, seed, sampling, "plain") for seed in range(4, 7)]:
+            assert ended(loop, answer).error is None
+            heard.append(loop.tokens(answer))
+        loop.stop()
+        assert engine.num_free_blocks == free
+        answers.append(heard)
+    assert answers[0] == answers[1]
+    (ahead,) = made
+    num_sent, num_asked = ahead.plain_counts
+    assert num_sent >= num_asked > 100
+    assert ahead.counts == (0, 0, 0)
+
+
+def test_threads_that_are_lent_compute_nothing_ahead(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whoever lent them may want them while they do."""
+    engines = FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
+    assert compute_plain_ahead(engines.make()) is not None
+    engine = FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make()
+    engine._limits = replace(engine.limits, lent_threads=1)
+    assert compute_plain_ahead(engine) is None
+
+
 def test_an_engine_without_a_chain_or_a_thread_to_spare_computes_nothing_ahead(alone: FollowingEngines) -> None:
     draft, target = alone.make(), alone.make("qwen3")
     assert compute_ahead(draft, target) is None
+    assert compute_plain_ahead(target) is None
     draft.chain = None
     assert compute_ahead(target, draft) is None

@@ -374,7 +374,7 @@ void thin_ahead_settle(thin_ahead *ahead) {
     if (ahead->num_drafts) ahead->num_drafts = NOT_ONE; /* what comes between a draft and its judgement may have moved what was drafted */
 }
 
-/* Null when there is no memory. */
+/* draft: null, as its team, where nothing is ever drafted. Null when there is no memory. */
 thin_ahead *thin_ahead_new(team *draft_team, const thin_chain *draft, int64_t draft_positions, team *target_team, const thin_chain *target, int64_t target_positions) {
     thin_ahead *ahead = calloc(1, sizeof(thin_ahead));
     if (!ahead) return 0;

@@ -1,5 +1,5 @@
 """Two engines of one thread, a draft's and its target's, and what the cores do that one of them leaves: compute its steps with it, or the
-next round while this one is digested.
+next round while this one is digested; and an engine that is alone, and its next plain step.
 
 Knows which engines can (outrider_kernels/thin_ahead.py). Must not know sessions or drafts. Whether they do changes no result.
 """
@@ -35,3 +35,13 @@ def compute_ahead(draft: Engine, target: Engine) -> ThinAhead | None:
     if not isinstance(ours, ThinChain) or not isinstance(theirs, ThinChain) or theirs.team.num_threads < 2:
         return None
     return ThinAhead(ours, draft.limits.max_context, theirs, target.limits.max_context)
+
+
+def compute_plain_ahead(target: Engine) -> ThinAhead | None:
+    """From now on, as long as it lives, its plain steps of a sequence that is alone; None where it has no compiled chain, no second thread,
+    or threads that are lent, whose owner may want them meanwhile."""
+    if not isinstance(target, PagedEngine) or not isinstance(target.chain, ThinChain):
+        return None
+    if target.chain.team.num_threads < 2 or target.limits.lent_threads:
+        return None
+    return ThinAhead(None, 0, target.chain, target.limits.max_context)
