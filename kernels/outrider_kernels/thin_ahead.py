@@ -1,9 +1,9 @@
 """The next round of a pair of models, computed before it is asked for (thin/ahead.c), while the interpreter is still busy with this one.
 
-Two chains of one thread, a draft's and its target's, or a target's alone: whenever the target has judged the draft's newest guesses, a helper of its team
-drafts on from the newest pick and lets the target judge that, in the places and by the rules of the round before; and where nothing was
-drafted it feeds the target the newest pick. A chain that is asked for just that has it at once; one that is asked for anything else computes as ever. Bits are the same either way. Must not know
-sequences or drafts.
+Two chains of one thread, a draft's and its target's, or a target's alone: whenever the target has judged the draft's newest guesses, a
+helper of its team drafts on from the newest pick and lets the target judge that, in the places and by the rules of the round before; and
+where nothing was drafted it feeds the target the newest pick. A chain that is asked for just that has it at once; one that is asked for
+anything else computes as ever. Bits are the same either way. Must not know sequences or drafts.
 """
 
 from __future__ import annotations

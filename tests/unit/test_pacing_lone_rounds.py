@@ -14,7 +14,7 @@ from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionPlan, SessionView, StepView
 from outrider.session.pacing.course_choice import courses_of
 from outrider.session.pacing.ended_rounds import STEADY
-from outrider.session.pacing.lone_rounds import LEAST_PLAIN, MOST_TIMES, LoneRounds
+from outrider.session.pacing.lone_rounds import LEAST_PLAIN, MOST_HIDDEN, MOST_TIMES, LoneRounds
 from outrider.session.pacing.round_model import Pace, RoundRates, SerialRounds, begun_chains, chains, measured_rates, serial_courses
 from outrider.session.pacing.whole_draft import whole_draft
 
@@ -94,6 +94,10 @@ def test_what_passes_beside_plain_steps_is_told_from_whole_rounds_once_enough_we
     quick = LoneRounds()
     quick.count_plain(40, 40 * 300.0, STEP_US)
     assert quick.overhead_us(STEP_US, 33.0) == 0.0
+    quick.are_ahead = True
+    assert quick.overhead_us(STEP_US, 33.0) == pytest.approx(-100.0), "a step that had begun before passes quicker than one takes"
+    quick.count_plain(400, 400 * 50.0, STEP_US)
+    assert quick.overhead_us(STEP_US, 33.0) == -MOST_HIDDEN * STEP_US
 
 
 def test_what_rounds_by_the_text_take_beside_their_steps_is_believed_as_it_is_seen() -> None:

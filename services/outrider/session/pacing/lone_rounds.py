@@ -20,6 +20,7 @@ PRIOR_ROUNDS = (4.0, 0.5)  # that the parts' word counts for, at either length: 
 MOST_TIMES = 3.0  # the time expected that a round may count for: a machine that stalled for once is no property of its rounds
 SURE_LOOKED_UP = 8.0  # rounds with guesses from the text, by when half of what they took is believed
 LEAST_PLAIN = 16.0  # rounds, for their mean to count
+MOST_HIDDEN = 0.5  # of a plain step that is computed ahead, before it is asked for
 
 
 @dataclass(slots=True)
@@ -83,10 +84,12 @@ class LoneRounds:
         return max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
 
     def overhead_us(self, step_us: float, otherwise_us: float) -> float:
-        """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead."""
+        """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead. There it may be less
+        than nothing: a step that had begun before it was asked for passes quicker than one of its kind takes."""
         if self._num_plain < LEAST_PLAIN:
             return 0.0 if self.are_ahead else otherwise_us
-        return max(0.0, step_us * (self._plain_steps / self._num_plain - 1.0))
+        beside_us = step_us * (self._plain_steps / self._num_plain - 1.0)
+        return max(-MOST_HIDDEN * step_us if self.are_ahead else 0.0, beside_us)
 
     def rates(self, parts: RoundRates, step_us: float) -> RoundRates:
         """With what whole rounds took."""
