@@ -18,8 +18,10 @@ enum { IDLE = 0, SENT = 1, DRAFTED = 2, DONE = 3 }; /* stages */
 enum { WITH_DRAFT = 0, PLAIN = 1, BEHIND_GUESSES = 2, BEHIND_PROMPT = 3, NUM_KINDS = 4 }; /* of rounds that are foreseen: all but the first are plain steps */
 
 #define NOT_ONE 2 /* chain of the draft since the target's newest call, or something else besides */
-#define MISSES_TO_PAUSE 4 /* rounds of a kind, in a row, that were foreseen in vain */
+#define MISSES_TO_PAUSE 4 /* rounds in a row whose draft was foreseen in vain */
 #define ROUNDS_OF_PAUSE 4
+#define ALWAYS 3
+#define OFTEN 2 /* enough for a plain step to be foreseen */
 
 typedef struct {
     thin_chain_call call; /* whose arrays are these */
@@ -39,7 +41,11 @@ struct thin_ahead {
     int has_rows;  /* whether there was anything for the target to do */
     int num_taken; /* of the foreseen parts, in order: 1 once the draft was asked for, or where there is none */
     int64_t num_given; /* of the foreseen draft's picks */
-    int num_missed[NUM_KINDS], num_paused[NUM_KINDS];
+    int num_missed, num_paused;
+    int next_kind; /* of a plain step, if that follows the target's newest call; -1: it cannot, or that was long ago */
+    int64_t next_position;
+    const int64_t *next_slots;
+    int habits[NUM_KINDS]; /* of each kind of plain steps, how often they followed of late: from 0, never, to ALWAYS */
     _Atomic int stage, dropped;
     int64_t num_sent[NUM_KINDS], num_hits[NUM_PARTS], num_plain_hits;
 };
@@ -113,8 +119,7 @@ static void drop(thin_ahead *ahead) {
     if (!team_recall(ahead->teams[TARGET])) team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     atomic_store(&ahead->dropped, 0);
     atomic_store(&ahead->stage, IDLE);
-    const int kind = ahead->kind, is_missed = kind != WITH_DRAFT || !ahead->num_taken;
-    if (is_missed && ++ahead->num_missed[kind] >= MISSES_TO_PAUSE) ahead->num_paused[kind] = ROUNDS_OF_PAUSE;
+    if (ahead->kind == WITH_DRAFT && !ahead->num_taken && ++ahead->num_missed >= MISSES_TO_PAUSE) ahead->num_paused = ROUNDS_OF_PAUSE;
 }
 
 static int is_same_place(const thin_chain_call *one, const thin_chain_call *other) {
@@ -205,7 +210,7 @@ static int take_draft(thin_ahead *ahead, thin_chain_call *call) {
     ahead->num_given = first + call->num_found;
     ahead->num_hits[DRAFT] += !goes_on;
     ahead->num_taken = 1;
-    ahead->num_missed[WITH_DRAFT] = 0;
+    ahead->num_missed = 0;
     const int has_ended = own->num_found < own->most || (double)own->probs[own->num_found - 1] < own->stop_below ||
                           is_end(ahead->chains[DRAFT], own->picks[own->num_found - 1]);
     if (call->num_found < call->most && !has_ended) draft_rest(ahead, call);
@@ -217,12 +222,8 @@ static int take_round(thin_ahead *ahead, thin_chain_call *call) {
     team_join(ahead->teams[TARGET], &ahead->stage, DONE);
     if (ahead->foreseen[TARGET].call.is_left) return 0;
     give(&ahead->foreseen[TARGET].call, 0, call);
-    if (ahead->kind == WITH_DRAFT) {
-        ahead->num_hits[TARGET]++;
-    } else {
-        ahead->num_missed[ahead->kind] = 0;
-        ahead->num_plain_hits++;
-    }
+    if (ahead->kind == WITH_DRAFT) ahead->num_hits[TARGET]++;
+    else ahead->num_plain_hits++;
     ahead->num_taken = NUM_PARTS;
     atomic_store(&ahead->stage, IDLE);
     return 1;
@@ -268,10 +269,23 @@ static int kind_behind(const thin_ahead *ahead, const thin_chain_call *call) {
     return call->num_wanted == 1 ? BEHIND_PROMPT : call->num_wanted == call->num_tokens ? BEHIND_GUESSES : -1;
 }
 
-/* Whether rounds of this kind are to be foreseen at present: after several in vain, one in a few. */
+/* Whether this call is the plain step behind the one before it, for the next time; and what may follow this one. */
+static void learn_habit(thin_ahead *ahead, const thin_chain_call *call, int kind, int64_t next_position) {
+    if (ahead->next_kind >= 0) {
+        const int is_next = call->position == ahead->next_position && call->slots == ahead->next_slots, habit = ahead->habits[ahead->next_kind];
+        const int is_plain = is_next && !ahead->num_drafts && call->num_tokens == 1 && call->most == 1;
+        ahead->habits[ahead->next_kind] = is_plain ? (int)min(habit + 1, ALWAYS) : habit ? habit - 1 : 0;
+    }
+    ahead->next_kind = kind;
+    ahead->next_position = next_position;
+    ahead->next_slots = call->slots;
+}
+
+/* Whether a round of this kind is to be foreseen at present. */
 static int is_worth_it(thin_ahead *ahead, int kind) {
-    if (!ahead->num_paused[kind]) return 1;
-    ahead->num_paused[kind]--;
+    if (kind != WITH_DRAFT) return ahead->habits[kind] >= OFTEN;
+    if (!ahead->num_paused) return 1;
+    ahead->num_paused--;
     return 0;
 }
 
@@ -325,6 +339,7 @@ static void send(thin_ahead *ahead, int kind) {
 static void foresee(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len) {
     const int64_t right = num_right(call);
     const int has_draft = is_of_draft(ahead, call), kind = has_draft ? WITH_DRAFT : kind_behind(ahead, call);
+    learn_habit(ahead, call, has_draft || call->is_left ? -1 : kind, call->position + call->num_tokens - call->num_wanted + right + 1);
     if (kind < 0 || call->is_left || call->keeps_logits || !goes_on_behind(ahead, call, right) || !is_worth_it(ahead, kind)) return;
     if (has_draft && !foresee_draft(ahead, call, right)) return;
     foresee_target(ahead, call, path_len, right, has_draft ? ahead->drafted.call.most : 1);
@@ -371,6 +386,7 @@ void thin_ahead_follow(thin_ahead *ahead, int64_t part, thin_chain_call *call) {
 /* Before anything else uses the teams, or what sequences lie in is changed or freed: nothing is computed any more, and nothing foreseen. */
 void thin_ahead_settle(thin_ahead *ahead) {
     drop(ahead);
+    ahead->next_kind = -1;
     if (ahead->num_drafts) ahead->num_drafts = NOT_ONE; /* what comes between a draft and its judgement may have moved what was drafted */
 }
 
@@ -384,6 +400,9 @@ thin_ahead *thin_ahead_new(team *draft_team, const thin_chain *draft, int64_t dr
     ahead->chains[TARGET] = target;
     ahead->num_positions[DRAFT] = draft_positions;
     ahead->num_positions[TARGET] = target_positions;
+    ahead->next_kind = -1;
+    ahead->habits[PLAIN] = ALWAYS;
+    ahead->habits[BEHIND_GUESSES] = OFTEN;
     return ahead;
 }
 
