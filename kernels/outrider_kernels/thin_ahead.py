@@ -57,7 +57,6 @@ class ThinAhead:
         """Whether nothing is being computed."""
         return bool(self._library.thin_ahead_is_at_rest(self._handle))
 
-
     def _counts(self) -> list[int]:
         numbers = (ctypes.c_int64 * 5)()
         self._library.thin_ahead_counts(self._handle, ctypes.addressof(numbers))
