@@ -45,6 +45,7 @@ def test_a_plain_step_is_foreseen_behind_a_prompt_where_two_were_followed_by_one
         text.tokens += pair.target.follow(ChainStart(text.tokens, 0, 1, 0.0), rule, pair.places[name]).picks.tolist()
         is_foreseen = num_before >= 2
         assert pair.ahead.plain_counts == (num_sent + is_foreseen, num_asked)
+        pair.await_helper()  # one that has not begun when it is asked for is none
         decode_without_draft(pair, text, rule)
         assert pair.ahead.plain_counts == (num_sent + is_foreseen + 1, num_asked + is_foreseen)
         pair.target.settle()  # the text is at its end
@@ -59,6 +60,7 @@ def test_a_plain_step_is_foreseen_behind_guesses_that_no_draft_made_and_not_wher
     assert pair.ahead.plain_counts == (1, 0)
     decode_without_draft(pair, text, rule, (1, 2, 3))  # none of which it ever picks
     assert pair.ahead.plain_counts == (2, 0)
+    pair.await_helper()
     decode_without_draft(pair, text, rule)
     assert pair.ahead.plain_counts == (3, 1)
     decode_without_draft(pair, text, rule, keeps_logits=True)
