@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -115,30 +115,18 @@ def decode_round(
             break
     if len(guesses) > 1 and len(found.probs) and found.probs[-1] < text.stop_below:
         guesses.pop()  # as drafters send them: one that is too unlikely only where it is the only one
-    guesses = guesses[:num_judged]
-    rows = [text.tokens[-1], *guesses]
-    judging = text.rule(rule, "target", len(text.tokens) - 1)
-    start = ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows), keeps_logits=keeps_logits)
-    found = pair.target.follow(start, judging, place)
-    heard += told(found)
-    picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]  # in the place of what is left
-    right = 0
-    while right < len(guesses) and picks[right] == guesses[right]:
-        right += 1
-    text.drafted = min(position, len(text.tokens) + right)
-    text.tokens += picks[: right + 1]
+    heard += judge(pair, text, rule, guesses[:num_judged], keeps_logits=keeps_logits)
+    text.drafted = min(position, len(text.tokens) - 1)
     return heard
 
 
-def decode_without_draft(
-    pair: Pair, text: Text, rule: PickRule, guesses: tuple[int, ...] = (), *, keeps_logits: bool = False
-) -> list[object]:
-    """Let the target judge guesses that no draft made, or none, and grow the text. All that was told."""
+def judge(pair: Pair, text: Text, rule: PickRule, guesses: Sequence[int] = (), *, keeps_logits: bool = False) -> list[object]:
+    """Let the target judge these guesses, or none, and grow the text. All that was told."""
     rows = [text.tokens[-1], *guesses]
     judging = text.rule(rule, "target", len(text.tokens) - 1)
     start = ChainStart(rows, len(text.tokens) - 1, len(rows), 0.0, len(rows), keeps_logits=keeps_logits)
     found = pair.target.follow(start, judging, pair.places[text.name])
-    picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]
+    picks = [max(pick, 0) for pick in found.picks.tolist()] or [0]  # in the place of what is left
     right = 0
     while right < len(guesses) and picks[right] == guesses[right]:
         right += 1
@@ -151,6 +139,15 @@ def begin(pair: Pair, text: Text, rule: PickRule) -> None:
     rows = text.tokens[:-1]
     pair.target.follow(ChainStart(rows, 0, 1, 0.0), rule, pair.places[text.name])
     text.drafted = 0
+
+
+def begun(rule: str, *, stop_below: float = 0.0) -> tuple[Pair, Pair, tuple[Text, Text]]:
+    """A pair that computes ahead, one that does not, and the same text of both, read."""
+    pair, twin = Pair().hurry(), Pair()
+    texts = Text([5, 9, 4], stop_below=stop_below), Text([5, 9, 4], stop_below=stop_below)
+    for one, text in zip((pair, twin), texts, strict=True):
+        begin(one, text, RULES[rule])
+    return pair, twin, texts
 
 
 class Asked(NamedTuple):

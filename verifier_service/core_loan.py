@@ -98,9 +98,10 @@ class CoreLoan:
         self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool, was_ahead: bool = False, num_sequences: int = 1
     ) -> None:
         """The step, of so many sequences, had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as
-        in StepResult; it says nothing of any other step, nor of a loan."""
+        in StepResult; it says nothing of a loan, nor, where one is possible, of plain steps: whose threads it had is not known."""
         if was_ahead:
-            self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
+            if num_rows > 1 or self._lent is None:
+                self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
             return
         costs = self._lent if self._lent is not None and lent_threads else self._own
         costs.observe(num_rows, step_us, drafting=drafting, num_sequences=num_sequences)

@@ -23,8 +23,9 @@ from fakes_ahead import (
     Pair,
     Text,
     begin,
+    begun,
     decode_round,
-    decode_without_draft,
+    judge,
     where,
 )
 from fakes_chains import NUM_IDS, NUM_POSITIONS, ChainModel
@@ -39,10 +40,7 @@ from outrider_kernels.thin_team import ThinTeam
 def test_rounds_that_are_alike_are_foreseen_with_the_bits_of_those_that_are_not(
     rule: str, lengths: tuple[int, ...], stop_below: float
 ) -> None:
-    pair, twin = Pair().hurry(), Pair()
-    texts = Text([5, 9, 4], stop_below=stop_below), Text([5, 9, 4], stop_below=stop_below)
-    for one, text in zip((pair, twin), texts, strict=True):
-        begin(one, text, RULES[rule])
+    pair, twin, texts = begun(rule, stop_below=stop_below)
     num_rounds = 0
     while len(texts[0].tokens) + MAX_GUESSES < len(PLACES["one"]):
         assert decode_round(pair, texts[0], RULES[rule], lengths) == decode_round(twin, texts[1], RULES[rule], lengths)
@@ -58,10 +56,7 @@ def test_rounds_that_are_alike_are_foreseen_with_the_bits_of_those_that_are_not(
 
 def test_logits_that_somebody_reads_stay_behind_their_call() -> None:
     """Nothing is computed ahead of them, and what was foreseen before is not handed out without."""
-    pair, twin = Pair().hurry(), Pair()
-    texts = Text([5, 9, 4]), Text([5, 9, 4])
-    for one, text in zip((pair, twin), texts, strict=True):
-        begin(one, text, RULES["greedy"])
+    pair, twin, texts = begun("greedy")
     assert pair.ahead is not None
     for keeps_logits in (False, False, True, True, False, True):
         num_sent, _, num_rounds = pair.ahead.counts
@@ -109,9 +104,7 @@ def test_whatever_is_asked_for_next_has_its_own_bits(rule: str, seed: int) -> No
                 if len(texts[0].tokens) + MAX_GUESSES >= len(PLACES[name]):
                     break
                 heard = [
-                    decode_without_draft(one, text, RULES[rule], guesses)
-                    if is_plain
-                    else decode_round(one, text, RULES[rule], lengths, num_judged)
+                    judge(one, text, RULES[rule], guesses) if is_plain else decode_round(one, text, RULES[rule], lengths, num_judged)
                     for one, text in zip((pair, twin), texts, strict=True)
                 ]
                 assert heard[0] == heard[1]

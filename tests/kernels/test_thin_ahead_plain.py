@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes_ahead import OTHER, PLACES, RULES, TARGET_IDS, Asked, Pair, Text, begin, decode_without_draft
+from fakes_ahead import OTHER, PLACES, RULES, TARGET_IDS, Asked, Pair, Text, begin, begun, judge
 from fakes_chains import NUM_IDS, NUM_POSITIONS
 from outrider_kernels.thin_ahead import ThinAhead
 from outrider_kernels.thin_chain import ChainStart
@@ -17,13 +17,10 @@ from outrider_kernels.thin_chain import ChainStart
 
 @pytest.mark.parametrize("rule", list(RULES))
 def test_plain_steps_are_foreseen_with_the_bits_of_those_that_are_not(rule: str) -> None:
-    pair, twin = Pair().hurry(), Pair()
-    texts = Text([5, 9, 4]), Text([5, 9, 4])
-    for one, text in zip((pair, twin), texts, strict=True):
-        begin(one, text, RULES[rule])
+    pair, twin, texts = begun(rule)
     num_steps = 0
     while len(texts[0].tokens) + 1 < len(PLACES["one"]):
-        heard = [decode_without_draft(one, text, RULES[rule]) for one, text in zip((pair, twin), texts, strict=True)]
+        heard = [judge(one, text, RULES[rule]) for one, text in zip((pair, twin), texts, strict=True)]
         assert heard[0] == heard[1]
         pair.await_helper()
         num_steps += 1
@@ -46,7 +43,7 @@ def test_a_plain_step_is_foreseen_behind_a_prompt_where_two_were_followed_by_one
         is_foreseen = num_before >= 2
         assert pair.ahead.plain_counts == (num_sent + is_foreseen, num_asked)
         pair.await_helper()  # one that has not begun when it is asked for is none
-        decode_without_draft(pair, text, rule)
+        judge(pair, text, rule)
         assert pair.ahead.plain_counts == (num_sent + is_foreseen + 1, num_asked + is_foreseen)
         pair.target.settle()  # the text is at its end
 
@@ -56,14 +53,14 @@ def test_a_plain_step_is_foreseen_behind_guesses_that_no_draft_made_and_not_wher
     text = Text([5, 9, 4])
     assert pair.ahead is not None
     begin(pair, text, rule)
-    decode_without_draft(pair, text, rule)
+    judge(pair, text, rule)
     assert pair.ahead.plain_counts == (1, 0)
-    decode_without_draft(pair, text, rule, (1, 2, 3))  # none of which it ever picks
+    judge(pair, text, rule, (1, 2, 3))  # none of which it ever picks
     assert pair.ahead.plain_counts == (2, 0)
     pair.await_helper()
-    decode_without_draft(pair, text, rule)
+    judge(pair, text, rule)
     assert pair.ahead.plain_counts == (3, 1)
-    decode_without_draft(pair, text, rule, keeps_logits=True)
+    judge(pair, text, rule, keeps_logits=True)
     assert pair.ahead.plain_counts == (3, 1), "nothing is handed out, nor foreseen"
 
 
@@ -86,14 +83,14 @@ def test_no_plain_step_is_foreseen_behind_an_end_or_the_last_position() -> None:
     twin, rule = Pair(), RULES["greedy"]
     text = Text([5, 9, 4])
     begin(twin, text, rule)
-    decode_without_draft(twin, text, rule)
+    judge(twin, text, rule)
     end = text.tokens[-1]
     pair.target = pair.models[1].chain(replace(TARGET_IDS, ends=(end,)))
     pair.ahead = ThinAhead(pair.draft, NUM_POSITIONS, pair.target, NUM_POSITIONS)
     text = Text([5, 9, 4])
     begin(pair, text, rule)
     num_sent = pair.ahead.plain_counts[0]
-    decode_without_draft(pair, text, rule)
+    judge(pair, text, rule)
     assert text.tokens[-1] == end
     assert pair.ahead.plain_counts[0] == num_sent
     del pair
@@ -105,7 +102,7 @@ def test_no_plain_step_is_foreseen_behind_an_end_or_the_last_position() -> None:
     for pool in pair.models[1].pools:
         pool[:, :, PLACES["one"][8:]] = 0.5
     while len(text.tokens) < 9:
-        decode_without_draft(pair, text, rule)
+        judge(pair, text, rule)
         pair.await_helper()
     assert pair.ahead.plain_counts[1] > 2
     assert all(bool((pool[:, :, PLACES["one"][8:]] == 0.5).all()) for pool in pair.models[1].pools)
@@ -119,7 +116,7 @@ def test_one_thing_that_is_otherwise_is_not_the_plain_step_that_was_foreseen(oth
     for one, text in zip((pair, twin), texts, strict=True):
         begin(one, text, rule)
         for _ in range(3):
-            decode_without_draft(one, text, rule)
+            judge(one, text, rule)
             one.await_helper()
         plain = Asked(ChainStart(text.tokens[-1:], len(text.tokens) - 1, 1, 0.0), rule, "one")
         heard = [OTHER[other](plain).of(one, target=True)]

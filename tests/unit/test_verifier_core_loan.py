@@ -117,7 +117,9 @@ def test_steps_computed_ahead_are_a_curve_of_their_own_and_no_verdict_on_a_loan(
     for _ in range(200):
         given.threads(8, [])
         given.observe(8, 9_000, 2, drafting=False, was_ahead=True)
+        given.observe(1, 9_000, 2, drafting=True, was_ahead=True)
     assert given.curves() == before
+    assert given.unlent == loan(NEAR).unlent, "nor of plain steps on nobody knows whose threads"
     assert given.ahead is not None
     assert given.ahead.verify_us(8) == pytest.approx(9_000, rel=0.02)
 
@@ -133,6 +135,9 @@ def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> 
     resting, drafting = alone.curves()
     assert resting.verify_us(8) == 2_000.0
     assert drafting.verify_us(8) == pytest.approx(4_000, rel=0.02)
+    for _ in range(200):
+        alone.observe(1, 3_000, 0, drafting=False, was_ahead=True)
+    assert alone.curves()[0].verify_us(1) == pytest.approx(3_000, rel=0.02), "of plain steps those that were ahead tell"
 
 
 @pytest.mark.parametrize(("drafters", "drafting_us"), [([NEAR], 2_000.0), ([NEAR, FAR], 2_000.0), ([FAR], 1_200.0), ([], 1_200.0)])

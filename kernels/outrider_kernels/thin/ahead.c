@@ -20,6 +20,7 @@ enum { WITH_DRAFT = 0, PLAIN = 1, BEHIND_GUESSES = 2, BEHIND_PROMPT = 3, NUM_KIN
 #define NOT_ONE 2 /* chain of the draft since the target's newest call, or something else besides */
 #define MISSES_TO_PAUSE 4 /* rounds in a row whose draft was foreseen in vain */
 #define ROUNDS_OF_PAUSE 4
+#define PATH_ROOM (2 * MAX_ROWS + 1) /* tokens that a path may grow by in a round: guesses that were right, the pick, and guesses behind it */
 #define ALWAYS 3
 #define OFTEN 2 /* enough for a plain step to be foreseen */
 
@@ -65,8 +66,8 @@ static void use_own_arrays(part *of) {
 }
 
 /* What the rule touches may have changed before the call is computed, and its path is another's. */
-static void use_own_touched(part *of, int64_t num_more) {
-    if (of->call.rule.touched) thin_keep_touched(&of->kept, &of->call.rule, num_more);
+static void use_own_touched(part *of) {
+    if (of->call.rule.touched) thin_keep_touched(&of->kept, &of->call.rule, PATH_ROOM);
 }
 
 /* Tokens that a call's history goes on with. */
@@ -296,7 +297,7 @@ static int foresee_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t
     const int32_t newest = call->picks[right];
     draft->call = *before;
     use_own_arrays(draft);
-    use_own_touched(draft, right + 1 + before->most);
+    use_own_touched(draft);
     go_on_with(&draft->call.rule, call->tokens + 1, right);
     go_on_with(&draft->call.rule, &newest, 1);
     /* A last pick was fed to nobody yet. */
@@ -311,15 +312,14 @@ static int foresee_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t
     return left >= 0;
 }
 
-/* The target's part, as far as it is known before there are guesses: the newest pick, with room for so many guesses or picks behind it. path_len: of
-   the call, as it was asked for. */
-static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len, int64_t right, int64_t num_more) {
+/* The target's part, as far as it is known before there are guesses: the newest pick. path_len: of the call, as it was asked for. */
+static void foresee_target(thin_ahead *ahead, const thin_chain_call *call, int64_t path_len, int64_t right) {
     part *target = &ahead->foreseen[TARGET];
     const int32_t newest = call->picks[right];
     target->call = *call;
     use_own_arrays(target);
     target->call.rule.path_len = path_len - (call->num_wanted - 1 - right); /* without the guesses that were wrong */
-    use_own_touched(target, 1 + num_more);
+    use_own_touched(target);
     go_on_with(&target->call.rule, &newest, 1);
     target->call.position = call->position + call->num_tokens - call->num_wanted + right + 1;
     target->call.num_tokens = target->call.num_wanted = target->call.most = 1;
@@ -342,7 +342,7 @@ static void foresee(thin_ahead *ahead, const thin_chain_call *call, int64_t path
     learn_habit(ahead, call, has_draft || call->is_left ? -1 : kind, call->position + call->num_tokens - call->num_wanted + right + 1);
     if (kind < 0 || call->is_left || call->keeps_logits || !goes_on_behind(ahead, call, right) || !is_worth_it(ahead, kind)) return;
     if (has_draft && !foresee_draft(ahead, call, right)) return;
-    foresee_target(ahead, call, path_len, right, has_draft ? ahead->drafted.call.most : 1);
+    foresee_target(ahead, call, path_len, right);
     if (ahead->foreseen[TARGET].call.position < end_of(ahead, TARGET, call)) send(ahead, kind);
 }
 
@@ -360,7 +360,7 @@ static void note_draft(thin_ahead *ahead, const thin_chain_call *call, int64_t p
     if (!goes_on) {
         of->call = *call;
         of->call.rule.path_len = path_len;
-        use_own_touched(of, 0);
+        use_own_touched(of);
     }
     use_own_arrays(of);
     memcpy(of->picks + first, call->picks, (size_t)call->num_found * sizeof(int32_t));
