@@ -95,7 +95,8 @@ class TargetSteps:
         return all(self._grows_quietly(hosted) and not hosted.is_left_out(now_us) for hosted in self._sessions)
 
     def _grows_quietly(self, hosted: HostedSession) -> bool:
-        return hosted.session.grows_quietly and hosted.session.lookup_promise <= self._newest.least_promise
+        session = hosted.session
+        return session.grows_quietly and not self._newest.is_upset_by(session.lookup_promise, session.lookup_rights)
 
     def _asked(self, now_us: int) -> PacingPlan:
         ready, reads = list[HostedSession](), False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
-from outrider.session.lookup import MAX_MATCH_LEN, NGRAM_LENS, TextLookup
+from outrider.session.lookup import MAX_MATCH_LEN, MAX_PLACES, TextLookup
 from outrider.session.lookup_guesses import LookupGuesses
 from outrider.session.lookup_odds import CLASS_LENS, FIRST_RIGHTS, MEMORY, TESTS_TO_REMEMBER, LookupOdds
 from outrider.types.tree import IntArray
@@ -28,14 +28,15 @@ def looked_up(tokens: list[int], max_len: int = 8) -> list[int]:
     return TextLookup(array(tokens), LookupOdds()).guess(max_len)
 
 
-def naive_place(tokens: list[int]) -> int:
-    """What follows the newest earlier occurrence of the longest end; 0: none."""
+def naive_place(tokens: list[int], followed: int = 0) -> int:
+    """Of the newest places that the last two tokens were followed at, and the one that is known to go on as the text did, the newest that
+    matches longest; else the newest of the last token. 0: none."""
     end = len(tokens)
-    for length in NGRAM_LENS:
-        for place in range(end - 1, length - 1, -1):
-            if tokens[place - length : place] == tokens[end - length :]:
-                return place
-    return 0
+    pairs = [place for place in range(end - 1, 1, -1) if tokens[place - 2 : place] == tokens[end - 2 :]][:MAX_PLACES]
+    if pairs:
+        known = [followed] if followed else []
+        return max(pairs + known, key=lambda place: (naive_match_len(tokens, place), place))
+    return max((place for place in range(1, end) if tokens[place - 1] == tokens[-1]), default=0)
 
 
 def naive_match_len(tokens: list[int], place: int) -> int:
@@ -77,32 +78,41 @@ def test_a_guess_goes_on_over_its_own_end() -> None:
 @given(prefix=few_tokens, commits=st.lists(few_tokens, max_size=4), max_len=st.integers(1, 12))
 def test_it_finds_what_a_naive_search_finds(prefix: list[int], commits: list[list[int]], max_len: int) -> None:
     index, text = TextLookup(array(prefix), LookupOdds()), list(prefix)
-    for tokens in [[], *commits]:
-        index.extend(tokens)
-        text += tokens
-        place = naive_place(text)
+    place = naive_place(text)
+    for token in [token for tokens in commits for token in tokens]:
         assert index.guess(max_len) == naive_guess(text, place, max_len)
         assert index.match_len == (naive_match_len(text, place) if place else 0)
+        index.extend([token])
+        text.append(token)
+        place = naive_place(text, place + 1 if place and text[place] == token else 0)
+    assert index.guess(max_len) == naive_guess(text, place, max_len)
 
 
-@given(tokens=few_tokens, split=st.integers(0, 60), generation_len=st.integers(1, 20))
-def test_a_prefix_is_read_as_if_it_had_been_committed_and_forgotten_alike(tokens: list[int], split: int, generation_len: int) -> None:
-    """With a short memory the newest place is within two generations, and right if any is given."""
-    index = TextLookup(array(tokens[:split]), LookupOdds(), generation_len)
-    index.extend(tokens[split:])
-    guess, place = index.guess(1), naive_place(tokens)
-    if place >= len(tokens) - generation_len:
-        assert guess == naive_guess(tokens, place, 1)
-    if not place:
-        assert guess == []
+@given(tokens=few_tokens, split=st.integers(0, 60))
+def test_a_prefix_is_read_as_if_it_had_been_committed(tokens: list[int], split: int) -> None:
+    """But for a place that was followed from before the newest of its pair: a prefix is not followed, it is there at once."""
+    read, committed = TextLookup(array(tokens), LookupOdds()), TextLookup(array(tokens[:split]), LookupOdds())
+    committed.extend(tokens[split:])
+    assert (read._singles, read._pairs, read._before) == (committed._singles, committed._pairs, committed._before)
+    assert committed.match_len >= read.match_len == (naive_match_len(tokens, naive_place(tokens)) if tokens and naive_place(tokens) else 0)
 
 
-def test_memory_is_bounded_by_two_generations() -> None:
-    index = TextLookup(array(list(range(5_000))), LookupOdds(), generation_len=100)
+def test_a_place_that_the_text_follows_is_kept_however_many_newer_ones_its_pair_has() -> None:
+    rare, common = [50, 51, 7, 8, 60, 61, 62], [7, 8, 0]
+    index = TextLookup(array(rare + [token for _ in range(MAX_PLACES) for token in common] + [50, 51]), LookupOdds())
+    for token in (7, 8, 60):
+        assert index.guess(1) == [token]
+        index.extend([token])
+    assert index.match_len == 5
+
+
+def test_memory_is_bounded_by_the_text() -> None:
+    index = TextLookup(array(list(range(5_000))), LookupOdds())
     index.extend(range(10_000, 15_000))
-    held = [len(one) for one in (*index._newer, *index._older)]
-    assert max(held) <= 100
-    assert sum(held) >= 100 * len(NGRAM_LENS)
+    index.extend([1, 2] * 5_000)
+    assert len(index._singles) <= len(set(index._tokens))
+    assert len(index._pairs) <= 10_003
+    assert len(index._before) == len(index._tokens) == 20_000
 
 
 # --- what it learns of itself ------------------------------------------------------------------------------------------------

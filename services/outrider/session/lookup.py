@@ -1,9 +1,10 @@
 """Where the end of a text occurred before, and how it went on there: prompt lookup over one session's own committed tokens.
 
-An index from the hashes of n-grams to the newest position each was followed at, extended in constant time per token, bounded by two
-generations of entries: when one is full, the one before it is forgotten. A hash only finds a place; the tokens there are compared. Must not
-know what is done with a guess, or other sessions. Sources: Saxena 2023 (prompt lookup decoding); ours: the newest occurrence instead of the
-first, several lengths in one pass, and a guess may go on over its own end (a text that repeats itself).
+Each pair of tokens leads to the newest place that it was followed at, each place to the one before it of the same pair; the newest few are
+compared with the end of the text, token by token, and the longest match is the place. A text that goes on as it did there is followed
+without a search. An entry or two for each token of the text, so a session's longest text bounds them. Must not know what is done with a
+guess, or other sessions. Sources: Saxena 2023 (prompt lookup decoding); the chains of places are those of LZ77 coders (Deutsch, RFC 1951,
+section 4); ours: a guess may go on over its own end (a text that repeats itself).
 """
 
 from __future__ import annotations
@@ -11,21 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from outrider.session.lookup_odds import LookupOdds
 from outrider.types.tree import IntArray
 
-NGRAM_LENS = (8, 5, 3, 2, 1)  # ends of the text that are looked for, the longest first
 MAX_MATCH_LEN = 16  # how far back two places are compared
-GENERATION_LEN = 1 << 15  # tokens: what is remembered goes back at least so far, and at most twice as far
-_SHORTEST_FIRST = tuple(sorted((length, at) for at, length in enumerate(NGRAM_LENS)))
-_LONGEST = max(NGRAM_LENS)
-_MASK64 = (1 << 64) - 1
-_FACTOR = 0x9E3779B97F4A7C15
-_FACTORS = tuple(pow(_FACTOR, power, 1 << 64) for power in range(1, _LONGEST + 1))
-_Index = dict[int, int]
-_Sums = tuple[int, int, int, int, int, int, int, int]
+MAX_PLACES = 8  # of a pair that are compared with the end of the text: a pair that is met everywhere says little of what follows
+_TOKEN_BITS = 32
 
 
 class TextLookup:
@@ -34,114 +27,82 @@ class TextLookup:
     match_len: tokens before the place found that are the same as at the end, up to MAX_MATCH_LEN; 0 when there is none.
     """
 
-    def __init__(self, prefix: IntArray, odds: LookupOdds, generation_len: int = GENERATION_LEN) -> None:
+    def __init__(self, prefix: IntArray, odds: LookupOdds) -> None:
         self.odds = odds
         self.match_len = 0
         self._place = 0  # what followed there is the guess
         self._tokens: list[int] = prefix.tolist()
-        self._generation_len = generation_len
-        newest = max(0, len(prefix) - generation_len)
-        self._older = _indexes(prefix, max(0, newest - generation_len), newest)
-        self._newer = _indexes(prefix, newest, len(prefix))
-        self._num_newer = len(prefix) - newest
-        self._sums = _sums_at_end(self._tokens)  # hash of the last n tokens for n from 1 to _LONGEST
-        self._find()
+        # Newest places where a token, and a pair of them, was followed, and for each place the one before it of the same pair; 0: none.
+        self._singles: dict[int, int] = dict(zip(self._tokens[:-1], range(1, len(prefix)), strict=True))
+        self._pairs, self._before = _chains(prefix)
+        self._find(0, 0)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text goes on."""
+        text, singles, pairs = self._tokens, self._singles, self._pairs
         for token in tokens:
-            right = self.match_len > 0 and self._tokens[self._place] == token
-            if self.match_len:
-                self.odds.count(self.match_len, right=right)
-            self._append(token)
-            self._find(self._place + 1 if right else None)
+            place, match_len, end = self._place, self.match_len, len(text)
+            right = match_len > 0 and text[place] == token
+            if match_len:
+                self.odds.count(match_len, right=right)
+            before = 0
+            if end:
+                singles[text[-1]] = end
+            if end > 1:
+                pair = text[-2] << _TOKEN_BITS | text[-1]
+                before, pairs[pair] = pairs.get(pair, 0), end
+            self._before.append(before)
+            text.append(token)
+            if right:
+                self._find(place + 1, match_len + 1)
+            else:
+                self._find(0, 0)
 
     def guess(self, max_len: int) -> list[int]:
-        """What followed the newest earlier occurrence of the longest end of the text that has one, at most max_len tokens; [] if none."""
+        """What followed the place, at most max_len tokens; [] if there is none."""
         if not self.match_len:
             return []
         period = len(self._tokens) - self._place
         followed = self._tokens[self._place : self._place + min(period, max_len)]
         return (followed * -(-max_len // period))[:max_len]
 
-    def _append(self, token: int) -> None:
-        """The n-grams that ended here are followed by this token."""
-        if self._num_newer == self._generation_len:
-            self._older, self._newer, self._num_newer = self._newer, [{} for _ in NGRAM_LENS], 0
-        sums, place = self._sums, len(self._tokens)
-        for index, length in zip(self._newer, NGRAM_LENS, strict=True):
-            if length <= place:
-                index[sums[length - 1]] = place
-        self._num_newer += 1
-        self._tokens.append(token)
-        self._sums = _sums_after(sums, token)
-
-    def _find(self, expected: int | None = None) -> None:
-        """Look for the end of the text. expected: the place after the one found before, which matches one token more than that did.
-
-        Where an end of two tokens did not occur, none of three did: most texts are new, and looking ends after one or two lengths.
-        """
-        sums, end, found, longest = self._sums, len(self._tokens), 0, 0
-        for length, at in _SHORTEST_FIRST:
-            if length > end:
-                break
-            key = sums[length - 1]
-            place = self._newer[at].get(key) or self._older[at].get(key)
-            if place is None:
-                break
-            found, longest = place, length
-        if not found or self._tokens[found - longest : found] != self._tokens[end - longest :]:
-            self.match_len = 0
+    def _find(self, followed: int, known_len: int) -> None:
+        """The newest of the places that match longest. followed: one that is known to match so many tokens, however many places of its
+        pair are newer; 0: none."""
+        text = self._tokens
+        end = len(text)
+        place = self._pairs.get(text[-2] << _TOKEN_BITS | text[-1], 0) if end > 1 else 0
+        if not place:
+            self._place = self._singles.get(text[-1], 0) if end else 0
+            self.match_len = min(1, self._place)
             return
-        known_len = self.match_len + 1 if found == expected else self._common_len(found, longest)
-        self.match_len, self._place = min(MAX_MATCH_LEN, known_len), found
+        found, longest = followed, known_len
+        for _ in range(MAX_PLACES):
+            match_len = known_len if place == followed else self._match_len(place, end)
+            if match_len > longest or (match_len == longest and place > found):
+                found, longest = place, match_len
+            place = self._before[place]
+            if longest >= MAX_MATCH_LEN or not place:
+                break
+        self._place, self.match_len = found, min(MAX_MATCH_LEN, longest)
 
-    def _common_len(self, place: int, known_len: int) -> int:
-        """Tokens before the place that are the same as those at the end."""
-        end, longest = len(self._tokens), min(MAX_MATCH_LEN, place)
-        while known_len < longest and self._tokens[place - known_len - 1] == self._tokens[end - known_len - 1]:
-            known_len += 1
-        return known_len
-
-
-def _sums_at_end(tokens: Sequence[int]) -> _Sums:
-    """The same sums as in `_indexes`; those of more tokens than there are mean nothing."""
-    sums: _Sums = (0, 0, 0, 0, 0, 0, 0, 0)
-    for token in tokens[-_LONGEST:]:
-        sums = _sums_after(sums, token)
-    return sums
-
-
-def _sums_after(sums: _Sums, token: int) -> _Sums:
-    """With one token more, each is made of that of one token less. Written out, for a loop takes twice as long, at every token."""
-    one, two, three, four, five, six, seven, _ = sums
-    new = token + 1
-    return (
-        new * _FACTOR & _MASK64,
-        (new + one) * _FACTOR & _MASK64,
-        (new + two) * _FACTOR & _MASK64,
-        (new + three) * _FACTOR & _MASK64,
-        (new + four) * _FACTOR & _MASK64,
-        (new + five) * _FACTOR & _MASK64,
-        (new + six) * _FACTOR & _MASK64,
-        (new + seven) * _FACTOR & _MASK64,
-    )
+    def _match_len(self, place: int, end: int) -> int:
+        """Tokens before the place that are the same as those at the end, of a pair's place: two of them are."""
+        text, num, most = self._tokens, 2, min(MAX_MATCH_LEN, place)
+        while num < most and text[place - num - 1] == text[end - num - 1]:
+            num += 1
+        return num
 
 
-def _indexes(prefix: IntArray, begin: int, end: int) -> list[_Index]:
-    """For each length the n-grams that are followed at a position in [begin, end), with the newest such position."""
-    if begin >= end:
-        return [{} for _ in NGRAM_LENS]
-    first = max(0, begin - _LONGEST)
-    window = prefix[first:end].astype(np.uint64) + np.uint64(1)
-    sums: list[npt.NDArray[np.uint64]] = [np.zeros(len(window) + 1, np.uint64)]  # [number of tokens summed][position - first]
-    for num_back, factor in enumerate(_FACTORS):
-        following = sums[-1].copy()
-        following[num_back + 1 :] += window[: max(0, len(window) - num_back)] * np.uint64(factor)
-        sums.append(following)
-    indexes: list[_Index] = []
-    for length in NGRAM_LENS:
-        positions = range(max(begin, length), end)
-        keys = sums[length][positions.start - first : end - first] if positions else sums[length][:0]
-        indexes.append(dict(zip(keys.tolist(), positions, strict=True)))
-    return indexes
+def _chains(prefix: IntArray) -> tuple[dict[int, int], list[int]]:
+    """By pair the newest place that it was followed at, and by place the one before it of its pair, as `extend` makes them."""
+    before = np.zeros(len(prefix), np.int64)
+    if len(prefix) < 3:
+        return {}, before.tolist()
+    tokens = prefix.astype(np.int64)
+    pairs = tokens[:-2] << _TOKEN_BITS | tokens[1:-1]
+    order = np.argsort(pairs, kind="stable")
+    ordered = pairs[order]
+    is_same = ordered[1:] == ordered[:-1]
+    before[order[1:][is_same] + 2] = order[:-1][is_same] + 2
+    return dict(zip(pairs.tolist(), range(2, len(prefix)), strict=True)), before.tolist()

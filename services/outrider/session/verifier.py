@@ -53,7 +53,7 @@ UNMEASURED_DEADLINE_US = 250_000
 # Commits of plain rounds while every drafter rests: after so many in a row, leave is thought about again at every LEAVE_EVERY-th only, and
 # then where the policy does not let the session rest. Building a view, asking the policy and walking the links cost such a round a tenth of
 # a step of a small target.
-REST_AFTER, LEAVE_EVERY = 2, 4
+REST_AFTER, LEAVE_EVERY = 1, 4
 
 
 @quickly_made

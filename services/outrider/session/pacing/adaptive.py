@@ -161,7 +161,8 @@ class AdaptivePacing(ExplainsAdaptive):
         """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
         wanted = [Wanted(session, going.get(session.session, 0), session.session in going) for session in view.sessions]
         take = share_rows(wanted, view.max_rows, view.prefill)
-        return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, self._by_lookup.least_promise)
+        by_text = self._by_lookup
+        return PacingPlan(take, None, "verify", 0 if going else PLAIN_REPEATS, by_text.least_promise, by_text.may_pay)
 
     def _goes_without(self, session: SessionView) -> bool:
         """Decodes plainly, or has no drafter or no use for one; no probe is on, and no guess of theirs is at hand."""
@@ -242,8 +243,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _going_by_lookup(self, view: StepView) -> dict[int, int]:
         """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
-        beside_us, step_us, lone = self._overhead_us, self._step_us, self._lone_rounds
-        extra_us = (lone.guessing_us(step_us, beside_us), lone.returns.us(step_us)) if self._is_lone else (0.0, 0.0)
+        beside_us = self._overhead_us
+        extra_us = self._lone_rounds.guessing_us(self._step_us, beside_us) if self._is_lone else (0.0, 0.0)
         self._by_lookup.observe(view, beside_us, *extra_us)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
         if going:

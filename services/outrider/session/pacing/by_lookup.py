@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.types.value import quickly_made
 
-# Over the promise, to begin with guesses from the text and to go on with them. Rows cost more in company than measured alone, and a text
-# that offers little keeps a drafter from showing what it can do: where lookup is worth it, it is worth much more.
+# Over the promise, to begin with guesses from the text and to go on with them; who is alone and decodes plainly begins each time, for a round
+# with guesses slows the plain ones behind it. Rows cost more in company than measured alone, and a text that offers little keeps a drafter
+# from showing what it can do: where lookup is worth it, it is worth much more.
 BEGIN_GAIN = 0.2
-KEEP_GAIN = 0.05  # and to begin with them for one that is alone and decodes plainly
+KEEP_GAIN = 0.05
 MAX_REMEMBERED = 4096
 
 
@@ -26,7 +27,7 @@ MAX_REMEMBERED = 4096
 @dataclass(frozen=True, slots=True)
 class StepRest:
     """What a step holds besides one session's guesses. num_rows: of all, its own included; tokens: expected of them. overhead_us: of a
-    round, beside its step; guessing_us: of one with guesses from the text, beside that."""
+    round, beside its step; guessing_us: of one with guesses from the text, beside that, with what it makes the next one take."""
 
     cost: CostCurve
     num_rows: int
@@ -102,14 +103,12 @@ class ByLookup:
         self._cost: CostCurve | None = None
         self._live: tuple[SessionView, ...] = ()
         self._guessing: dict[int, _Decision] | None = None  # of those that share the step and go by lookup, once somebody asks
-        self._overhead_us = self._guessing_us = self._return_us = 0.0
-        self._begin_gain = BEGIN_GAIN
+        self._overhead_us = self._guessing_us = self._drafting_us = 0.0
 
-    def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0, return_us: float = 0.0) -> None:
-        """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest. return_us: what it takes one
-        who drafts to go back to that."""
-        self._cost, self._overhead_us, self._guessing_us, self._return_us = view.cost, overhead_us, guessing_us, return_us
-        self._begin_gain = BEGIN_GAIN if len(view.sessions) > 1 else KEEP_GAIN
+    def observe(self, view: StepView, overhead_us: float, guessing_us: float = 0.0, drafting_us: float = 0.0) -> None:
+        """Before each plan: who shares the step, and what it costs. overhead_us, guessing_us: as in StepRest, where rounds without guesses
+        follow; drafting_us: the same where one goes back to drafts."""
+        self._cost, self._overhead_us, self._guessing_us, self._drafting_us = view.cost, overhead_us, guessing_us, drafting_us
         self._live, self._guessing = view.sessions, None
 
     @property
@@ -123,8 +122,19 @@ class ByLookup:
         first plan."""
         if self._cost is None:
             return 0.0
+        return least_paying(self._all_plain(self._cost), BEGIN_GAIN)
+
+    def may_pay(self, rights: tuple[float, ...]) -> bool:
+        """Whether a session that decodes plainly would go by guesses of these chances, where all others go without."""
+        if self._cost is None:
+            return True
+        rest = self._all_plain(self._cost)
+        num, added = paying_len(rights[: self._longest], rest)
+        return num > 0 and self._speed(rest, num, added) > (rest.tokens + BEGIN_GAIN) * self._steps_per_us(rest.num_rows)
+
+    def _all_plain(self, cost: CostCurve) -> StepRest:
         num = max(1, len(self._live))
-        return least_paying(StepRest(self._cost, num, float(num), self._overhead_us, self._guessing_us), self._begin_gain)
+        return StepRest(cost, num, float(num), self._overhead_us, self._guessing_us)
 
     def num_guesses(self, session: SessionView, promise: float, *, plainly: bool = False) -> int:
         """Guesses to verify in the round after the newest commit; 0: not this way. promise: tokens per microsecond of its course. plainly:
@@ -138,14 +148,13 @@ class ByLookup:
         num, added = paying_len(rights, rest)
         plain, guessing = self._steps_per_us(rest.num_rows), self._steps_per_us(rest.num_rows + num, rest.guessing_us)
         offered = (1.0 + added, plain / guessing) if num else (1.0, 1.0)
-        begin_gain = self._begin_gain if plainly else BEGIN_GAIN
-        gain = KEEP_GAIN if known is not None and known.num_guesses else begin_gain
-        if not plainly and self._return_us:
-            rest = StepRest(rest.cost, rest.num_rows, rest.tokens, rest.overhead_us, rest.guessing_us + self._return_us)
+        goes_on = known is not None and known.num_guesses > 0 and not (plainly and len(self._live) == 1)
+        gain = KEEP_GAIN if goes_on else BEGIN_GAIN
+        if not plainly and self._drafting_us != self._guessing_us:
+            rest = StepRest(rest.cost, rest.num_rows, rest.tokens, rest.overhead_us, self._drafting_us)
             num, added = paying_len(rights, rest)
-            guessing = self._steps_per_us(rest.num_rows + num, rest.guessing_us)
         otherwise = (rest.tokens - 1.0) * plain + (1.0 + gain) * promise
-        pays = num > 0 and (rest.tokens + added) * guessing > otherwise
+        pays = num > 0 and self._speed(rest, num, added) > otherwise
         self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0, offered))
         return num if pays else 0
 
@@ -180,6 +189,10 @@ class ByLookup:
         if rest is None or not num:
             return 0, 0.0
         return num, (1.0 + added) * self._steps_per_us(rest.num_rows + num, self._guessing_us)
+
+    def _speed(self, rest: StepRest, num_guesses: int, added: float) -> float:
+        """Tokens per microsecond of the whole step with so many guesses, which add so many."""
+        return (rest.tokens + added) * self._steps_per_us(rest.num_rows + num_guesses, rest.guessing_us)
 
     def _steps_per_us(self, num_rows: int, guessing_us: float = 0.0) -> float:
         return 1.0 / (self._cost.verify_us(num_rows) + self._overhead_us + guessing_us) if self._cost is not None else 0.0

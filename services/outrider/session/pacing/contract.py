@@ -7,6 +7,7 @@ engines, streams or clocks (the view carries the time). Times in microseconds on
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -229,6 +230,7 @@ class PacingPlan:
     reason: one word per plan for traces (`tree`: somebody verifies side branches beside a chain).
     repeats: so many more steps may be planned alike without asking, while every session does nothing but grow (no drafter's guess, leave,
     drafter or session comes or goes) and has no guesses from texts that promise more than least_promise tokens; 0 = ask each time.
+    may_pay: of the chances of guesses that do promise more, whether any number of them could be worth a plan; None = always.
     """
 
     take: tuple[SessionPlan, ...]
@@ -236,6 +238,11 @@ class PacingPlan:
     reason: str
     repeats: int = 0
     least_promise: float = 0.0
+    may_pay: Callable[[tuple[float, ...]], bool] | None = None
+
+    def is_upset_by(self, promise: float, rights: tuple[float, ...]) -> bool:
+        """Whether guesses from a text could be worth another plan. promise: tokens that they are expected to add; rights: their chances."""
+        return promise > self.least_promise and (self.may_pay is None or self.may_pay(rights))
 
 
 class Pacing(Protocol):

@@ -87,11 +87,16 @@ class EndedRounds:
         num_tokens = session.committed_len - own.committed_len
         most_us = MOST_TIMES * num_tokens * (times.step_us + times.beside_us)
         self._sessions.kind(session).plain.count(num_tokens, min(took_us, most_us) / times.step_us)
-        if own.looked_up or not times.is_lone:
+        if not times.is_lone:
+            return
+        if own.is_return:
+            beyond_us = 0.0 if own.looked_up else took_us - num_tokens * (times.step_us + times.beside_us)
+            self._lone.plain_returns.count(beyond_us, times.step_us)
+        if own.looked_up:
             return
         if num_tokens > 1:  # none of the rounds that were not planned one by one had guesses worth a thought
             self._sessions.count_texted(session, num_tokens - 1, num_tokens - 1)
-        if num_tokens >= STEADY:
+        if num_tokens >= STEADY and not own.is_return and own.committed_len > own.begin + 1:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 

@@ -13,7 +13,8 @@ from outrider.session.pacing.probing import PROBE_AFTER
 NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
 NUM_ALIKE_AGAINST = 3  # the same of sessions known to be of one kind, which has fewer surprises
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
-MAX_AT_ONCE_EVERY = 9  # the same where sessions are known to be of one kind, and as many more went without
+# The same of one kind, where it is so many for each that went without in a row: asking in vain takes a fifth of a short answer and more.
+MAX_AT_ONCE_EVERY = 27
 FAR_TIMES = 3  # times as many where drafters are far away: there a look may come before the guesses that matter
 LATER = PROBE_AFTER  # tokens of a session, decoded plainly before it is asked: as many as between two probes
 
@@ -39,9 +40,13 @@ class FirstAsking:
     def is_later(self, *, is_far: bool = False) -> bool:
         """Whether the session that now begins is asked later; once for each. is_far: its drafter is far away."""
         self._num_later += 1
-        enough = FAR_TIMES * self._enough if is_far else self._enough
-        every = min(self._most_between, AT_ONCE_EVERY * (self._num_against // enough))
-        if self._num_later >= every:
+        if self._num_later >= self._every(FAR_TIMES if is_far else 1):
             self._num_later = 0
             return False
         return True
+
+    def _every(self, times: int) -> int:
+        """Of so many new sessions one is asked at once. times: as many have to go without."""
+        if self._num_against < times * self._enough:
+            return 0
+        return min(self._most_between, AT_ONCE_EVERY * (self._num_against // times))

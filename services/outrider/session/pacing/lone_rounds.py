@@ -31,27 +31,28 @@ class Extra:
     _steps: float = 0.0
 
     def count(self, beyond_us: float, step_us: float) -> None:
-        """One took so much longer; at most MOST_TIMES what others did, and a step."""
-        most_us = MOST_TIMES * max(self.us(step_us), step_us) if self._num else beyond_us
+        """One took so much longer; at most MOST_TIMES what others did, and a step, or so much less."""
+        most_us = MOST_TIMES * max(self.us(step_us), step_us) if self._num else abs(beyond_us)
         self._num = KEEP * self._num + 1.0
-        self._steps = KEEP * self._steps + max(0.0, min(beyond_us, most_us)) / step_us
+        self._steps = KEEP * self._steps + max(-most_us, min(beyond_us, most_us)) / step_us
 
     def us(self, step_us: float) -> float:
         """What to expect of the next; 0 while there was none."""
-        return step_us * self._steps / self._num if self._num else 0.0
+        return step_us * max(0.0, self._steps / self._num) if self._num else 0.0
 
 
 class LoneRounds:
     """Fading sums over rounds, of guesses and of times in steps of one row. openings: a session's first rounds with guesses, in which its
-    drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead. are_ahead:
-    rounds are computed before they are asked for, plain ones too: most of what passes beside a step is hidden, and only trying them tells
-    what is left."""
+    drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead;
+    plain_returns: what is behind one where nobody drafts, a plain step that was not computed ahead, or more guesses for nothing.
+    are_ahead: rounds are computed before they are asked for, plain ones too: most of what passes beside a step is hidden, and only trying
+    them tells what is left."""
 
     def __init__(self) -> None:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
         self._num_looked_up = self._looked_up_steps = 0.0
-        self.openings, self.returns = Extra(), Extra()
+        self.openings, self.returns, self.plain_returns = Extra(), Extra(), Extra()
         self.are_ahead = False
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
@@ -75,13 +76,15 @@ class LoneRounds:
         self._num_looked_up = KEEP * self._num_looked_up + 1.0
         self._looked_up_steps = KEEP * self._looked_up_steps + min(max(0.0, beside_us) / step_us, MOST_TIMES)
 
-    def guessing_us(self, step_us: float, overhead_us: float) -> float:
-        """What a round with guesses from the text takes beside its step and what passes beside a plain one. While few were seen, hardly
-        anything: only who goes that way finds out."""
+    def guessing_us(self, step_us: float, overhead_us: float) -> tuple[float, float]:
+        """What a round with guesses from the text takes beside its step and what passes beside a plain one, and the round behind it beyond
+        others: where that is a plain one, and where it has a draft. While few were seen, hardly anything: only who goes that way finds
+        out."""
         if not self._num_looked_up:
-            return 0.0
+            return 0.0, 0.0
         sure = self._num_looked_up / (self._num_looked_up + SURE_LOOKED_UP)
-        return max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
+        beside_us = max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
+        return beside_us + sure * self.plain_returns.us(step_us), beside_us + self.returns.us(step_us)
 
     def overhead_us(self, step_us: float, otherwise_us: float) -> float:
         """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead. There it may be less
