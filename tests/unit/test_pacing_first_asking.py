@@ -74,7 +74,7 @@ def test_a_few_disagreeable_sessions_are_chance_and_more_are_a_reason_to_wait() 
 def test_the_longer_sessions_of_one_kind_disagree_the_fewer_are_asked_at_once() -> None:
     asking = FirstAsking(alike=True)
     between: list[int] = []
-    for _ in range(4 * NUM_ALIKE_AGAINST):
+    for _ in range(MAX_AT_ONCE_EVERY // AT_ONCE_EVERY + 1):
         num_later = 0
         while asking.is_later():
             num_later += 1
@@ -82,7 +82,7 @@ def test_the_longer_sessions_of_one_kind_disagree_the_fewer_are_asked_at_once() 
         asking.judged(drafts=False)
     assert between[:NUM_ALIKE_AGAINST] == [0] * NUM_ALIKE_AGAINST
     assert between == sorted(between)
-    assert between[-1] == MAX_AT_ONCE_EVERY - 1 > between[NUM_ALIKE_AGAINST] == AT_ONCE_EVERY - 1
+    assert between[-1] == MAX_AT_ONCE_EVERY - 1 > between[NUM_ALIKE_AGAINST] == AT_ONCE_EVERY * NUM_ALIKE_AGAINST - 1
     assert NUM_ALIKE_AGAINST < NUM_AGAINST, "their kind is known"
     asking.judged(drafts=True)
     assert not asking.is_later()

@@ -102,23 +102,33 @@ def test_what_passes_beside_plain_steps_is_told_from_whole_rounds_once_enough_we
 
 def test_what_rounds_by_the_text_take_beside_their_steps_is_believed_as_it_is_seen() -> None:
     rounds = LoneRounds()
-    assert rounds.guessing_us(STEP_US, 100.0) == 0.0, "only who goes that way finds out"
+    assert rounds.guessing_us(STEP_US, 100.0) == (0.0, 0.0), "only who goes that way finds out"
     found = []
     for _ in range(40):
         rounds.count_looked_up(300.0, STEP_US)
-        found.append(rounds.guessing_us(STEP_US, 100.0))
+        found.append(rounds.guessing_us(STEP_US, 100.0)[0])
     assert found == sorted(found)
     assert found[0] < 50.0
     assert found[-1] == pytest.approx(200.0, rel=0.25)
-    assert rounds.guessing_us(2 * STEP_US, 200.0) == pytest.approx(2 * found[-1])
+    assert rounds.guessing_us(2 * STEP_US, 200.0) == pytest.approx((2 * found[-1], 2 * found[-1]))
     rounds.count_looked_up(1e9, STEP_US)
-    assert rounds.guessing_us(STEP_US, 100.0) < 2 * found[-1], "a machine that stalled for once"
-    before = rounds.guessing_us(STEP_US, 100.0)
+    assert rounds.guessing_us(STEP_US, 100.0)[0] < 2 * found[-1], "a machine that stalled for once"
+    before, _ = rounds.guessing_us(STEP_US, 100.0)
     rounds.count_plain(1000, 1000 * STEP_US, STEP_US)
-    assert rounds.guessing_us(STEP_US, 100.0) < 0.7 * before, "it is tried again some day"
+    assert rounds.guessing_us(STEP_US, 100.0)[0] < 0.7 * before, "it is tried again some day"
     quick = LoneRounds()
     quick.count_looked_up(-50.0, STEP_US)
-    assert quick.guessing_us(STEP_US, 100.0) == 0.0
+    assert quick.guessing_us(STEP_US, 100.0) == (0.0, 0.0)
+
+
+def test_what_a_round_by_the_text_makes_the_next_one_take_is_a_price_of_it() -> None:
+    """Of one that decodes plainly the next plain round, and of one that drafts the next draft: each pays for its own."""
+    rounds = LoneRounds()
+    for _ in range(200):
+        rounds.count_looked_up(300.0, STEP_US)
+        rounds.plain_returns.count(250.0, STEP_US)
+        rounds.returns.count(400.0, STEP_US)
+    assert rounds.guessing_us(STEP_US, 100.0) == pytest.approx((450.0, 600.0), rel=0.1)
 
 
 # --- chains whose first guess is always sent ------------------------------------------------------------------------------------
@@ -291,7 +301,7 @@ def test_rounds_by_the_text_are_timed_and_weighed_with_what_they_really_take() -
             one.now_us += COST.verify_us(1 + num) + (beside_us if num else 40.0)
             one.committed_len += 1 + (num > 0)
         assert (num > 0) is goes
-        assert (one.policy._lone_rounds.guessing_us(STEP_US, 40.0) > 200.0) is not goes
+        assert (one.policy._lone_rounds.guessing_us(STEP_US, 40.0)[0] > 150.0) is not goes
 
 
 def test_what_rounds_by_the_text_take_beside_their_steps_leaves_their_rows_out() -> None:
@@ -304,7 +314,7 @@ def test_what_rounds_by_the_text_take_beside_their_steps_leaves_their_rows_out()
         one.now_us += COST.verify_us(1 + num) + (140.0 if num else 40.0)
         one.committed_len += 8
     assert num > 6, "whose rows alone take as long as half a step of one"
-    assert one.policy._lone_rounds.guessing_us(STEP_US, 40.0) == pytest.approx(100.0, rel=0.25)
+    assert one.policy._lone_rounds.guessing_us(STEP_US, 40.0)[1] == pytest.approx(100.0, rel=0.25)
 
 
 def test_in_company_no_round_is_timed_as_a_whole() -> None:

@@ -66,6 +66,12 @@ def test_a_look_waits_once_for_guesses_in_turns_that_are_ready_to_be_verified() 
     assert [times.may_wait(view(3), SERIAL) for _ in range(4)] == [True, False, True, False]
 
 
+def test_nor_is_it_held_up_where_its_kind_goes_without() -> None:
+    """It was asked to find out: a look before its guesses are judged would find what the one before found."""
+    assert LookTimes().may_wait(view(1, takes_turns=True), PLAIN)
+    assert not LookTimes().may_wait(view(1, takes_turns=True, num_tested=2), PLAIN)
+
+
 @pytest.mark.parametrize(("depths", "course"), [((0,), SERIAL), ((3,), AHEAD), ((3,), PLAIN), ((3, 3), SERIAL)])
 def test_nobody_is_held_up_by_a_look_who_waits_anyway_or_never(depths: tuple[int, ...], course: Course) -> None:
     assert not LookTimes().may_wait(view(*depths), course)

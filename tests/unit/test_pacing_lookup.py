@@ -117,15 +117,35 @@ def test_what_the_course_promises_must_be_beaten_by_a_margin_to_begin_and_not_to
     assert decided(SURE, 1.01 * speed, before=12) == 0
 
 
-def test_who_is_alone_and_decodes_plainly_has_little_to_lose_by_guesses() -> None:
-    """Beside a drafter's course, and in company, they must promise a fifth more."""
-    for num, plainly, goes in ((1, True, True), (1, False, False), (2, True, False)):
+def test_who_is_alone_and_decodes_plainly_begins_with_guesses_each_time() -> None:
+    """Whoever drafts, or has company, goes on with them for less."""
+    for num_sessions, plainly, goes in ((1, True, False), (1, False, True), (2, True, True)):
         decisions = ByLookup(32)
-        decisions.observe(step_view(*(session_view(at) for at in range(num)), cost=FLAT_COST), 0.0)
-        least, promise = decisions.least_promise, decisions.plain_speed
-        assert least == pytest.approx(KEEP_GAIN if num == 1 else BEGIN_GAIN)
-        session = session_view(0, lookup_rights=(0.5 * (KEEP_GAIN + BEGIN_GAIN),))
-        assert (decisions.num_guesses(session, promise, plainly=plainly) > 0) is goes
+        decisions.observe(step_view(*(session_view(at) for at in range(num_sessions)), cost=FLAT_COST), 0.0)
+        assert decisions.least_promise == pytest.approx(BEGIN_GAIN)
+        promise = decisions.plain_speed
+        decisions.num_guesses(session_view(0, committed_len=90, lookup_rights=SURE), promise, plainly=plainly)
+        little = session_view(0, lookup_rights=(0.5 * (KEEP_GAIN + BEGIN_GAIN),))
+        assert (decisions.num_guesses(little, promise, plainly=plainly) > 0) is goes
+
+
+def test_a_text_that_promises_enough_in_more_rows_than_that_pays_for_upsets_no_plan() -> None:
+    """What would be gone by is exactly what upsets a plan of a lone session that decodes plainly."""
+    cost = CostCurve(((1, 1_000.0), (2, 1_500.0), (4, 2_500.0), (64, 60_000.0)))
+    session = session_view(0, has_drafter=False)
+    plan = AdaptivePacing().plan(step_view(session, cost=cost))
+    assert plan.repeats == PLAIN_REPEATS
+    upset: list[bool] = []
+    for right in (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.97):
+        rights = (right,) * 10
+        promise = sum(right**power for power in range(1, 11))
+        asked = AdaptivePacing().plan(step_view(replace(session, lookup_rights=rights), cost=cost))
+        upset.append(plan.is_upset_by(promise, rights))
+        assert upset[-1] is any(part.from_lookup for part in asked.take)
+        assert promise > plan.least_promise or not upset[-1]
+    assert upset == sorted(upset) != [upset[0]] * len(upset)
+    assert not upset[3], "ten such guesses promise 2.3 tokens, more than one guess must bring, and no number of them pays for its rows"
+    assert plan.least_promise < 1.0
 
 
 def test_who_drafts_weighs_guesses_from_the_text_with_the_way_back() -> None:
@@ -171,7 +191,8 @@ def test_what_rounds_with_guesses_take_beside_plain_ones_is_a_price_of_all_of_th
         decisions = ByLookup(32)
         decisions.observe(step_view(session_view(1), cost=GENTLE), 0.0, guessing_us)
         session = session_view(1, lookup_rights=rights)
-        found.append((decisions.num_guesses(session, decisions.plain_speed), decisions.least_promise, decisions.offer(session)[1]))
+        num = decisions.num_guesses(session, decisions.plain_speed, plainly=True)
+        found.append((num, decisions.least_promise, decisions.offer(session)[1]))
     (num, least, offered), (num_dear, least_dear, offered_dear) = found
     assert num > 0 == num_dear
     assert least_dear > least + 0.4

@@ -141,7 +141,7 @@ def test_rounds_by_the_text_are_timed_between_plain_ones_only() -> None:
     """Behind a drafted round its drafter has the cores for a while, and beside one that is asked the next draft begins late."""
     for was_plain in (True, False):
         policy, _ = after_a_round(2, 3 * STEP_US, looked_up=1, was_plain=was_plain)
-        assert (policy._lone_rounds.guessing_us(STEP_US, 0.0) > 0.0) is was_plain
+        assert (policy._lone_rounds.guessing_us(STEP_US, 0.0)[0] > 0.0) is was_plain
 
 
 def test_the_first_draft_behind_a_round_by_the_text_says_what_going_back_to_drafts_takes() -> None:
@@ -156,16 +156,35 @@ def test_the_first_draft_behind_a_round_by_the_text_says_what_going_back_to_draf
 
 def test_a_lone_session_is_told_what_its_rounds_by_the_text_and_the_way_back_take() -> None:
     policy, session = after_a_round(1, STEP_US)
-    policy._lone_rounds.returns.count(300.0, STEP_US)
-    for num_sessions, expected in ((1, 300.0), (2, 0.0)):
+    for _ in range(400):
+        policy._lone_rounds.count_looked_up(0.0, STEP_US)
+        policy._lone_rounds.returns.count(300.0, STEP_US)
+        policy._lone_rounds.plain_returns.count(200.0, STEP_US)
+    for num_sessions, expected in ((1, (200.0, 300.0)), (2, (0.0, 0.0))):
         sessions = tuple(replace(session, session=each) for each in range(num_sessions))
         policy.plan(StepView(sessions, COST, 64, session.waiting_since_us))
-        assert policy._by_lookup._return_us == expected
+        assert (policy._by_lookup._guessing_us, policy._by_lookup._drafting_us) == pytest.approx(expected, rel=0.05)
+
+
+def test_what_is_behind_a_round_by_the_text_says_what_that_makes_it_take() -> None:
+    """Three plain rounds in the time of four: one behind guesses was not computed ahead. More guesses behind guesses are no price, and
+    plain rounds behind plain ones tell what these take."""
+    for own, expected in (
+        ({"is_return": True}, STEP_US),
+        ({"is_return": True, "looked_up": 2}, 0.0),
+        ({}, 0.0),
+        ({"is_return": True, "was_plain": False}, 0.0),
+    ):
+        policy, _ = after_a_round(3, 4 * STEP_US, begin=2, **own)
+        assert policy._lone_rounds.plain_returns.us(STEP_US) == expected
+    for own, num in (({}, 8.0), ({"is_return": True}, 0.0), ({"begin": 49}, 0.0)):
+        policy, _ = after_a_round(8, 8 * STEP_US, **{"begin": 2, **own})
+        assert policy._lone_rounds._num_plain == num, "not behind guesses, nor behind a prompt: caches are cold there"
 
 
 def test_many_tokens_of_one_round_are_not_many_plain_rounds() -> None:
     for looked_up in (0, 7):
-        policy, session = after_a_round(8, 8.0 * STEP_US, looked_up=looked_up)
+        policy, session = after_a_round(8, 8.0 * STEP_US, looked_up=looked_up, begin=2)
         kind = policy._sessions.kind(session)
         assert policy._lone_rounds._num_plain == (0.0 if looked_up else 8.0)
         assert kind.texted._num_tokens == pytest.approx(1.0 if looked_up else 8.0, rel=0.1), "what was offered at the round's beginning"
@@ -252,8 +271,12 @@ def test_what_some_rounds_took_beyond_others_is_a_mean_in_steps() -> None:
     assert extra.us(STEP_US) == 0.0
     for beyond_us in (900.0, 1_100.0, -50.0):
         extra.count(beyond_us, STEP_US)
-    assert extra.us(STEP_US) == pytest.approx(2_000.0 / 3.0, rel=0.01)
-    assert extra.us(2 * STEP_US) == pytest.approx(4_000.0 / 3.0, rel=0.01)
+    assert extra.us(STEP_US) == pytest.approx(1_950.0 / 3.0, rel=0.01), "who took less counts as well, or luck would make it a price"
+    assert extra.us(2 * STEP_US) == pytest.approx(3_900.0 / 3.0, rel=0.01)
+    quick = Extra()
+    for beyond_us in (-900.0, 100.0):
+        quick.count(beyond_us, STEP_US)
+    assert quick.us(STEP_US) == 0.0
 
 
 def test_only_first_rounds_with_guesses_say_what_opening_takes() -> None:

@@ -203,8 +203,8 @@ class _Sessions:
         at_work = handle < self._of.num_guessing
         view = SimpleNamespace(session=handle, num_uncached=1, is_drafting=at_work, depth=0)
         session = SimpleNamespace(
-            is_ready=True, is_reading=False, grows_quietly=not at_work and handle in self.planned, lookup_promise=0.0, view=lambda _: view,
-            statistics=SimpleNamespace(plan_ns=0),
+            is_ready=True, is_reading=False, grows_quietly=not at_work and handle in self.planned, lookup_promise=0.0, lookup_rights=(),
+            view=lambda _: view, statistics=SimpleNamespace(plan_ns=0),
         )  # fmt: skip
         row = SimpleNamespace(committed=(1,), tokens=(), sequence=handle)
         return SimpleNamespace(

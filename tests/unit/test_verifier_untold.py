@@ -225,7 +225,7 @@ def test_drafters_that_were_never_opened_are_seen_as_none_but_for_whose_turn_the
     assert not _frames(session, 100)
     assert session.statistics.draft_wait_us == 0
     pacing.on = True
-    opened = _frames(session, 200)
+    opened = [frame for at in range(REST_AFTER + 1, LEAVE_EVERY + 1) for frame in _frames(session, 100 * at)]
     assert [type(frame) for frame in opened] == [Open] * 2
     assert session.view(250).is_drafting
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.types.value import quickly_made
 
-# Over the promise, to begin with guesses from the text and to go on with them; who is alone and decodes plainly begins each time, for a round
-# with guesses slows the plain ones behind it. Rows cost more in company than measured alone, and a text that offers little keeps a drafter
-# from showing what it can do: where lookup is worth it, it is worth much more.
+# Over the promise, to begin with guesses from the text and to go on with them; who is alone and decodes plainly begins each time, for a
+# round with guesses slows the plain ones behind it. Rows cost more in company than measured alone, and a text that offers little keeps a
+# drafter from showing what it can do: where lookup is worth it, it is worth much more.
 BEGIN_GAIN = 0.2
 KEEP_GAIN = 0.05
 MAX_REMEMBERED = 4096

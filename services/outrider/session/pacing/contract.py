@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -238,7 +238,7 @@ class PacingPlan:
     reason: str
     repeats: int = 0
     least_promise: float = 0.0
-    may_pay: Callable[[tuple[float, ...]], bool] | None = None
+    may_pay: Callable[[tuple[float, ...]], bool] | None = field(default=None, compare=False)
 
     def is_upset_by(self, promise: float, rights: tuple[float, ...]) -> bool:
         """Whether guesses from a text could be worth another plan. promise: tokens that they are expected to add; rights: their chances."""

@@ -23,8 +23,9 @@ def is_read_alone(view: StepView) -> bool:
 
 
 def is_ready(view: StepView, course: Course) -> bool:
-    """Whether a look would hold up the first guesses of a lone session, in turns: behind their step it waits for its drafter anyway, or,
-    where its kind goes without, is looked at for what they turn out to be. (Later in an answer a look finds more than it costs, simulated.)"""
+    """Whether a look would hold up the first guesses of a lone session, in turns: behind their step it waits for its drafter anyway, or
+    is looked at for what they turn out to be, where its kind goes without. (Later in an answer a look finds more than it costs,
+    simulated.)"""
     first = view.sessions[0]
     goes_in_turns = course.pace is Pace.SERIAL or (course.pace is Pace.PLAIN and first.takes_turns)
     return len(view.sessions) == 1 and first.depth > 0 and goes_in_turns and first.num_tested <= 1
