@@ -93,9 +93,8 @@ def test_what_passes_beside_plain_steps_is_told_from_whole_rounds_once_enough_we
     assert rounds.overhead_us(2 * STEP_US, 33.0) == pytest.approx(240.0, rel=0.01)
     quick = LoneRounds()
     quick.count_plain(40, 40 * 300.0, STEP_US)
-    assert quick.overhead_us(STEP_US, 33.0) == 0.0
-    quick.are_ahead = True
     assert quick.overhead_us(STEP_US, 33.0) == pytest.approx(-100.0), "a step that had begun before passes quicker than one takes"
+    assert quick.by_text_us(STEP_US, 33.0) == pytest.approx((-100.0, 0.0, 0.0))
     quick.count_plain(400, 400 * 50.0, STEP_US)
     assert quick.overhead_us(STEP_US, 33.0) == -MOST_HIDDEN * STEP_US
 

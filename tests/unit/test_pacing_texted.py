@@ -29,12 +29,14 @@ RESIDENT: dict[str, Any] = {"takes_turns": True, "has_drafter": True, "draft_us_
 
 class Texts:
     """Sessions one after the other, alone with a drafter of the target's own thread: each round is whatever the policy plans, and takes its
-    step, BESIDE_US, and with drafted guesses drafting_us. right: chance of a drafted guess; rights: of those that the text offers."""
+    step, BESIDE_US, with drafted guesses drafting_us, and with guesses from the text by_text_us. right: chance of a drafted guess; rights:
+    of those that the text offers."""
 
     def __init__(self, right: float, rights: tuple[float, ...], drafting_us: float, opening_us: float = 0.0, **changes: Any) -> None:
         self.policy = AdaptivePacing()
         self.now_us, self.session = float(NOW_US), 0
         self.right, self.rights, self.drafting_us, self.opening_us = right, rights, drafting_us, opening_us
+        self.by_text_us = 0.0
         self.changes = {**RESIDENT, **changes}
         self.num_rounds = {"plain": 0, "drafted": 0, "looked up": 0}
         self.num_asked = 0
@@ -68,6 +70,7 @@ class Texts:
             self.num_asked += drafted > 0 and not is_opened
             self.now_us += STEP_US + BESIDE_US + (self.drafting_us if drafted else 0.0)
             self.now_us += self.opening_us if drafted and not is_opened else 0.0
+            self.now_us += self.by_text_us if looked_up else 0.0
             is_opened = is_opened or drafted > 0
             carry += 1.0 + (self.right if drafted else sum(self.rights[:looked_up]))
             repeats = min(int(plan.repeats), 3) if not drafted and not looked_up else 0
@@ -91,6 +94,19 @@ def test_where_the_text_offers_more_than_drafts_bring_nobody_drafts() -> None:
     by_text, by_drafts = with_text.lately(), without.lately()
     assert by_text["looked up"] > 4 * by_text["drafted"]
     assert by_drafts["drafted"] > 4 * by_drafts["plain"]
+
+
+@pytest.mark.parametrize("has_drafter", [True, False])
+@pytest.mark.parametrize(("by_text_us", "goes"), [(0.0, True), (2.0 * STEP_US, False)])
+def test_rounds_by_the_text_are_worth_what_they_bring_in_the_time_they_take(by_text_us: float, goes: bool, has_drafter: bool) -> None:
+    """Three in four right, of rows that cost little; where such rounds take three times as long, few are tried. Of a verifier without any
+    drafter as well."""
+    texts = Texts(0.05, (0.75,), 3.0 * STEP_US, has_drafter=has_drafter, takes_turns=has_drafter)
+    texts.by_text_us = by_text_us
+    texts.lately()
+    rounds = texts.lately()
+    assert (rounds["looked up"] > rounds["plain"]) is goes
+    assert goes or rounds["looked up"] < 0.1 * rounds["plain"]
 
 
 def test_a_text_that_offers_something_does_not_keep_anybody_from_drafts_that_bring_more() -> None:

@@ -93,6 +93,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._saturation = Saturation()
         self._paces: tuple[Pace, ...] = (Pace.SERIAL, Pace.AHEAD)
         self._num_sessions = 1
+        self._is_timed = False  # one session, and nobody else has a part in its rounds
         self._num_groups = 1  # of sessions that draft in turns
         self._step_us = 0.0  # of one row
         self._shared_us = 0.0  # of one row of each session
@@ -106,6 +107,7 @@ class AdaptivePacing(ExplainsAdaptive):
         if not view.sessions:
             return PacingPlan((), None, "idle")
         self._num_sessions = len(view.sessions)
+        self._is_timed = self._is_lone or (self._num_sessions == 1 and not view.sessions[0].has_drafter)
         self._step_us = view.cost.verify_us(1)
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         contended_us = view.overlapped_cost.verify_us(1)
@@ -155,7 +157,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _present_times(self) -> PresentTimes:
         beside_us, is_far = self._overhead_us, self._is_far_away and self._seen_rates is not None  # before, guesses came in turns
-        return PresentTimes(self._step_us, beside_us, self._step_us * self._contention, self._excess_us, is_far, self._is_lone)
+        contended_us = self._step_us * self._contention
+        return PresentTimes(self._step_us, beside_us, contended_us, self._excess_us, is_far, self._is_lone, self._is_timed)
 
     def _at_once(self, view: StepView, going: Mapping[int, int]) -> PacingPlan:
         """Nobody waits for a drafter: there is nothing to weigh, and no time to lose over it. going: guesses from the text by session."""
@@ -243,9 +246,8 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _going_by_lookup(self, view: StepView) -> dict[int, int]:
         """Guesses of the sessions that go by their own text: they have them, and nothing to wait for."""
-        beside_us = self._overhead_us
-        extra_us = self._lone_rounds.guessing_us(self._step_us, beside_us) if self._is_lone else (0.0, 0.0)
-        self._by_lookup.observe(view, beside_us, *extra_us)
+        timed = self._lone_rounds.by_text_us(self._step_us, self._rates.overhead_us) if self._is_timed else (self._overhead_us,)
+        self._by_lookup.observe(view, *timed)
         going = {session.session: num for session in view.sessions if (num := self._num_looked_up(session))}
         if going:
             self._sessions.look_up(going)

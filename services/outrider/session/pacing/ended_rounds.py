@@ -25,7 +25,8 @@ STEADY = 4
 class PresentTimes(NamedTuple):
     """Microseconds. step_us: of a step of one row; beside_us: of a round, beside its step; contended_us: of such a step while drafters are
     at work; excess_us: of the newest step, beyond what its courses promise. is_far: drafters are so far away that asking them is held
-    against what came of it; is_lone: one session, whose drafter computes on the target's own thread."""
+    against what came of it; is_lone: one session, whose drafter computes on the target's own thread; is_timed: or one without any
+    drafter at hand, so that its rounds are nobody else's either."""
 
     step_us: float
     beside_us: float
@@ -33,6 +34,7 @@ class PresentTimes(NamedTuple):
     excess_us: float
     is_far: bool
     is_lone: bool
+    is_timed: bool
 
 
 class EndedRounds:
@@ -61,14 +63,16 @@ class EndedRounds:
             if own.course.pace is Pace.PLAIN and not own.probe.is_on:
                 num_plain += session.committed_len - own.committed_len
                 self._count_plain(session, own, took_us, len(view.sessions), times)
-            if times.is_lone and own.looked_up and own.was_plain and session.num_uncached == 1:
+            if times.is_timed and own.was_plain and session.num_uncached == 1:
+                self._count_timed(session, own, took_us, times)
+            if times.is_timed and own.looked_up and own.was_plain and session.num_uncached == 1:
                 self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
             if times.is_lone and own.turn_len and own.expected_us and (own.is_opening or own.is_return):
                 (self._lone.openings if own.is_opening else self._lone.returns).count(took_us - own.expected_us, times.step_us)
             if times.is_lone and session.num_uncached == 1:
                 self._sessions.count_texted(session, *self._by_lookup.offered(session.session, own.committed_len))
             self._sessions.confirm_plain(session)
-            _begin_round(session, own)
+            _begin_round(session, own, is_plain=times.is_timed and not times.is_lone)
         if num_plain:
             self._budget.count_plain(num_plain)
             self._memory.count_plain(num_plain / len(view.sessions))
@@ -87,25 +91,27 @@ class EndedRounds:
         num_tokens = session.committed_len - own.committed_len
         most_us = MOST_TIMES * num_tokens * (times.step_us + times.beside_us)
         self._sessions.kind(session).plain.count(num_tokens, min(took_us, most_us) / times.step_us)
-        if not times.is_lone:
-            return
-        if own.is_return:
-            beyond_us = 0.0 if own.looked_up else took_us - num_tokens * (times.step_us + times.beside_us)
-            self._lone.plain_returns.count(beyond_us, times.step_us)
-        if own.looked_up:
-            return
-        if num_tokens > 1:  # none of the rounds that were not planned one by one had guesses worth a thought
+        if times.is_lone and num_tokens > 1 and not own.looked_up:
+            # none of the rounds that were not planned one by one had guesses worth a thought
             self._sessions.count_texted(session, num_tokens - 1, num_tokens - 1)
-        if num_tokens >= STEADY and not own.is_return and own.committed_len > own.begin + 1:
+
+    def _count_timed(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
+        """Rounds without drafts, of guesses from the text or of none. Plain ones tell what they take where they are neither the first of an
+        answer nor behind guesses, when their weights are gone from the cache."""
+        num_tokens = session.committed_len - own.committed_len
+        if own.is_return:
+            plain_us = times.step_us + self._lone.overhead_us(times.step_us, times.beside_us)
+            self._lone.plain_returns.count(0.0 if own.looked_up else took_us - num_tokens * plain_us, times.step_us)
+        elif num_tokens >= STEADY and not own.looked_up and own.committed_len > own.begin + 1:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
 
 
-def _begin_round(session: SessionView, own: RememberedSession) -> None:
+def _begin_round(session: SessionView, own: RememberedSession, *, is_plain: bool) -> None:
     """What is known of the round that begins with this commit. A session's first one with guesses, in which a resident drafter is opened
-    and reads the prompt, is no verdict on anything."""
+    and reads the prompt, is no verdict on anything. is_plain: it decodes plainly whatever its course, for nobody drafts."""
     own.committed_len, own.ready_us = session.committed_len, session.waiting_since_us
     is_first = session.takes_turns and not session.num_tested
     own.is_opening, own.is_return = is_first, own.looked_up > 0
     own.comparable = session.num_uncached == 1 and session.has_drafter and not own.looked_up and not is_first
     own.looked_up, own.chosen_wait_us, own.turn_len = 0, 0.0, 0
-    own.was_plain = own.course.pace is Pace.PLAIN and not own.probe.is_on and not session.depth
+    own.was_plain = (is_plain or own.course.pace is Pace.PLAIN) and not own.probe.is_on and not session.depth

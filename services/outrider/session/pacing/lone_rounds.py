@@ -86,13 +86,17 @@ class LoneRounds:
         beside_us = max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
         return beside_us + sure * self.plain_returns.us(step_us), beside_us + self.returns.us(step_us)
 
+    def by_text_us(self, step_us: float, otherwise_us: float) -> tuple[float, float, float]:
+        """What passes beside the step of a plain round, and guessing_us of both kinds. otherwise_us: as for overhead_us."""
+        overhead_us = self.overhead_us(step_us, otherwise_us)
+        return overhead_us, *self.guessing_us(step_us, overhead_us)
+
     def overhead_us(self, step_us: float, otherwise_us: float) -> float:
-        """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead. There it may be less
-        than nothing: a step that had begun before it was asked for passes quicker than one of its kind takes."""
+        """Of a plain round, beside its step; while too few were seen otherwise_us, or nothing where rounds are ahead. It may be less than
+        nothing: a step that had begun before it was asked for passes quicker than one of its kind takes."""
         if self._num_plain < LEAST_PLAIN:
             return 0.0 if self.are_ahead else otherwise_us
-        beside_us = step_us * (self._plain_steps / self._num_plain - 1.0)
-        return max(-MOST_HIDDEN * step_us if self.are_ahead else 0.0, beside_us)
+        return max(-MOST_HIDDEN, self._plain_steps / self._num_plain - 1.0) * step_us
 
     def rates(self, parts: RoundRates, step_us: float) -> RoundRates:
         """With what whole rounds took."""
