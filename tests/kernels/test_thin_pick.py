@@ -317,7 +317,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("broken", mostly_slow(BREAKS, 6))
+@pytest.mark.parametrize("broken", mostly_slow(BREAKS, 3))
 def test_a_broken_pick_would_be_noticed(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_thin(monkeypatch, tmp_path, "pick.c", *BREAKS[broken])
     picker = ThinPick(ThinTeam(1))

@@ -295,7 +295,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 4))
+@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 2))
 def test_a_broken_rule_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place, rows, kernel = kernel_place(INTERPRETED), unfiltered(all_rows()), broken_pick(mutation, tmp_path)
     whole = place.call(kernel, "pick", logits_of(rows), pick_rows(rows)).tokens.tolist()

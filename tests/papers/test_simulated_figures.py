@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mostly_slow import mostly_slow_rows
+from mostly_slow import mostly_slow, mostly_slow_rows
 from outrider.session.pacing.registry import make_pacing
 from outrider_bench.simulation.closed_forms import pearl_tokens_per_target_time, plain_tokens_per_us, serial_tokens_per_us
 from outrider_bench.simulation.curves import CURVE_SHAPES
@@ -47,7 +47,7 @@ def per_target_time(outcome: Outcome) -> float:
             *((3, 0.6, 1.42, 1.20), (5, 0.8, 2.28, 1.87), (8, 0.6, 1.55, 1.58), (8, 0.9, 3.88, 3.07)),
             *((3, 0.9, 2.31, 1.76), (5, 0.6, 1.51, 1.40), (5, 0.7, 1.81, 1.58), (5, 0.9, 3.13, 2.37), (8, 0.8, 2.55, 2.27)),
         ],
-        4,
+        2,
     ),
 )
 def test_the_table_of_pearl_against_the_best_serial(cost_ratio: int, alpha: float, pearl: float, best_serial: float) -> None:
@@ -74,7 +74,7 @@ def test_pearl_loses_to_serial_where_the_drafter_is_fast_and_often_wrong() -> No
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 16])
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 0.9])
+@pytest.mark.parametrize("alpha", mostly_slow([0.0, 0.6, 0.9], 2))
 def test_serial_follows_its_model_with_delay_and_overheads(alpha: float, gamma: int) -> None:
     world = world_of(alpha, 10, delay_us=6_000, message_us=130, step_overhead_us=300)
     outcome = outcome_of("serial", gamma, world, 4_000 if alpha > 0 else 500)

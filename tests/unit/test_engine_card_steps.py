@@ -62,7 +62,7 @@ def test_long_prefixes_are_split_and_groups_may_be_wide(interpreted: Interpreted
 def test_recorded_steps_of_16_bits_are_todays(interpreted: InterpretedProcess, tmp_path: Path, dtype: str) -> None:
     """As cards run models, fused between products, norms of heads included; the kernels widen bfloat16 here, for the interpreter's
     arithmetic with it is wrong."""
-    fakes_models.make_model("qwen3", tmp_path)
+    fakes_models.make_model("qwen3", tmp_path, num_hidden_layers=1)
     fakes_models.draw_norms(tmp_path)
     report = interpreted.call("fakes_card_steps", "compare", str(tmp_path), TWIN_STEPS, TWIN_SEED, dtype=dtype)
     assert report["num_played"] > 2

@@ -128,6 +128,9 @@ def test_what_a_round_by_the_text_makes_the_next_one_take_is_a_price_of_it() -> 
         rounds.plain_returns.count(250.0, STEP_US)
         rounds.returns.count(400.0, STEP_US)
     assert rounds.guessing_us(STEP_US, 100.0) == pytest.approx((450.0, 600.0), rel=0.1)
+    drafting = LoneRounds()
+    drafting.returns.count(400.0, STEP_US)
+    assert drafting.guessing_us(STEP_US, 100.0) == pytest.approx((0.0, 400.0)), "of one that drafts whenever its text offers nothing"
 
 
 # --- chains whose first guess is always sent ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from outrider.types.fleet import PairMeasurement, PlacementWish, Replica, Role
 from outrider.types.identity import incompatibility
 
 VOCABULARIES = ("vocabulary", "another")
+NUM_FLEETS = 60  # of a property that takes tens of milliseconds for one
 NEAR = PairMeasurement(200, 0.8, True)
 
 # --- any fleet, any wish -----------------------------------------------------------------------------------------------------
@@ -111,6 +112,7 @@ def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
 
 
 @settings(max_examples=200)
+@settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM)
 def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(
     fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float]
@@ -152,6 +154,7 @@ def outcome(fleet: list[Replica], asked: PlacementWish) -> object:
 
 
 @settings(max_examples=200)
+@settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, st.integers(0, 5), st.floats(0.3, 1.0))
 def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
     fleet: list[Replica], asked: PlacementWish, at: int, factor: float
@@ -170,12 +173,14 @@ def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
 
 
 @settings(max_examples=200)
+@settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM)
 def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float]) -> None:
     check_bounds(table_of(fleet), asked, drawn)
 
 
 @settings(max_examples=200)
+@settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM, st.dictionaries(st.integers(0, 5), st.floats(0.0, 1.0), max_size=3))
 def test_a_warm_drafter_never_makes_it_slower(
     fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float], warm: dict[int, float]

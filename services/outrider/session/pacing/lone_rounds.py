@@ -80,10 +80,9 @@ class LoneRounds:
         """What a round with guesses from the text takes beside its step and what passes beside a plain one, and the round behind it beyond
         others: where that is a plain one, and where it has a draft. While few were seen, hardly anything: only who goes that way finds
         out."""
-        if not self._num_looked_up:
-            return 0.0, 0.0
         sure = self._num_looked_up / (self._num_looked_up + SURE_LOOKED_UP)
-        beside_us = max(0.0, sure * (step_us * self._looked_up_steps / self._num_looked_up - overhead_us))
+        seen_us = step_us * self._looked_up_steps / self._num_looked_up if sure else 0.0
+        beside_us = max(0.0, sure * (seen_us - overhead_us))
         return beside_us + sure * self.plain_returns.us(step_us), beside_us + self.returns.us(step_us)
 
     def by_text_us(self, step_us: float, otherwise_us: float) -> tuple[float, float, float]:
