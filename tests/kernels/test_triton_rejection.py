@@ -29,7 +29,7 @@ from outrider_kernels.rejection import NO_TOKEN, DraftChains, Judged, reference_
 
 KERNEL = "outrider_kernels.triton_rejection"
 BASE = 40
-NUM_DRAWS = 220  # the interpreter takes some 10 ms for one
+NUM_DRAWS = 330  # the interpreter takes some 10 ms for one
 CERTAIN, ORDINARY = 1e-7, 1e-3  # p-values: a law that is wrong for certain, and one that need not be
 
 

@@ -26,7 +26,7 @@ from outrider.types.fleet import PairMeasurement, PlacementWish, Replica, Role
 from outrider.types.identity import incompatibility
 
 VOCABULARIES = ("vocabulary", "another")
-NUM_FLEETS = 60  # of a property that takes tens of milliseconds for one
+NUM_FLEETS = 100  # of a property that takes tens of milliseconds for one
 NEAR = PairMeasurement(200, 0.8, True)
 
 # --- any fleet, any wish -----------------------------------------------------------------------------------------------------
@@ -111,7 +111,6 @@ def takes_all_of(replica: Replica, asked: PlacementWish) -> bool:
     return takes(replica, asked) and has_blocks and asked.fingerprint in ("", replica.identity.fingerprint)
 
 
-@settings(max_examples=200)
 @settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM)
 def test_only_who_may_take_it_is_chosen_and_somebody_is_whenever_anybody_may(
@@ -153,7 +152,6 @@ def outcome(fleet: list[Replica], asked: PlacementWish) -> object:
         return type(refusal), str(refusal)
 
 
-@settings(max_examples=200)
 @settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, st.integers(0, 5), st.floats(0.3, 1.0))
 def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
@@ -172,14 +170,12 @@ def test_a_verifier_better_than_one_that_is_there_never_makes_it_slower(
     assert place(table_of([*fleet, better]), asked).token_us <= before.token_us
 
 
-@settings(max_examples=200)
 @settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM)
 def test_no_verifier_is_better_than_its_bound(fleet: list[Replica], asked: PlacementWish, drawn: dict[int, float]) -> None:
     check_bounds(table_of(fleet), asked, drawn)
 
 
-@settings(max_examples=200)
 @settings(max_examples=NUM_FLEETS)
 @given(FLEETS, WISHES, WARM, st.dictionaries(st.integers(0, 5), st.floats(0.0, 1.0), max_size=3))
 def test_a_warm_drafter_never_makes_it_slower(
