@@ -28,14 +28,14 @@ def looked_up(tokens: list[int], max_len: int = 8) -> list[int]:
     return TextLookup(array(tokens), LookupOdds()).guess(max_len)
 
 
-def naive_place(tokens: list[int], followed: int = 0) -> int:
+def naive_place(tokens: list[int], followed: int = 0, known_len: int = 0) -> int:
     """Of the newest places that the last two tokens were followed at, and the one that is known to go on as the text did, the newest that
-    matches longest; else the newest of the last token. 0: none."""
+    matches longest; else the newest of the last token. 0: none. known_len: tokens that the place followed is known to match."""
     end = len(tokens)
     pairs = [place for place in range(end - 1, 1, -1) if tokens[place - 2 : place] == tokens[end - 2 :]][:MAX_PLACES]
     if pairs:
-        known = [followed] if followed else []
-        return max(pairs + known, key=lambda place: (naive_match_len(tokens, place), place))
+        lens = {place: naive_match_len(tokens, place) for place in pairs} | ({followed: known_len} if followed else {})
+        return max(lens, key=lambda place: (lens[place], place))
     return max((place for place in range(1, end) if tokens[place - 1] == tokens[-1]), default=0)
 
 
@@ -80,11 +80,12 @@ def test_it_finds_what_a_naive_search_finds(prefix: list[int], commits: list[lis
     index, text = TextLookup(array(prefix), LookupOdds()), list(prefix)
     place = naive_place(text)
     for token in [token for tokens in commits for token in tokens]:
+        match_len = naive_match_len(text, place) if place else 0
         assert index.guess(max_len) == naive_guess(text, place, max_len)
-        assert index.match_len == (naive_match_len(text, place) if place else 0)
+        assert index.match_len == match_len
         index.extend([token])
         text.append(token)
-        place = naive_place(text, place + 1 if place and text[place] == token else 0)
+        place = naive_place(text, place + 1, match_len + 1) if place and text[place] == token else naive_place(text)
     assert index.guess(max_len) == naive_guess(text, place, max_len)
 
 
@@ -104,6 +105,17 @@ def test_a_place_that_the_text_follows_is_kept_however_many_newer_ones_its_pair_
         assert index.guess(1) == [token]
         index.extend([token])
     assert index.match_len == 5
+
+
+def test_a_place_that_the_text_follows_for_longer_than_is_compared_is_kept_though_a_newer_one_matches_as_much() -> None:
+    """Behind a title of its own the passage went on with 1, in the copy that came later with 2."""
+    title, passage = list(range(50, 54)), list(range(60, 60 + MAX_MATCH_LEN + 4))
+    index = TextLookup(array([*title, *passage, 1, *passage, 2]), LookupOdds())
+    index.extend([*title, *passage])
+    assert index.guess(1) == [1]
+    untitled = TextLookup(array([*title, *passage, 1, *passage, 2]), LookupOdds())
+    untitled.extend(passage)
+    assert untitled.guess(1) == [2]
 
 
 def test_memory_is_bounded_by_the_text() -> None:

@@ -67,8 +67,8 @@ class TextLookup:
         return (followed * -(-max_len // period))[:max_len]
 
     def _find(self, followed: int, known_len: int) -> None:
-        """The newest of the places that match longest. followed: one that is known to match so many tokens, however many places of its
-        pair are newer; 0: none."""
+        """The newest of the places that match longest. followed: one that is known to match so many tokens, one more than is compared
+        where it goes on for long, however many places of its pair are newer; 0: none."""
         text = self._tokens
         end = len(text)
         place = self._pairs.get(text[-2] << _TOKEN_BITS | text[-1], 0) if end > 1 else 0
