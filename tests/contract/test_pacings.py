@@ -15,7 +15,7 @@ from outrider.session.pacing.registry import PACINGS, make_pacing
 
 COST = CostCurve(((1, 10_000.0), (8, 11_000.0), (64, 30_000.0)))
 NOW_US = 1_000_000
-NUM_VIEWS = 120  # of each policy
+NUM_VIEWS = 80  # of each policy
 
 # These may hold back a session that waits for nothing while others get their guesses: one step for all costs less than two.
 GATHERING = {"adaptive"}

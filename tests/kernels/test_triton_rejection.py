@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
-from mostly_slow import mostly_slow
+from mostly_slow import mostly_slow, mostly_slow_rows
 from outrider.engine.acceptance.contract import AcceptanceNoise, TargetRows
 from outrider.engine.acceptance.rejection import RejectionAcceptance
 from outrider.noise.field import bits, uniform_of
@@ -29,7 +29,7 @@ from outrider_kernels.rejection import NO_TOKEN, DraftChains, Judged, reference_
 
 KERNEL = "outrider_kernels.triton_rejection"
 BASE = 40
-NUM_DRAWS = 330  # the interpreter takes some 10 ms for one
+FEW_DRAWS, MANY_DRAWS = 130, 330  # the interpreter takes some 30 ms for one
 CERTAIN, ORDINARY = 1e-7, 1e-3  # p-values: a law that is wrong for certain, and one that need not be
 
 
@@ -207,11 +207,11 @@ TARGET = [0.05, 0.4, 0.0, 0.25, 0.2, 0.1]
 DRAFT = [0.3, 0.15, 0.2, 0.05, 0.2, 0.1]
 
 
-def law_p_value(place: KernelPlace, kernel: str = KERNEL) -> float:
+def law_p_value(place: KernelPlace, num_draws: int, kernel: str = KERNEL) -> float:
     """Of the first and the second token of many sequences, with drafts from another source than the rule's own uniforms."""
-    begins = torch.arange(NUM_DRAWS + 1, dtype=torch.int32) * 2
-    drawn = torch.from_numpy(np.random.default_rng(12).choice(len(DRAFT), 2 * NUM_DRAWS, p=DRAFT).astype(np.int32))
-    targets, drafts = rows(TARGET).expand(3 * NUM_DRAWS, -1), rows(DRAFT).expand(2 * NUM_DRAWS, -1)
+    begins = torch.arange(num_draws + 1, dtype=torch.int32) * 2
+    drawn = torch.from_numpy(np.random.default_rng(12).choice(len(DRAFT), 2 * num_draws, p=DRAFT).astype(np.int32))
+    targets, drafts = rows(TARGET).expand(3 * num_draws, -1), rows(DRAFT).expand(2 * num_draws, -1)
     got = judged(place, DraftChains(drawn, begins, targets, drafts), kernel)
     texts = [
         [*drawn[2 * chain : 2 * chain + length].tolist(), token]
@@ -229,21 +229,22 @@ def against_target(tokens: list[int]) -> float:
     return float(stats.chisquare(counts[possible], len(tokens) * np.array(TARGET)[possible]).pvalue)
 
 
-def test_the_text_has_the_targets_law(place: KernelPlace) -> None:
-    assert law_p_value(place) > ORDINARY
+@pytest.mark.parametrize("num_draws", mostly_slow([FEW_DRAWS, MANY_DRAWS], 1))
+def test_the_text_has_the_targets_law(place: KernelPlace, num_draws: int) -> None:
+    assert law_p_value(place, num_draws) > ORDINARY
 
 
 LAW_TWINS = [
-    ("tl.where(target > draft, target - draft, 0.0)", "target"),  # the replacement from the target itself
-    ("r * drafted < wanted", "r < wanted"),  # the test without the draft
-    ("tl.load(keys + chain), position)", "tl.load(keys), position * 0)"),  # one uniform for every draw
+    (("r * drafted < wanted", "r < wanted"), FEW_DRAWS),  # the test without the draft
+    (("tl.where(target > draft, target - draft, 0.0)", "target"), MANY_DRAWS),  # the replacement from the target itself
+    (("tl.load(keys + chain), position)", "tl.load(keys), position * 0)"), MANY_DRAWS),  # one uniform for every draw
 ]
 
 
-@pytest.mark.parametrize("mutation", mostly_slow(LAW_TWINS, 1))
-def test_a_broken_law_is_seen(mutation: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mutation", "num_draws"), mostly_slow_rows(LAW_TWINS, 1))
+def test_a_broken_law_is_seen(mutation: tuple[str, str], num_draws: int, tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
-    assert law_p_value(place, broken_kernel("triton_rejection", mutation, tmp_path)) < CERTAIN
+    assert law_p_value(place, num_draws, broken_kernel("triton_rejection", mutation, tmp_path)) < CERTAIN
 
 
 TWINS = [

@@ -89,7 +89,7 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize("broken", TWINS)
+@pytest.mark.parametrize("broken", mostly_slow(TWINS, 3))
 def test_a_broken_step_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
     report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, broken=broken)
     assert report["largest_error"] > 100 * TOLERANCE
