@@ -1,10 +1,10 @@
 """Where the end of a text occurred before, and how it went on there: prompt lookup over one session's own committed tokens.
 
 Each pair of tokens leads to the newest place that it was followed at, each place to the one before it of the same pair; the newest few are
-compared with the end of the text, token by token, and the longest match is the place. A text that goes on as it did there is followed
-without a search. An entry or two for each token of the text, so a session's longest text bounds them. Must not know what is done with a
-guess, or other sessions. Sources: Saxena 2023 (prompt lookup decoding); the chains of places are those of LZ77 coders (Deutsch, RFC 1951,
-section 4); ours: a guess may go on over its own end (a text that repeats itself).
+compared with the end of the text, token by token, and the longest match is the place. One from which the text goes on as it did before
+stays among them, however many newer ones its pair has. An entry or two for each token of the text, so a session's longest text bounds
+them. Must not know what is done with a guess, or other sessions. Sources: Saxena 2023 (prompt lookup decoding); the chains of places are
+those of LZ77 coders (Deutsch, RFC 1951, section 4); ours: a guess may go on over its own end (a text that repeats itself).
 """
 
 from __future__ import annotations

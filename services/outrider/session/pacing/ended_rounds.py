@@ -64,9 +64,7 @@ class EndedRounds:
                 num_plain += session.committed_len - own.committed_len
                 self._count_plain(session, own, took_us, len(view.sessions), times)
             if times.is_timed and own.was_plain and session.num_uncached == 1:
-                self._count_timed(session, own, took_us, times)
-            if times.is_timed and own.looked_up and own.was_plain and session.num_uncached == 1:
-                self._lone.count_looked_up(took_us - view.cost.verify_us(1 + own.looked_up), times.step_us)
+                self._count_timed(session, own, took_us, took_us - view.cost.verify_us(1 + own.looked_up), times)
             if times.is_lone and own.turn_len and own.expected_us and (own.is_opening or own.is_return):
                 (self._lone.openings if own.is_opening else self._lone.returns).count(took_us - own.expected_us, times.step_us)
             if times.is_lone and session.num_uncached == 1:
@@ -95,15 +93,18 @@ class EndedRounds:
             # none of the rounds that were not planned one by one had guesses worth a thought
             self._sessions.count_texted(session, num_tokens - 1, num_tokens - 1)
 
-    def _count_timed(self, session: SessionView, own: RememberedSession, took_us: int, times: PresentTimes) -> None:
-        """Rounds without drafts, of guesses from the text or of none. Plain ones tell what they take where they are neither the first of an
-        answer nor behind guesses, when their weights are gone from the cache."""
+    def _count_timed(self, session: SessionView, own: RememberedSession, took_us: int, beside_us: float, times: PresentTimes) -> None:
+        """Rounds without drafts, one of guesses from the text or some of none. Plain ones tell what they take where they are neither the
+        first of an answer nor behind guesses, when their weights are gone from the cache. beside_us: of took_us, what passed beside a step
+        of as many rows."""
         num_tokens = session.committed_len - own.committed_len
         if own.is_return:
             plain_us = times.step_us + self._lone.overhead_us(times.step_us, times.beside_us)
             self._lone.plain_returns.count(0.0 if own.looked_up else took_us - num_tokens * plain_us, times.step_us)
         elif num_tokens >= STEADY and not own.looked_up and own.committed_len > own.begin + 1:
             self._lone.count_plain(num_tokens, took_us, times.step_us)
+        if own.looked_up:
+            self._lone.count_looked_up(beside_us, times.step_us)
 
 
 def _begin_round(session: SessionView, own: RememberedSession, *, is_plain: bool) -> None:
