@@ -1,5 +1,7 @@
 """A matrix that is taken to come from memory is fetched and multiplied in another order, slice by slice, and no bit changes.
 
+Some products of several rows with a matrix that a cache has go by slices as well; a row by itself never does.
+
 Run: pytest tests/kernels/test_thin_streamed.py
 """
 
@@ -40,6 +42,19 @@ def test_streaming_changes_no_bit(packing: str, inputs: int) -> None:
         team = ThinTeam(num_threads)
         for num_rows in ROWS:
             np.testing.assert_array_equal(bits(team, matrix, num_rows, True), bits(team, matrix, num_rows, False))
+
+
+@pytest.mark.parametrize("inputs", LENGTHS[:4])
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_rows_together_have_the_bits_of_each_by_itself(packing: str, inputs: int) -> None:
+    matrix, team = packed(some_rows(OUTPUTS, inputs, 1), packing), ThinTeam(2)
+    for num_rows in (7, 13, 19, 24, 25):  # of two tiles to five
+        rows, out = some_rows(num_rows, inputs, 2), some_rows(num_rows, OUTPUTS, 3)
+        alone = out.copy()
+        ThinProduct(team, matrix, rows, out, adds=True).run(num_rows)
+        for at in range(num_rows):
+            ThinProduct(team, matrix, rows[at : at + 1], alone[at : at + 1], adds=True).run(1)
+        np.testing.assert_array_equal(out, alone)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
