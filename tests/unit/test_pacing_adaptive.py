@@ -14,7 +14,7 @@ from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import FIRST_HOPE, CostCurve, StepView
 from outrider.session.pacing.course_choice import HOPEFUL_TESTS, hoped_acceptance
 from outrider.session.pacing.draft_length import Rates, pearl_tokens_per_us, serial_tokens_per_us
-from outrider.session.pacing.first_lessons import FIRST_ROUNDS, FIRST_TESTS, MAX_FIRST_TOKENS
+from outrider.session.pacing.first_lessons import FIRST_TESTS, MAX_FIRST_TOKENS
 from outrider.session.pacing.outlooks import FIRST_LEN, PROBE_LEN
 from outrider.session.pacing.pace_memory import KEEP_UNUSED, PaceMemory
 from outrider.session.pacing.pace_rates import KEEP_UNSEEN
@@ -199,22 +199,6 @@ def test_what_a_pace_took_is_forgotten_while_everybody_decodes_plainly() -> None
 
 
 # --- the policy ----------------------------------------------------------------------------------------------------------------
-
-
-def test_before_anything_is_known_it_drafts_in_turns_and_little() -> None:
-    driver = Driver()
-    assert driver.wait_len() == FIRST_LEN
-    assert driver.policy.draft_ahead(driver.session) == FIRST_LEN + 1, "one is for the token that the prompt's own step brings"
-
-
-def test_four_rounds_in_which_the_first_guess_was_wrong_are_enough_to_ask_the_model() -> None:
-    """Far away each of them costs three steps."""
-    driver = Driver()
-    for at in range(FIRST_ROUNDS):
-        assert driver.policy._seen_rates is None, at
-        driver.round(num_tested=at + 1, acceptance=0.3)
-    assert FIRST_ROUNDS < FIRST_TESTS
-    assert driver.policy._seen_rates is not None
 
 
 def test_a_way_that_was_measured_anew_is_taken_in_though_drafting_takes_as_long_as_before() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from fakes_pacing import NOW_US, session_view
 from outrider.session.pacing import company
-from outrider.session.pacing.adaptive import SWITCH_GAIN, AdaptivePacing
+from outrider.session.pacing.adaptive import FIRST_COURSE, SWITCH_GAIN, AdaptivePacing
 from outrider.session.pacing.company import KEEP_WITHIN, Present, Split, _best, company_courses, splits_of
 from outrider.session.pacing.contract import CostCurve, PacingPlan, SessionView, StepView
 from outrider.session.pacing.groups import plan_in_groups
@@ -198,7 +198,26 @@ def test_many_sessions_in_groups_are_quicker_than_all_in_one(monkeypatch: pytest
 
 @pytest.mark.parametrize(("num_sessions", "chosen"), [(1, Pace.AHEAD), (8, Pace.AHEAD), (64, Pace.SERIAL)])
 def test_the_more_sessions_there_are_the_more_running_ahead_must_promise(num_sessions: int, chosen: Pace) -> None:
-    assert drafting_pace({Pace.SERIAL: 1.0, Pace.AHEAD: 1.08}, Pace.SERIAL, num_sessions, SWITCH_GAIN) is chosen
+    going = [FIRST_COURSE] * num_sessions
+    offered = {Pace.SERIAL: (going, 1.0), Pace.AHEAD: ([FIRST_COURSE._replace(pace=Pace.AHEAD)] * num_sessions, 1.08)}
+    assert drafting_pace(offered, Pace.SERIAL, going, SWITCH_GAIN) is chosen
+
+
+@pytest.mark.parametrize(
+    ("num_sessions", "before", "kept", "gain", "chosen"),
+    [
+        (1, Pace.SERIAL, Pace.PLAIN, 1.02, Pace.AHEAD),  # it would give up its guesses
+        (1, Pace.SERIAL, Pace.PLAIN, 1.005, Pace.SERIAL),  # and does, where the other promises hardly more than going without
+        (1, Pace.SERIAL, Pace.SERIAL, 1.02, Pace.SERIAL),  # goes on with them
+        (1, Pace.PLAIN, Pace.PLAIN, 1.02, Pace.SERIAL),  # has given them up
+        (8, Pace.SERIAL, Pace.PLAIN, 1.02, Pace.SERIAL),  # among others, whose time it takes
+    ],
+)
+def test_who_would_give_up_guesses_takes_the_other_pace_for_a_small_gain(
+    num_sessions: int, before: Pace, kept: Pace, gain: float, chosen: Pace
+) -> None:
+    going, stays, goes = ([FIRST_COURSE._replace(pace=pace)] * num_sessions for pace in (before, kept, Pace.AHEAD))
+    assert drafting_pace({Pace.SERIAL: (stays, 1.0), Pace.AHEAD: (goes, gain)}, Pace.SERIAL, going, SWITCH_GAIN) is chosen
 
 
 def test_nor_is_a_round_of_one_that_runs_ahead_longer_than_a_step_has_room_for() -> None:

@@ -48,15 +48,25 @@ def test_adaptive_is_nowhere_far_below_the_best_fixed_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "cost_ratio", "num_sessions", "fixed"),
-    [("0.9|0.3", "10", "8", "pearl:8"), ("0.98", "1", "8", "plain"), ("0.8", "3", "1", "pearl"), ("0.95>0.1", "1", "8", "plain")],
+    ("acceptance", "cost_ratio", "num_sessions", "fixed", "least"),
+    [
+        ("0.9|0.3", "10", "8", "pearl:8", 0.975),
+        ("0.98", "1", "8", "plain", 0.975),
+        ("0.8", "3", "1", "pearl", 0.975),
+        ("0.95>0.1", "1", "8", "plain", 0.975),
+        ("0.98", "30", "1", "pearl", 0.97),
+        ("0.1>0.95", "10", "1", "pearl:8", 0.98),
+    ],
 )
-def test_worlds_next_door_in_which_adaptive_was_once_behind(acceptance: str, cost_ratio: str, num_sessions: str, fixed: str) -> None:
+def test_worlds_next_door_in_which_adaptive_was_once_behind(
+    acceptance: str, cost_ratio: str, num_sessions: str, fixed: str, least: float
+) -> None:
     """0.80 and 0.91 of the fixed policy while a round in turns of several sessions was held against its promise without its wait; 0.96
-    while a drafter was at work whenever a commit came, where PEARL's rests."""
+    while a drafter was at work whenever a commit came, where PEARL's rests, or had leave for four guesses while the first prompt was read;
+    0.97 while drafts in turns that did not pay were given up where running ahead promised a little more than none."""
     axes = "--cost-ratios", cost_ratio, "--delays", "0", "--sessions", num_sessions
     plan = planned("--quick", "--acceptances", acceptance, *axes, "--share", "1", "--fixed", fixed)
-    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio >= 0.975
+    assert worst_of("adaptive", [run_cell(cell, plan) for cell in plan.cells]).ratio >= least
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from outrider.session.pacing.hedge_worth import HedgeWorth
 from outrider.session.pacing.hedging import hedge_budget, is_near
 from outrider.session.pacing.lone_rounds import LoneRounds
 from outrider.session.pacing.look_times import LOOK_EVERY_US, LookTimes
-from outrider.session.pacing.offers import Look, Margins, Offers, drafting_pace
+from outrider.session.pacing.offers import Look, Margins, Offers, drafting_pace, drafts
 from outrider.session.pacing.outlooks import FIRST_LEN, LEAVE_BOUNDS, PROBE_LEN, Outlooks
 from outrider.session.pacing.pace_memory import PaceMemory
 from outrider.session.pacing.pace_rates import PaceRates
@@ -301,12 +301,11 @@ class AdaptivePacing(ExplainsAdaptive):
             self._give_way(view, plain_course(rates[Pace.PLAIN]))
         else:
             self._choose_for_all(view, rates, paces)
-        courses = [self._sessions.known(session.session).course for session in view.sessions]
-        drafts = any(course.pace is not Pace.PLAIN for course in courses)
+        courses = self._courses(view)
         self._num_groups = max(course.num_groups for course in courses)
-        self._pace = self._pace if drafts else Pace.PLAIN
+        self._pace = self._pace if drafts(courses) else Pace.PLAIN
         self._sessions.settle(view.sessions)
-        self._look_times.looked(view.now_us, len(view.sessions), drafts=drafts)
+        self._look_times.looked(view.now_us, len(view.sessions), drafts=drafts(courses))
 
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
@@ -316,7 +315,7 @@ class AdaptivePacing(ExplainsAdaptive):
         of_groups = partial(self._rates.of_groups, view) if Pace.AHEAD in paces else None
         offers = Offers(rates, margins, self._longest, known, *worths, of_groups)
         offered = {pace: offers.of(pace, looks) for pace in paces}
-        self._pace = drafting_pace({pace: gain for pace, (_, gain) in offered.items()}, self._pace, self._num_sessions, SWITCH_GAIN)
+        self._pace = drafting_pace(offered, self._pace, self._courses(view), SWITCH_GAIN)
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
             if session.committed_len >= self._sessions.known(session.session).asked_from:
                 self._choose(session, course)
@@ -387,6 +386,9 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _course_of(self, session: int) -> Course:
         return self._sessions.known(session).course
+
+    def _courses(self, view: StepView) -> list[Course]:
+        return [self._course_of(session.session) for session in view.sessions]
 
     def _brought(self, own: RememberedSession) -> float:
         """Tokens per microsecond that drafts in turns brought a session lately; 0 for one that goes otherwise. (A drafter that runs ahead

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from outrider.session.pacing.contract import SessionView
 
 FIRST_TESTS = 8  # guesses judged before the model is asked for the first time, or
+FLAWLESS_TESTS = 4  # or so many, where none was wrong: more would be drafted as shortly as the first, and say the same
 FIRST_ROUNDS = 4  # rounds in which some were: who is wrong at once in each of them has said enough, and far away each costs three steps
 MAX_FIRST_TOKENS = 24
 
@@ -23,4 +24,5 @@ class FirstLessons:
         if num_tests > self._num_tests:
             self._num_tests, self._num_rounds = num_tests, self._num_rounds + 1
         num_tokens = sum(session.committed_len - begin_of(session) for session in sessions)
-        return num_tokens >= MAX_FIRST_TOKENS or num_tests >= FIRST_TESTS or self._num_rounds >= FIRST_ROUNDS
+        least = FLAWLESS_TESTS if all(session.is_flawless for session in sessions) else FIRST_TESTS
+        return num_tokens >= MAX_FIRST_TOKENS or num_tests >= least or self._num_rounds >= FIRST_ROUNDS

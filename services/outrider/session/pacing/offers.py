@@ -7,7 +7,7 @@ are worth and what is remembered of sessions. Must not know how a worth comes ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -22,6 +22,7 @@ Offer = tuple[list[Course], float]  # a course for each session; tokens per micr
 # By which drafters of several sessions that run ahead must promise more than drafts in turns, for each session: what they draft in vain is
 # sent, taken in and dropped again, and a step that reads somebody's prompt finds them halfway.
 IN_VAIN = 0.0015
+LAST_GAIN = 0.01  # by which the other pace must promise more than going without, of one that gives up guesses: a drafter is not free
 speed_of = attrgetter("tokens_per_us")  # among courses of one pace as good as their worth
 
 
@@ -79,7 +80,7 @@ class Offers:
         for at, ((session, courses), course) in enumerate(zip(looks, together, strict=True)):
             if course.pace is Pace.SERIAL:
                 looks[at] = session, {**courses, Pace.SERIAL: [course]}
-        gain = self.margins.keep if any(course.pace is not Pace.PLAIN for course in present) else self.margins.start
+        gain = self.margins.keep if drafts(present) else self.margins.start
         chosen = together if self._total(together) > (1.0 + gain) * self._total(plain) else plain
         return chosen, self._total(chosen)
 
@@ -120,14 +121,22 @@ class Offers:
         return best if present is None or self.worth(best) > (1.0 + self.margins.switch) * self.worth(present) else present
 
 
-def drafting_pace(gains: Mapping[Pace, float], present: Pace, num_sessions: int, switch: float) -> Pace:
-    """One for all: they share the drafter and its cores. gains: of all sessions together, by pace. switch: share by which another must
-    promise more than the present one."""
-    if num_sessions > 1 and Pace.AHEAD in gains:
-        gains = {**gains, Pace.AHEAD: gains[Pace.AHEAD] / (1.0 + IN_VAIN * num_sessions)}
+def drafts(courses: Iterable[Course]) -> bool:
+    """Whether anybody goes with guesses."""
+    return any(course.pace is not Pace.PLAIN for course in courses)
+
+
+def drafting_pace(offered: Mapping[Pace, Offer], present: Pace, going: Sequence[Course], switch: float) -> Pace:
+    """One for all: they share the drafter and its cores. going: everybody's course until now. switch: share by which another pace must
+    promise more than the present one. Less of a session that is alone and would go without guesses otherwise: to give them up is a switch
+    as well, and of one that does nobody learns when its text becomes another."""
+    gains = {pace: gain for pace, (_, gain) in offered.items()}
+    if len(going) > 1 and Pace.AHEAD in gains:
+        gains[Pace.AHEAD] /= 1.0 + IN_VAIN * len(going)
     best = max(gains, key=lambda pace: gains[pace])
     kept = present if present in gains else best
-    return best if gains[best] > (1.0 + switch) * gains[kept] else kept
+    gives_up = len(going) == 1 and drafts(going) and not drafts(offered[kept][0])
+    return best if gains[best] > (1.0 + (LAST_GAIN if gives_up else switch)) * gains[kept] else kept
 
 
 def _shares(session: SessionView) -> tuple[float, float]:

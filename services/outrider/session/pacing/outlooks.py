@@ -22,6 +22,7 @@ FIRST_LEN = PROBE_LEN = 4
 PROBE_WAIT_STEPS = 4.0  # a probe that is waited for is in turns when its guesses take at most so many steps of the target
 PROBE_HOPE = 0.8  # acceptance that a probe is worth waiting for
 LEAVE_BOUNDS = 2  # leave reaches over so many of the longest drafts, of a resident drafter over one
+PROMISING_LEN = 16  # guesses that one elsewhere may make that was not wrong yet, before any course was chosen
 UNKNOWN_TOKENS = 4  # that a drafter of which nothing was measured is taken to guess in a step's time
 
 
@@ -54,7 +55,7 @@ class Outlooks:
 
     def leave(self, own: RememberedSession, session: SessionView) -> int:
         """Tokens beyond the commit that the drafter of one that goes with guesses may guess. In company it drafts for others meanwhile."""
-        leave = min(own.course.ahead_len, self.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
+        leave = min(_reach_of(own, session), self.bound(session) * (1 if session.takes_turns else LEAVE_BOUNDS))
         if own.course.pace is not Pace.AHEAD or self._num_sessions > 1:
             return leave
         draft_us, cost = self._rates.draft_us(Pace.AHEAD), self._cost
@@ -133,3 +134,11 @@ class Outlooks:
             return False
         wait_us = 2.0 * self._rates.link_us + self._rates.start_us + PROBE_LEN * self._draft_us(own)
         return self._contended_us - self._step_us < wait_us
+
+
+def _reach_of(own: RememberedSession, session: SessionView) -> int:
+    """Guesses beyond the commit that its course has use for. The very first course is short in case that the drafter is of no use; where it
+    was right each time, what is chosen next will have use for more, and is chosen only when this leave is on its way."""
+    is_unproven = not own.course.tokens_per_us and own.course.pace is Pace.SERIAL and not session.takes_turns
+    is_right = session.is_flawless and session.num_tested >= FIRST_LEN
+    return PROMISING_LEN if is_unproven and is_right else own.course.ahead_len
