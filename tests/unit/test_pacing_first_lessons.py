@@ -79,6 +79,15 @@ def test_a_drafter_that_was_not_wrong_yet_goes_on_before_any_course_is_chosen(ch
     assert driver.policy.draft_ahead(replace(begun, **changes)) == leave
 
 
+def test_not_where_a_course_was_chosen() -> None:
+    driver = Driver()
+    driver.policy.draft_ahead(driver.session)
+    own = driver.policy._sessions.of(driver.session)
+    own.course = own.course._replace(tokens_per_us=1e-3)
+    begun = replace(driver.session, committed_len=driver.session.committed_len + 5, num_tested=FIRST_LEN, is_flawless=True)
+    assert driver.policy.draft_ahead(begun) == own.course.ahead_len == FIRST_LEN
+
+
 @pytest.mark.parametrize(
     ("num_tested", "is_flawless", "is_asked"),
     [(FLAWLESS_TESTS - 1, True, False), (FLAWLESS_TESTS, True, True), (FIRST_TESTS - 1, False, False), (FIRST_TESTS, False, True)],

@@ -210,7 +210,7 @@ def test_the_more_sessions_there_are_the_more_running_ahead_must_promise(num_ses
         (1, Pace.SERIAL, Pace.PLAIN, 1.005, Pace.SERIAL),  # and does, where the other promises hardly more than going without
         (1, Pace.SERIAL, Pace.SERIAL, 1.02, Pace.SERIAL),  # goes on with them
         (1, Pace.PLAIN, Pace.PLAIN, 1.02, Pace.SERIAL),  # has given them up
-        (8, Pace.SERIAL, Pace.PLAIN, 1.02, Pace.SERIAL),  # among others, whose time it takes
+        (8, Pace.SERIAL, Pace.PLAIN, 1.03, Pace.SERIAL),  # among others, whose time it takes
     ],
 )
 def test_who_would_give_up_guesses_takes_the_other_pace_for_a_small_gain(
