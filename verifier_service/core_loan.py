@@ -24,11 +24,12 @@ _NOBODY: frozenset[str] = frozenset()
 class CoreLoan:
     """own, lent: what steps took at start, at the same rows; lent None where nothing is lent. most_lent: threads of a loan.
 
-    num_steps: steps that ran with a loan.
+    num_steps: steps that ran with a loan. plain_ahead: plain steps were computed before they were asked for.
     """
 
     def __init__(self, own: CostModel, lent: CostModel | None = None, most_lent: int = 0) -> None:
         self.num_steps = 0
+        self.plain_ahead = False
         self._own = StepCosts(own)
         self._lent = None if lent is None else StepCosts(lent)
         self._worth = None if lent is None else LoanWorth(own.curve(), lent.curve())
@@ -100,6 +101,7 @@ class CoreLoan:
         """The step, of so many sequences, had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as
         in StepResult; it says nothing of a loan, nor, where one is possible, of plain steps: whose threads it had is not known."""
         if was_ahead:
+            self.plain_ahead = self.plain_ahead or num_rows == 1
             if num_rows > 1 or self._lent is None:
                 self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
             return

@@ -43,16 +43,18 @@ class StepPlanner:
         prefill: PrefillBound | None = None,
         cost_ahead: CostCurve | None = None,
         guess_us: float = 0.0,
+        plain_ahead: bool = False,
     ) -> PacingPlan:
         """Plan all sessions, each given with its policy's key; wakes at the earliest time any policy asks for. prefill: of the whole
-        step. cost_ahead: of one session's steps, so for one policy only. guess_us: as in StepView."""
+        step. cost_ahead: of one session's steps, so for one policy only. guess_us, plain_ahead: as in StepView."""
         self._turn += 1
         groups: dict[PolicyKey, list[SessionView]] = {}
         for key, view in views:
             groups.setdefault(key, []).append(view)
         if len(groups) == 1:
             ((key, own),) = groups.items()
-            return self._planned(key, StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead, guess_us))
+            lone = StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead, guess_us, plain_ahead)
+            return self._planned(key, lone)
         keys = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []

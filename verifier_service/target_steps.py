@@ -122,6 +122,7 @@ class TargetSteps:
         plan = self._planner.plan(
             views, cost, most, now_us,
             cost_drafting=cost_drafting, prefill=prefill, cost_ahead=self.loan.ahead, guess_us=self._handling.us,
+            plain_ahead=self.loan.plain_ahead,
         )  # fmt: skip
         own_ns = (time.perf_counter_ns() - begin_ns) // len(ready)
         for hosted in ready:

@@ -7,10 +7,10 @@ Run: pytest tests/unit/test_engine_round_ahead.py
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -340,13 +340,48 @@ def test_a_verifier_without_a_drafter_computes_plain_steps_ahead(
     assert ahead.counts == (0, 0, 0)
 
 
-def test_threads_that_are_lent_compute_nothing_ahead(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whoever lent them may want them while they do."""
-    engines = FollowingEngines(tmp_path_factory.mktemp, num_threads=2)
-    assert compute_plain_ahead(engines.make()) is not None
-    engine = FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make()
-    engine._limits = replace(engine.limits, lent_threads=1)
-    assert compute_plain_ahead(engine) is None
+def plain_steps(engine: PagedEngine, lent: list[int]) -> list[int]:
+    """What is picked, step by step, on so many lent threads each."""
+    picks = [4]
+    for num_lent in lent:
+        rows = SequenceRows(51, ints(picks[-1]), NONE, NONE, acceptance="coupled")
+        verdict = engine.step(StepPlan((rows,), num_lent)).results[0].verdict
+        assert verdict is not None
+        picks.append(int(verdict.emitted))
+    return picks
+
+
+def test_threads_compute_ahead_while_they_are_lent_and_no_longer(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = [opened(FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make(), SAMPLINGS["greedy"]) for _ in range(2)]
+    engine, chain = engines[0], engines[0].chain
+    assert isinstance(chain, ThinChain)
+    engine._threads = TeamThreads(chain.team, most_lent=1)
+    ahead = compute_plain_ahead(engine)
+    assert ahead is not None
+    wait_for_what_is_ahead(monkeypatch, engine, [ahead])
+    lent = [0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 0]
+    assert plain_steps(engine, lent) == plain_steps(engines[1], [0] * len(lent))
+    assert ahead.plain_counts[0] == sum(lent), "none where the owner has its core"
+    assert ahead.plain_counts[1] == sum(a and b for a, b in itertools.pairwise(lent)), "nor where it has it back by then"
+    engine.end_loan()
+    assert ahead.is_at_rest
+    assert chain.team.num_active == 1
+
+
+def test_who_takes_lent_threads_back_has_them_at_once(alone: FollowingEngines) -> None:
+    engine = opened(alone.make())
+    engine.chain = chain = Recorder()  # type: ignore[assignment]
+    plain_steps(engine, [1, 1])
+    assert chain.num_settled == 0
+    engine.end_loan()
+    assert chain.num_settled == 1, "what is computed ahead there is dropped"
+    engine.end_loan()
+    plain_steps(engine, [0, 0])
+    assert chain.num_settled == 1, "none is lent"
+    plain_steps(engine, [1, 0])
+    assert chain.num_settled == 2
 
 
 def test_an_engine_without_a_chain_or_a_thread_to_spare_computes_nothing_ahead(alone: FollowingEngines) -> None:

@@ -62,6 +62,21 @@ def test_plain_decoding_is_worth_what_it_brought_lately_and_no_more_than_is_expe
         assert policy._sessions.plain_share(session, 1.0) == pytest.approx(share)
 
 
+def test_plain_steps_that_are_computed_ahead_may_bring_more_than_is_expected() -> None:
+    """Rounds with guesses of a drafter elsewhere do not tell what passes beside those."""
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+    sessions, session = driver.policy._sessions, driver.session
+    plain = sessions.kind(session).plain = AchievedSpeed()
+    assert sessions.plain_share(session, 1.3, hides=True) == 1.3, "before it was tried, all that passes beside a step"
+    plain.count(1_000, 1_000 / 0.9)
+    assert sessions.plain_share(session, 1.3, hides=True) == pytest.approx(1.17)
+    assert sessions.plain_share(session, 1.3) == 1.0
+    own_thread = replace(session, takes_turns=True)
+    assert sessions.plain_share(own_thread, 1.3, hides=True) == 1.0, "there rounds are timed whole"
+
+
 def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
     """A virtual machine stops for milliseconds now and then: held against one way only, it would decide."""
     brought = {}

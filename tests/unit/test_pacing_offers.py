@@ -161,6 +161,17 @@ def test_what_plain_decoding_brings_one_alone_is_the_same_whichever_pace_it_is_h
     assert beside.pace is Pace.PLAIN, "rounds of who runs ahead are mostly plain ones, and take as long as those"
 
 
+@pytest.mark.parametrize(("share", "chosen"), [(1.0, Pace.AHEAD), (1.2, Pace.AHEAD), (1.4, Pace.PLAIN)])
+def test_running_ahead_is_held_against_plain_decoding_that_is_quicker_than_expected(share: float, chosen: Pace) -> None:
+    rates = rates_of(1.0, 1_000.0)
+    plain = plain_course(rates[Pace.PLAIN])
+    ahead = plain._replace(pace=Pace.AHEAD, hit_len=4, ahead_len=9, tokens_per_us=1.3 * plain.tokens_per_us)
+    looks = [(session_view(0, acceptance=0.5, num_tested=99), {Pace.PLAIN: [plain], Pace.AHEAD: [ahead]})]
+    found, gain = replace(offers(rates), plain_share=lambda _: share).of(Pace.AHEAD, looks)
+    assert paces(found) == [chosen]
+    assert gain == pytest.approx(max(1.3, share) * plain.tokens_per_us)
+
+
 def test_a_share_that_one_had_alone_says_nothing_of_several() -> None:
     rates = rates_of(1.0, 1_000.0)
     alone = replace(offers(rates), plain_share=lambda _: 0.5)

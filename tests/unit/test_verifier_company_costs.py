@@ -152,7 +152,12 @@ class Steps:
         monkeypatch.setattr("verifier_service.target_steps.monotonic_us", lambda: self.now_us)
         engine = SimpleNamespace(limits=SimpleNamespace(max_rows=512), identity=SimpleNamespace(model="any"), step=self._step)
         loan = SimpleNamespace(
-            curves=lambda _num=1: (CostCurve(((1, 1.0),)), None), ahead=None, is_possible=False, count=lambda _: None, observe=self._observe
+            curves=lambda _num=1: (CostCurve(((1, 1.0),)), None),
+            ahead=None,
+            plain_ahead=False,
+            is_possible=False,
+            count=lambda _: None,
+            observe=self._observe,
         )
         planner = SimpleNamespace(plan=self._plan)
         nothing = SimpleNamespace(observe=lambda *_: None, bound=lambda *_: None)

@@ -124,6 +124,16 @@ def test_steps_computed_ahead_are_a_curve_of_their_own_and_no_verdict_on_a_loan(
     assert given.ahead.verify_us(8) == pytest.approx(9_000, rel=0.02)
 
 
+def test_that_plain_steps_are_computed_ahead_is_known_from_the_first() -> None:
+    given = loan(NEAR)
+    given.observe(1, 3_000, 2, drafting=False)
+    given.observe(8, 9_000, 2, drafting=False, was_ahead=True)
+    assert not given.plain_ahead, "of a round over guesses"
+    given.observe(1, 3_000, 2, drafting=False, was_ahead=True)
+    given.observe(1, 3_000, 2, drafting=False)
+    assert given.plain_ahead, "the first behind a prompt is not"
+
+
 def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> None:
     alone = CoreLoan(CostModel(OWN))
     alone.observe_drafters([NEAR])

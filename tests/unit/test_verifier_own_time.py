@@ -89,7 +89,7 @@ def test_what_a_plan_takes_is_shared_by_those_it_was_made_for(num_sessions: int,
     late = session_of(drafted=False)
     hosted = [SimpleNamespace(session=one, policy="plain", is_left_out=lambda _, one=one: one is late) for one in (*sessions, late)]
     engine = SimpleNamespace(limits=SimpleNamespace(max_rows=64), identity=SimpleNamespace(model="any"))
-    loan = SimpleNamespace(curves=lambda _num=1: (CostCurve(((1, 1.0),)), None), ahead=None)
+    loan = SimpleNamespace(curves=lambda _num=1: (CostCurve(((1, 1.0),)), None), ahead=None, plain_ahead=False)
     planner = SimpleNamespace(plan=lambda *_, **__: PacingPlan((), None, "nobody"))
     steps = TargetSteps(*(cast(Any, one) for one in (engine, loan, hosted, planner, None)))
     for _ in range(2):

@@ -48,6 +48,7 @@ class PagedEngine:
         card: CardWay | None = None,
     ) -> None:
         self._threads = threads or FixedThreads()
+        self._num_lent = 0  # threads, as of the newest step
         self._forward = forward
         self._identity = identity
         self._device = config.device
@@ -108,7 +109,7 @@ class PagedEngine:
         """One forward over the plan's rows. Raises UnknownSession, InvalidRequest, ModelRefused (logits that are no numbers) or what
         the model raises; then every sequence is as it was."""
         started = time.perf_counter_ns()
-        self._threads.use(plan.lent_threads)
+        self._use(plan.lent_threads)
         return self._lone_result(plan, started) or self._general_result(plan, started)
 
     def _lone_result(self, plan: StepPlan, started: int) -> StepResult | None:
@@ -151,7 +152,7 @@ class PagedEngine:
 
     def end_loan(self) -> None:
         """Threads that steps were lent do nothing more until the next step that is lent some."""
-        self._threads.use(0)
+        self._use(0)
 
     def own_loan(self) -> None:
         """What steps could be lent is this engine's own from now on: somebody's whose cores are at hand whenever it steps."""
@@ -184,6 +185,12 @@ class PagedEngine:
         """Free everything of the sequence."""
         self._settle()
         self._sequences.close(sequence)
+
+    def _use(self, num_lent: int) -> None:
+        if num_lent < self._num_lent:
+            self._settle()  # what they compute ahead
+        self._num_lent = num_lent
+        self._threads.use(num_lent)
 
     def _settle(self) -> None:
         if self.chain is not None:

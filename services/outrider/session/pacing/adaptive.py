@@ -112,7 +112,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         contended_us = view.overlapped_cost.verify_us(1)
         self._contention = contended_us / self._step_us
-        self._lone_rounds.are_ahead = view.cost_ahead is not None
+        self._lone_rounds.are_ahead, self._lone_rounds.plain_ahead = view.cost_ahead is not None, view.plain_ahead
         self._outlooks.begin(view, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
@@ -397,7 +397,7 @@ class AdaptivePacing(ExplainsAdaptive):
 
     def _plain_share(self, session: SessionView) -> float:
         """Of what is expected of plain decoding, what one that is alone has: less, as its kind had lately, or more by its text."""
-        return self._sessions.plain_share(session, 1.0 + self._overhead_us / self._step_us)
+        return self._sessions.plain_share(session, 1.0 + self._overhead_us / self._step_us, hides=self._lone_rounds.plain_ahead)
 
     @property
     def _is_lone(self) -> bool:

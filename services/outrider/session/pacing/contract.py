@@ -173,6 +173,7 @@ class StepView:
     cost_ahead: of steps over a draft in turns that are computed ahead (engine/round_ahead.py); None = there was none.
     prefill: bounds what prompts take of the step; None = nothing but its rows does, for nobody decodes beside them.
     guess_us: measured, what the verifier does for one session's guesses in a round, beside the step; 0 = unknown. All wait for it.
+    plain_ahead: plain steps of a session that is alone are computed before they are asked for, so that what passes beside them is hidden.
     """
 
     sessions: tuple[SessionView, ...]
@@ -183,6 +184,7 @@ class StepView:
     prefill: PrefillRoom | None = None
     cost_ahead: CostCurve | None = None
     guess_us: float = 0.0
+    plain_ahead: bool = False
 
     @property
     def turn_cost(self) -> CostCurve:

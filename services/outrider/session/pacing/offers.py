@@ -90,19 +90,20 @@ class Offers:
         slowed = plain_course(self.rates[Pace.AHEAD])
         chosen: list[Course] = []
         won = total = 0.0
+        share = self.plain_share(looks[0][0]) if len(looks) == 1 else 1.0
+        more = max(1.0, share)
         for session, courses in looks:
             own, plain = self.own(session.session), courses[Pace.PLAIN][0]
             beside = min(plain, slowed, key=speed_of)
             drafted = self._best_drafted(own, courses[Pace.AHEAD], Pace.AHEAD)
-            worth, least = self.worth_to_end(session, drafted), self._least(own)
+            worth, least = self.worth_to_end(session, drafted), self._least(own) * more
             pays = worth > least * self.worth(beside) and self._may_draft(session)
             chosen.append(drafted if pays else beside)
             won += worth - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
-            total += worth if pays else self.worth(beside)
+            total += worth if pays else self.worth(beside) * more
         if won > 0.0:
             return chosen, total
         all_plain = [courses[Pace.PLAIN][0] for _, courses in looks]
-        share = self.plain_share(looks[0][0]) if len(looks) == 1 else 1.0
         return all_plain, share * self._total(all_plain)
 
     def _may_draft(self, session: SessionView) -> bool:

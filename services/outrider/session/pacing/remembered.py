@@ -211,10 +211,14 @@ class RememberedSessions:
         own.drafted.count(num_tokens, num_steps)
         self.kind(session).drafted.count(num_tokens, num_steps)
 
-    def plain_share(self, session: SessionView, round_steps: float) -> float:
+    def plain_share(self, session: SessionView, round_steps: float, *, hides: bool = False) -> float:
         """Of what is expected of plain decoding, what sessions of this kind had lately that went without a drafter: at most all, or as much
-        as this one's text offers. round_steps: what a plain round is expected to take, in steps of one row."""
+        as this one's text offers. round_steps: what a plain round is expected to take, in steps of one row. hides: its steps are computed
+        before they are asked for, of which rounds with guesses of a drafter elsewhere tell nothing: it may have more, and while nothing was
+        seen of it, what passes beside a step is taken to be hidden."""
         offered, speed = max(1.0, self.known(session.session).texted.speed), self.kind(session).plain.speed
+        if hides and not session.takes_turns:
+            return speed * round_steps if speed else max(offered, round_steps)
         return min(offered, speed * round_steps) if speed else offered
 
     def count_texted(self, session: SessionView, num_tokens: float, num_rounds: float) -> None:
