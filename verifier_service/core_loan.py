@@ -99,19 +99,21 @@ class CoreLoan:
         self, num_rows: int, step_us: int, lent_threads: int, *, drafting: bool, was_ahead: bool = False, num_sequences: int = 1
     ) -> None:
         """The step, of so many sequences, had no prefill. drafting: some drafter, near or far, had leave to go on meanwhile. was_ahead: as
-        in StepResult; it says nothing of a loan, nor, where one is possible, of plain steps: whose threads it had is not known."""
+        in StepResult; it says nothing of whether a loan pays. A plain one is what such a step costs on the threads that it had."""
         if was_ahead:
             self.plain_ahead = self.plain_ahead or num_rows == 1
-            if num_rows > 1 or self._lent is None:
+            if num_rows > 1:
                 self._own.observe(num_rows, step_us, drafting=drafting, was_ahead=True)
-            return
+                return
         costs = self._lent if self._lent is not None and lent_threads else self._own
         costs.observe(num_rows, step_us, drafting=drafting, num_sequences=num_sequences)
         if drafting:
             self._drafting = None
         else:
             self._resting = None
-        if self._worth is not None and self._is_at_hand and self._worth.observe(num_rows, step_us, lent=lent_threads > 0):
+        if was_ahead or self._worth is None or not self._is_at_hand:
+            return
+        if self._worth.observe(num_rows, step_us, lent=lent_threads > 0):
             self._resting = self._drafting = None
 
     def _mixed(self, own: CostModel, lent: CostModel) -> CostCurve:

@@ -134,6 +134,17 @@ def test_that_plain_steps_are_computed_ahead_is_known_from_the_first() -> None:
     assert given.plain_ahead, "the first behind a prompt is not"
 
 
+def test_plain_steps_that_lent_threads_computed_ahead_are_what_such_steps_cost() -> None:
+    given = loan(NEAR)
+    assert given._lent is not None
+    given.threads(1, [], reads=True)
+    for _ in range(200):
+        given.observe(1, 500, 2, drafting=False, was_ahead=True)
+    assert given._lent.alone.curve().verify_us(1) == pytest.approx(500, rel=0.02)
+    assert given._own.alone.curve().verify_us(1) == OWN[1]
+    assert given.threads(1, []) == 0, "and no verdict on whether the loan pays"
+
+
 def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> None:
     alone = CoreLoan(CostModel(OWN))
     alone.observe_drafters([NEAR])
