@@ -27,6 +27,7 @@ from outrider.engine.round_ahead import compute_ahead, compute_plain_ahead, shar
 from outrider.engine.step_threads import TeamThreads
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.pacing.contract import CostCurve, PacingPlan, StepView
+from outrider.session.pacing.plain import PlainPacing
 from outrider.session.pacing.serial import SerialPacing
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress
@@ -316,6 +317,13 @@ def test_a_verifier_without_a_drafter_computes_plain_steps_ahead(
         return ahead
 
     monkeypatch.setattr("verifier_service.scheduler.compute_plain_ahead", noted)
+    seen, plan_of = list[bool](), PlainPacing.plan
+
+    def seeing(policy: PlainPacing, view: StepView) -> PacingPlan:
+        seen.append(view.plain_ahead)
+        return plan_of(policy, view)
+
+    monkeypatch.setattr(PlainPacing, "plan", seeing)
     answers: list[list[list[int]]] = []
     for engine in (alone.make(num_blocks=400), FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make(num_blocks=400)):
         emptied(engine)
@@ -334,6 +342,7 @@ def test_a_verifier_without_a_drafter_computes_plain_steps_ahead(
         assert engine.num_free_blocks == free
         answers.append(heard)
     assert answers[0] == answers[1]
+    assert (seen[0], seen[-1]) == (False, True), "policies are told, once there was one"
     (ahead,) = made
     num_sent, num_asked = ahead.plain_counts
     assert num_sent >= num_asked > 100
