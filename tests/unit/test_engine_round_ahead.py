@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -366,7 +367,7 @@ def test_threads_compute_ahead_while_they_are_lent_and_no_longer(
     engines = [opened(FollowingEngines(tmp_path_factory.mktemp, num_threads=2).make(), SAMPLINGS["greedy"]) for _ in range(2)]
     engine, chain = engines[0], engines[0].chain
     assert isinstance(chain, ThinChain)
-    engine._threads = TeamThreads(chain.team, most_lent=1)
+    engine._threads, engine._limits = TeamThreads(chain.team, most_lent=1), replace(engine.limits, lent_threads=1)
     ahead = compute_plain_ahead(engine)
     assert ahead is not None
     wait_for_what_is_ahead(monkeypatch, engine, [ahead])

@@ -16,7 +16,7 @@ from outrider.types.frames import Close, CloseReason, Opened, Tail, TailEnd
 from outrider.types.tree import Verdict
 from verifier_service.core_loan import CoreLoan, is_near, measure_loan
 from verifier_service.cost_model import MOST_US, CostModel, measure_cost
-from verifier_service.loan_worth import MIN_STAY
+from verifier_service.loan_worth import MIN_STAY, LoanWorth
 
 TABLE = TruthTable(vocab_size=40, seed=3)
 PROMPT = [5, 6, 7]
@@ -134,15 +134,18 @@ def test_that_plain_steps_are_computed_ahead_is_known_from_the_first() -> None:
     assert given.plain_ahead, "the first behind a prompt is not"
 
 
-def test_plain_steps_that_lent_threads_computed_ahead_are_what_such_steps_cost() -> None:
-    given = loan(NEAR)
+def test_plain_steps_that_lent_threads_computed_ahead_are_what_such_steps_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, verdicts = loan(NEAR), list[int]()
     assert given._lent is not None
+    monkeypatch.setattr(LoanWorth, "observe", lambda _, num_rows, step_us, *, lent: verdicts.append(step_us))
     given.threads(1, [], reads=True)
     for _ in range(200):
         given.observe(1, 500, 2, drafting=False, was_ahead=True)
     assert given._lent.alone.curve().verify_us(1) == pytest.approx(500, rel=0.02)
     assert given._own.alone.curve().verify_us(1) == OWN[1]
-    assert given.threads(1, []) == 0, "and no verdict on whether the loan pays"
+    assert not verdicts, "on whether the loan pays"
+    given.observe(1, 900, 2, drafting=False)
+    assert verdicts == [900]
 
 
 def test_without_a_loan_nothing_is_lent_and_the_curves_are_the_engines_own() -> None:
