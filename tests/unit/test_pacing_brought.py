@@ -77,6 +77,18 @@ def test_plain_steps_that_are_computed_ahead_may_bring_more_than_is_expected() -
     assert sessions.plain_share(own_thread, 1.3, hides=True) == 1.0, "there rounds are timed whole"
 
 
+@pytest.mark.parametrize(("plain_ahead", "share"), [(True, 1.2), (False, 1.0)])
+def test_whether_plain_steps_are_computed_ahead_is_what_the_view_says(plain_ahead: bool, share: float) -> None:
+    driver = Driver()
+    for _ in range(2 * FIRST_TESTS):
+        driver.round(acceptance=0.9, draft_us_per_token=2_000.0)
+    policy, session = driver.policy, driver.session
+    plain = policy._sessions.kind(session).plain = AchievedSpeed()
+    plain.count(1_000, 1_000 / 1.2)
+    policy.plan(replace(driver.view(session), plain_ahead=plain_ahead))
+    assert policy._plain_share(session) == pytest.approx(share)
+
+
 def test_rounds_that_stalled_count_for_three_whether_drafted_or_plain() -> None:
     """A virtual machine stops for milliseconds now and then: held against one way only, it would decide."""
     brought = {}

@@ -100,7 +100,7 @@ class Offers:
             pays = worth > least * self.worth(beside) and self._may_draft(session)
             chosen.append(drafted if pays else beside)
             won += worth - least * self.worth(plain) if pays else self.worth(beside) - self.worth(plain)
-            total += worth if pays else self.worth(beside) * more
+            total += worth if pays else self.worth(beside)
         if won > 0.0:
             return chosen, total
         all_plain = [courses[Pace.PLAIN][0] for _, courses in looks]
