@@ -53,8 +53,8 @@ class StepPlanner:
             groups.setdefault(key, []).append(view)
         if len(groups) == 1:
             ((key, own),) = groups.items()
-            lone = StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead, guess_us, plain_ahead)
-            return self._planned(key, lone)
+            of_all = StepView(tuple(own), cost, max_rows, now_us, cost_drafting, prefill, cost_ahead, guess_us, plain_ahead)
+            return self._planned(key, of_all)
         keys = sorted(groups)
         take: list[SessionPlan] = []
         wakes: list[int] = []

@@ -112,7 +112,7 @@ class AdaptivePacing(ExplainsAdaptive):
         self._shared_us = view.cost.verify_us(len(view.sessions)) if len(view.sessions) > 1 else self._step_us
         contended_us = view.overlapped_cost.verify_us(1)
         self._contention = contended_us / self._step_us
-        self._lone_rounds.are_ahead, self._lone_rounds.plain_ahead = view.cost_ahead is not None, view.plain_ahead
+        self._lone_rounds.are_ahead = view.cost_ahead is not None
         self._outlooks.begin(view, self._step_us, contended_us)
         self._saturation.observe(view)
         self._ended.count(view, self._present_times())
@@ -311,7 +311,7 @@ class AdaptivePacing(ExplainsAdaptive):
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, LONE_KEEP_GAIN if self._is_lone else KEEP_GAIN, SWITCH_GAIN)
         known = self._sessions.known
-        worths = self._worth, self._worth_to_end, self._brought, self._plain_share
+        worths = self._worth, self._worth_to_end, self._brought, partial(self._plain_share, hides=view.plain_ahead)
         of_groups = partial(self._rates.of_groups, view) if Pace.AHEAD in paces else None
         offers = Offers(rates, margins, self._longest, known, *worths, of_groups)
         offered = {pace: offers.of(pace, looks) for pace in paces}
@@ -395,9 +395,9 @@ class AdaptivePacing(ExplainsAdaptive):
         in vain costs each round a little only, and what it brought earlier would hide that for the rest of the answer.)"""
         return own.drafted.speed / self._step_us if own.course.pace is Pace.SERIAL else 0.0
 
-    def _plain_share(self, session: SessionView) -> float:
+    def _plain_share(self, session: SessionView, *, hides: bool = False) -> float:
         """Of what is expected of plain decoding, what one that is alone has: less, as its kind had lately, or more by its text."""
-        return self._sessions.plain_share(session, 1.0 + self._overhead_us / self._step_us, hides=self._lone_rounds.plain_ahead)
+        return self._sessions.plain_share(session, 1.0 + self._overhead_us / self._step_us, hides=hides)
 
     @property
     def _is_lone(self) -> bool:

@@ -46,14 +46,14 @@ class LoneRounds:
     drafter is opened and reads the prompt; returns: first ones behind a round by the text, whose draft was not computed ahead;
     plain_returns: what is behind one where nobody drafts, a plain step that was not computed ahead, or more guesses for nothing.
     are_ahead: rounds are computed before they are asked for, plain ones too: most of what passes beside a step is hidden, and only trying
-    them tells what is left. plain_ahead: plain ones are, whoever drafts."""
+    them tells what is left."""
 
     def __init__(self) -> None:
         self._num = self._guesses = self._squares = self._steps = self._products = 0.0
         self._num_plain = self._plain_steps = 0.0
         self._num_looked_up = self._looked_up_steps = 0.0
         self.openings, self.returns, self.plain_returns = Extra(), Extra(), Extra()
-        self.are_ahead = self.plain_ahead = False
+        self.are_ahead = False
 
     def count_plain(self, num_rounds: int, took_us: float, step_us: float) -> None:
         """So many without guesses took so long. step_us: of one row, at present."""
