@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,16 @@ from hypothesis import strategies as st
 
 from fakes import TruthTable
 from fakes_simulation import spec_of
+from outrider.session import verifier as verifier_module
+from outrider.session.events import RoundPlanned, RoundVerified
 from outrider.session.lookup import MAX_MATCH_LEN, MAX_PLACES, TextLookup
 from outrider.session.lookup_guesses import LookupGuesses
 from outrider.session.lookup_odds import CLASS_LENS, FIRST_RIGHTS, MEMORY, TESTS_TO_REMEMBER, LookupOdds
-from outrider.types.tree import IntArray
+from outrider.session.opening import VerifierSpec
+from outrider.session.pacing.lookup import LookupPacing
+from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
+from outrider.session.verifier import VerifierSession
+from outrider.types.tree import IntArray, Verdict
 
 TABLE = TruthTable(vocab_size=1000)
 few_tokens = st.lists(st.integers(0, 3), max_size=60)
@@ -219,3 +226,69 @@ def test_deeper_guesses_stand_on_longer_matches() -> None:
     assert guesses.rights[:7] == (0.7, 0.8, 0.8, 0.85, 0.85, 0.85, 0.9)
     guesses.observe_commit([3, 4])
     assert guesses.chain(2).tokens.tolist() == [5, 6]
+
+
+# --- when a session looks through its prompt ---------------------------------------------------------------------------------
+
+
+def session_of(prompt: list[int], texts: SharedTexts = NO_TEXTS) -> VerifierSession:
+    return VerifierSession(spec_of(1, prompt, 40, TABLE, lookup=True), LookupPacing(), 0, texts)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the texts that were looked through, as it happens."""
+    lens: list[int] = []
+
+    class Counted(LookupGuesses):
+        def __init__(self, spec: VerifierSpec, texts: SharedTexts = NO_TEXTS) -> None:
+            lens.append(len(spec.prefix))
+            super().__init__(spec, texts)
+
+    monkeypatch.setattr(verifier_module, "LookupGuesses", Counted)
+    return lens
+
+
+def test_a_prompt_is_looked_through_once_it_is_read_and_tells_as_much_as_before(made: list[int]) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
+    session = session_of(prompt)
+    assert session.view(10).lookup_rights == ()
+    session.step(RoundPlanned(64, 0, 20))
+    assert made == [], "nothing holds the reading up"
+    session.step(RoundVerified(Verdict((), 3, bonus=True), 10, 30))
+    early = LookupGuesses(session.spec)
+    early.observe_commit([3])
+    assert made == [len(prompt)]
+    assert session.view(40).lookup_rights == early.rights
+    assert len(early.rights) > 1
+    priors = session.lookup_priors(FIRST_RIGHTS)
+    assert priors == early.odds.remembered(FIRST_RIGHTS)
+
+
+def test_who_has_its_prompt_in_the_cache_has_guesses_for_its_first_round(made: list[int]) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
+    session = session_of(prompt)
+    session.skip(len(prompt) - 1)
+    assert session.view(10).lookup_rights == LookupGuesses(session.spec).rights
+    session.step(RoundPlanned(64, 4, 20, from_lookup=True))
+    assert made == [len(prompt)]
+
+
+def test_other_answers_are_asked_for_while_the_prompt_is_read() -> None:
+    asked: list[list[int]] = []
+
+    class Asked:
+        def find(self, end: Sequence[int]) -> tuple[int, Sequence[int]]:
+            asked.append(list(end))
+            return 0, ()
+
+    session_of([1, 2, 3], Asked())
+    assert asked == [[1, 2, 3]]
+
+
+def test_a_session_that_takes_no_guesses_from_texts_looks_through_none(made: list[int]) -> None:
+    session = VerifierSession(spec_of(1, [1, 2, 1, 2], 40, TABLE, lookup=False), LookupPacing(), 0)
+    session.step(RoundPlanned(64, 0, 20))
+    session.step(RoundVerified(Verdict((), 1, bonus=True), 10, 30))
+    assert session.view(40).lookup_rights == ()
+    assert made == []

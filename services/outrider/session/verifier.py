@@ -101,8 +101,10 @@ class VerifierSession:
         self.finished: Finish | None = None
         self._pacing = pacing
         self._stopwatch = stopwatch
-        looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
-        self._lookup = LookupGuesses(spec, texts) if looks_up else None
+        self._looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
+        self._texts = texts
+        # What other answers say may have to be fetched, while the prompt is read; to take up the prompt itself would hold its reading up.
+        self._lookup = LookupGuesses(spec, texts) if self._looks_up and texts is not NO_TEXTS else None
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view, stopwatch)
         self._round: _Round | None = None
         self._ready_since_us = now_us
@@ -152,8 +154,17 @@ class VerifierSession:
 
     @property
     def lookup_rights(self) -> tuple[float, ...]:
-        """Chance of each guess at hand from the text itself, or from other answers; () without any."""
-        return () if self._lookup is None else self._lookup.rights
+        """Chance of each guess at hand from the text itself, or from other answers; () without any, and while the prompt is read."""
+        if len(self.prefix) - self.cached_len > 1:
+            return ()
+        lookup = self._made_lookup()
+        return () if lookup is None else lookup.rights
+
+    def _made_lookup(self) -> LookupGuesses | None:
+        """Guesses from texts, made when first asked for; None where the session takes none."""
+        if self._lookup is None and self._looks_up:
+            self._lookup = LookupGuesses(self.spec, self._texts)
+        return self._lookup
 
     def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
         """What to expect of guesses from the next session's text, given what was known before this one."""
@@ -347,8 +358,8 @@ class VerifierSession:
         """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those a round judged drafts for."""
         judged_len = self.committed_len + num_judged if num_judged else 0
         self.prefix.append(tokens)
-        if self._lookup is not None:
-            self._lookup.observe_commit(tokens)
+        if (lookup := self._made_lookup()) is not None:
+            lookup.observe_commit(tokens)
         committed_len = len(self.prefix)
         self.statistics.count_commit()
         self._ready_since_us = now_us
