@@ -180,7 +180,7 @@ MANY = World(
 
 def test_many_sessions_in_groups_are_quicker_than_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of 64 sessions with drafts takes 25 ms, and drafting 6: in one group the target rests meanwhile."""
-    num_tokens = 96 * 64 * 3
+    num_tokens = 96 * 64 * 2
     groups = Counter[int]()
     seen = AdaptivePacing._look
 
