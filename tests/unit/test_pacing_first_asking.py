@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import pytest
+
 from fakes_pacing import NOW_US, READY
+from outrider.session.pacing import first_asking
 from outrider.session.pacing.adaptive import AdaptivePacing
 from outrider.session.pacing.contract import PLAIN_REPEATS, CostCurve, SessionView, StepView
 from outrider.session.pacing.first_asking import (
@@ -14,6 +18,7 @@ from outrider.session.pacing.first_asking import (
     MAX_AT_ONCE_EVERY,
     NUM_AGAINST,
     NUM_ALIKE_AGAINST,
+    NUM_MIXED_AGAINST,
     FirstAsking,
 )
 from outrider.session.pacing.look_times import LOOK_EVERY_US
@@ -86,6 +91,45 @@ def test_the_longer_sessions_of_one_kind_disagree_the_fewer_are_asked_at_once() 
     assert NUM_ALIKE_AGAINST < NUM_AGAINST, "their kind is known"
     asking.judged(drafts=True)
     assert not asking.is_later()
+
+
+def num_asked_in_vain(asking: FirstAsking) -> int:
+    """Sessions in a row that are asked at once, and go without, before one is not."""
+    num = 0
+    while not asking.is_later():
+        asking.judged(drafts=False)
+        num += 1
+    return num
+
+
+def test_where_guesses_paid_lately_more_of_those_that_go_without_are_chance() -> None:
+    """A system prompt begins the prompts of several kinds of text."""
+    mixed = FirstAsking(alike=True)
+    mixed.judged(drafts=True)
+    asked = num_asked_in_vain(mixed)
+    assert NUM_ALIKE_AGAINST + NUM_MIXED_AGAINST // 2 < asked < NUM_ALIKE_AGAINST + NUM_MIXED_AGAINST
+    assert num_asked_in_vain(FirstAsking(mixed, alike=True)) == 0, "a longer beginning has been there already"
+    for _ in range(200):
+        mixed.judged(drafts=False)
+    mixed.judged(drafts=True)
+    assert num_asked_in_vain(mixed) == asked, "what was longer ago is forgotten"
+
+
+def share_asked(share_suited: float) -> float:
+    """Of 400 sessions in an order by chance, of which guesses suit so many."""
+    asking, rng, num = FirstAsking(alike=True), random.Random(7), 0
+    for suits in [rng.random() < share_suited for _ in range(400)]:
+        if not asking.is_later():
+            asking.judged(drafts=suits)
+            num += 1
+    return num / 400
+
+
+def test_of_a_mixture_most_are_asked_and_where_guesses_suit_nobody_hardly_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert share_asked(0.3) > 0.65
+    assert share_asked(0.0) < 0.1
+    monkeypatch.setattr(first_asking, "NUM_MIXED_AGAINST", 0)
+    assert share_asked(0.3) < 0.5, "a few in a row would speak for all of them"
 
 
 def test_after_disagreeable_texts_most_drafters_are_not_asked_at_once() -> None:

@@ -12,6 +12,10 @@ from outrider.session.pacing.probing import PROBE_AFTER
 
 NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
 NUM_ALIKE_AGAINST = 3  # the same of sessions known to be of one kind, which has fewer surprises
+# So many more where guesses paid lately: prompts that begin with one system prompt are of several kinds of text, and of those that guesses
+# suit most would never be asked.
+NUM_MIXED_AGAINST = 9
+KEPT = 0.95  # of those that paid, with each session that is judged
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
 # The same of one kind, where it is so many for each that went without in a row: asking in vain takes a fifth of a short answer and more.
 MAX_AT_ONCE_EVERY = 27
@@ -26,11 +30,13 @@ class FirstAsking:
     def __init__(self, known: FirstAsking | None = None, *, alike: bool = False) -> None:
         self._most_between, self._enough = (MAX_AT_ONCE_EVERY, NUM_ALIKE_AGAINST) if alike else (AT_ONCE_EVERY, NUM_AGAINST)
         self._num_against: int = 0 if known is None else known._num_against
+        self._num_for: float = 0.0 if known is None else known._num_for  # of those judged lately, that went on with guesses
         self._num_later = 0  # new sessions since the newest that was asked at once
 
     def judged(self, *, drafts: bool) -> None:
         """A session's first guesses were judged, and it goes on with guesses or without; or one that went without has begun with them."""
         self._num_against = 0 if drafts else self._num_against + 1
+        self._num_for = KEPT * self._num_for + drafts
 
     @property
     def found_nothing(self) -> bool:
@@ -47,6 +53,6 @@ class FirstAsking:
 
     def _every(self, times: int) -> int:
         """Of so many new sessions one is asked at once. times: as many have to go without."""
-        if self._num_against < times * self._enough:
+        if self._num_against < times * (self._enough + NUM_MIXED_AGAINST * min(1.0, self._num_for)):
             return 0
         return min(self._most_between, AT_ONCE_EVERY * (self._num_against // times))
