@@ -113,6 +113,9 @@ def test_where_guesses_paid_lately_more_of_those_that_go_without_are_chance() ->
         mixed.judged(drafts=False)
     mixed.judged(drafts=True)
     assert num_asked_in_vain(mixed) == asked, "what was longer ago is forgotten"
+    for _ in range(30):
+        mixed.judged(drafts=True)
+    assert num_asked_in_vain(mixed) == NUM_ALIKE_AGAINST + NUM_MIXED_AGAINST, "however many paid"
 
 
 def share_asked(share_suited: float) -> float:
