@@ -102,7 +102,6 @@ class VerifierSession:
         self._pacing = pacing
         self._stopwatch = stopwatch
         self._looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
-        self._texts = texts
         # What other answers say may have to be fetched, while the prompt is read; to take up the prompt itself would hold its reading up.
         self._lookup = LookupGuesses(spec, texts) if self._looks_up and texts is not NO_TEXTS else None
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view, stopwatch)
@@ -163,7 +162,7 @@ class VerifierSession:
     def _made_lookup(self) -> LookupGuesses | None:
         """Guesses from texts, made when first asked for; None where the session takes none."""
         if self._lookup is None and self._looks_up:
-            self._lookup = LookupGuesses(self.spec, self._texts)
+            self._lookup = LookupGuesses(self.spec)
         return self._lookup
 
     def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:

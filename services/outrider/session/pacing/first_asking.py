@@ -2,8 +2,8 @@
 
 Finding out costs a short answer as much as guesses bring a long one: the drafter reads the prompt, and a round or two verify what is wrong.
 Where several sessions in a row went without after their first guesses, the next ones are not asked before they have decoded a while
-plainly; one in a few is all the same, so that another kind of text is noticed. Source: our own. Must not know views, courses or why
-guesses did not pay.
+plainly; one in a few is all the same, so that another kind of text is noticed. Where guesses paid lately, more in a row are chance. Source:
+our own. Must not know views, courses or why guesses did not pay.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from outrider.session.pacing.probing import PROBE_AFTER
 
 NUM_AGAINST = 6  # sessions in a row that went without once their first guesses were judged: with fewer, it may be chance
 NUM_ALIKE_AGAINST = 3  # the same of sessions known to be of one kind, which has fewer surprises
-# So many more where guesses paid lately: prompts that begin with one system prompt are of several kinds of text, and of those that guesses
-# suit most would never be asked.
+# So many more of either where guesses paid lately: prompts that begin with one system prompt, as prompts like none before, are of several
+# kinds of text, and of those that guesses suit most would never be asked.
 NUM_MIXED_AGAINST = 9
 KEPT = 0.95  # of those that paid, with each session that is judged
 AT_ONCE_EVERY = 3  # new sessions, of which one is asked at once whatever those before found
