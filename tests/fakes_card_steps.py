@@ -26,6 +26,7 @@ from outrider.engine.card_way import CardWay
 from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.model_files import find_model
+from outrider.engine.own_rows import ComputedRows
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.row_picker import Decided
@@ -365,7 +366,7 @@ def probed(folder: str, graphs: str, broken: str = "") -> str:
     torch.set_num_threads(1)
     config = EngineConfig(folder, EngineKind.LEAN, num_threads=1, thin_products=False, array_rows=0, probe=False)
     forward = cast(PagedEngine, load_engine(config))._forward
-    own = own_logits(load_model(find_model(folder, ""), config))
+    own = ComputedRows(own_logits(load_model(find_model(folder, ""), config)))
     restore = TWINS[broken]() if broken else lambda: None
     try:
         left = probed_way(WAYS[graphs], forward, own, torch.float32, "cpu")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoConfig
 
 from outrider.engine.config import EngineConfig
+from outrider.engine.lean_config import LeanRefusal, read_lean_config
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import read_lean_weights
 from outrider.engine.model_files import find_model
 from outrider.engine.torch_settings import TORCH_DTYPES, use_threads
+from outrider.errors import ModelRefused
 from outrider.types.tree import IntArray
 
 
@@ -26,7 +27,9 @@ class ContiguousEngine:
         use_threads(config)
         files = find_model(config.model)
         dtype = TORCH_DTYPES[config.dtype]
-        model_config = AutoConfig.from_pretrained(files.directory)
+        model_config = read_lean_config(files)
+        if isinstance(model_config, LeanRefusal):
+            raise ModelRefused(model_config.reason)
         self._forward = LeanForward(read_lean_weights(files, model_config, dtype, config.device, config.numerics))
         self._caches = [torch.zeros(2, layer.num_kv_heads, capacity, layer.head_dim, dtype=dtype) for layer in self._forward.shape.layers]
         self._prompt_len = 0

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from outrider_kernels.cache_folder import cache_folder
+
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread")
 COMPILE_DEADLINE_S = 120.0  # of each file, and of their library
@@ -56,7 +58,7 @@ def find_compiler() -> str | None:
 
 
 def _places() -> Iterator[Path]:
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "outrider"
+    yield cache_folder()
     yield Path(_own_folder().name)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig
 
 from fakes_models import make_model
 from outrider.engine import lean_weights
+from outrider.engine.lean_config import LeanConfig, read_lean_config
 from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_projection import NarrowHead, can_narrow
 from outrider.engine.lean_weights import LeanWeights, read_lean_weights
@@ -35,7 +35,10 @@ def widened_mm(rows: Tensor, matrix: Tensor, *, out_dtype: torch.dtype | None = 
 
 def weights_of(folder: str, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch, *, narrow: bool) -> LeanWeights:
     monkeypatch.setattr(lean_weights, "can_narrow", lambda *_: narrow)
-    return read_lean_weights(find_model(folder, ""), AutoConfig.from_pretrained(folder), dtype, device, Numerics.FAST)
+    files = find_model(folder, "")
+    config = read_lean_config(files)
+    assert isinstance(config, LeanConfig)
+    return read_lean_weights(files, config, dtype, device, Numerics.FAST)
 
 
 @pytest.mark.parametrize("device", DEVICES)

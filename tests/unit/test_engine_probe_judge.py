@@ -17,6 +17,7 @@ from torch import Tensor
 import fakes_models
 from outrider.engine.config import DType, EngineConfig, EngineKind
 from outrider.engine.load import load_engine
+from outrider.engine.own_rows import ComputedRows
 from outrider.engine.probe_judge import NOISE_FACTOR, ProbeJudge
 from outrider.engine.widened_forward import widened
 from outrider.errors import ModelRefused
@@ -60,21 +61,21 @@ def rows(error: float) -> list[tuple[str, list[int], Tensor]]:
 
 def test_rows_near_the_models_own_are_not_asked_of_float32() -> None:
     own = Own(0.1)
-    ProbeJudge(own, torch.bfloat16).check(rows(0.2))
+    ProbeJudge(ComputedRows(own), torch.bfloat16).check(rows(0.2))
     assert own.num_exact == 0
 
 
 def test_rows_that_are_nearer_to_float32_than_the_models_own_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
     own = Own(FAR)
     with caplog.at_level(logging.WARNING):
-        ProbeJudge(own, torch.bfloat16).check(rows(0.1))
+        ProbeJudge(ComputedRows(own), torch.bfloat16).check(rows(0.1))
     assert own.num_exact == 1  # the near row's path is the beginning of the other's
     assert "transformers' own logits are off by 0.2 of the largest in it, those served here by 0.025" in caplog.text
 
 
 def test_a_path_that_another_begins_with_is_read_off_that_one() -> None:
     own, paths = Counting(), [[1, 2], [1, 2, 3, 4], [1], [1, 3], [1, 2, 3], [1, 2, 3, 4]]
-    judge = ProbeJudge(own, torch.float32)
+    judge = ProbeJudge(ComputedRows(own), torch.float32)
     judge.check([(f"row {index}", path, own.after(path)) for index, path in enumerate(paths)])
     assert own.asked == [[1, 2, 3, 4], [1, 3]]
     with pytest.raises(ModelRefused, match="the row 3 is off"):
@@ -84,7 +85,7 @@ def test_a_path_that_another_begins_with_is_read_off_that_one() -> None:
 
 @pytest.mark.parametrize(("share", "is_refused"), [(NOISE_FACTOR * 0.99, False), (NOISE_FACTOR * 1.01, True), (float("nan"), True)])
 def test_rows_may_be_twice_as_far_from_float32_as_the_models_own(share: float, is_refused: bool) -> None:
-    judge = ProbeJudge(Own(-FAR), torch.bfloat16)
+    judge = ProbeJudge(ComputedRows(Own(-FAR)), torch.bfloat16)
     if not is_refused:
         judge.check(rows(FAR * share))
         return
@@ -95,7 +96,7 @@ def test_rows_may_be_twice_as_far_from_float32_as_the_models_own(share: float, i
 def test_nothing_is_nearer_to_float32_than_a_float32_models_own() -> None:
     own = Own(FAR)
     with pytest.raises(ModelRefused, match="near row is off"):
-        ProbeJudge(own, torch.float32).check(rows(0.0))
+        ProbeJudge(ComputedRows(own), torch.float32).check(rows(0.0))
     assert own.num_exact == 0
 
 

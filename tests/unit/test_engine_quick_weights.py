@@ -20,7 +20,7 @@ import fakes_models
 from outrider.engine import lean_engine, matrix_layout
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.int8_reference import round_to_int8
-from outrider.engine.lean_weights import LeanSizes
+from outrider.engine.lean_config import LeanSizes
 from outrider.engine.load import load_engine
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import find_model

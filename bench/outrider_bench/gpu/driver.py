@@ -31,7 +31,7 @@ from outrider_bench.gpu.micro import BurstCosts, BurstMicro
 from outrider_bench.gpu.prediction import predict
 from outrider_bench.gpu.report import GpuCell, GpuFound, count_flips, draw, markdown, num_generate_unlike, result, rows_of, show
 from outrider_bench.gpu.shapes import MAX_POSITIONS, SIZES, TargetShape, draft_us
-from outrider_bench.gpu.target_folder import cache_folder, find_or_write
+from outrider_bench.gpu.target_folder import find_or_write, targets_folder
 from outrider_bench.measurement import Prompt
 from outrider_bench.micro import PLAIN_TOKENS, MicroBenchmark
 from outrider_bench.progress import make_progress
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     card = find_card(args.device)
     card.check_room(args.size, shape, amount.cache_bytes(shape))
     token_us = draft_us(shape, card.copy_bytes_per_s) if args.draft_ms is None else round(1000 * args.draft_ms)
-    target, draft = find_or_write(args.size, cache_folder())
+    target, draft = find_or_write(args.size, targets_folder())
     served = argparse.Namespace(target=target, draft=draft, dtype=DTYPE, draft_us=token_us)
     found = measure(served, args.device, shape, amount, args.prompt_seed, has_generate=not args.no_generate)
     facts = measurement_facts() | dict(card.facts) | stack_facts(args, shape, amount, card, token_us)

@@ -15,15 +15,16 @@ from pathlib import Path
 from outrider.errors import Unavailable
 from outrider.launch.threads import thread_environment, usable_cores
 from outrider_bench.gpu.shapes import SIZES
+from outrider_kernels.cache_folder import cache_folder
 
 REVISION = 1  # of what random_target.py writes: targets of another one are written anew
 SPARE_BYTES = 1 << 30  # of the disk, left to others
 GIB = 1 << 30
 
 
-def cache_folder() -> Path:
-    """Of this user, as the compiled kernels' is."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "outrider" / "random-targets"
+def targets_folder() -> Path:
+    """Of this user."""
+    return cache_folder() / "random-targets"
 
 
 def find_or_write(size: str, cache: Path) -> tuple[str, str]:

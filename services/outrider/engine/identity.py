@@ -10,13 +10,12 @@ import json
 import logging
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from outrider.engine.admission import refusing
 from outrider.engine.config import EngineConfig, WeightFormat
-from outrider.engine.model_files import ModelFiles, weights_hash
+from outrider.engine.model_files import ModelFiles
 from outrider.engine.vocabulary import Vocabulary, read_vocabulary, unnamed_vocabulary
 from outrider.errors import ModelRefused
 from outrider.types.identity import ModelIdentity
@@ -44,13 +43,13 @@ def vocabulary_for(files: ModelFiles, num_logits: int) -> Vocabulary:
 
 
 def model_identity(
-    files: ModelFiles, config: EngineConfig, backend: str, vocabulary: Vocabulary, max_context: int, eos: tuple[int, ...]
+    files: ModelFiles, file_hash: str, config: EngineConfig, backend: str, vocabulary: Vocabulary, max_context: int, eos: tuple[int, ...]
 ) -> ModelIdentity:
-    """The identity of a model as loaded by a backend."""
+    """The identity of a model as loaded by a backend. file_hash: of its weights (weights_hash)."""
     unfinished = ModelIdentity(
         model=config.model,
         revision=files.revision,
-        weights_hash=_loaded_hash(weights_hash(files), config.weights),
+        weights_hash=_loaded_hash(file_hash, config.weights),
         vocab_hash=vocabulary.hash,
         vocab_size=vocabulary.size,
         dtype=config.dtype.value + _KEPT[config.weights],
@@ -85,17 +84,17 @@ def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def eos_token_ids(directory: Path, model_config: Any, vocab_size: int) -> tuple[int, ...]:
+def eos_token_ids(directory: Path, configured: int | list[int] | None, vocab_size: int) -> tuple[int, ...]:
     """Ids that end an answer: generation_config.json's, else the model configuration's, ascending. Raises ModelRefused.
 
-    vocab_size: emittable ids. Others are left out with a warning, for no answer can end with them: -1 stands for none in some
-    checkpoints, and others name a token of a longer vocabulary.
+    configured: the latter's. vocab_size: emittable ids. Others are left out with a warning, for no answer can end with them: -1 stands for
+    none in some checkpoints, and others name a token of a longer vocabulary.
     """
     path = directory / "generation_config.json"
     with refusing(f"the ids that end an answer of {str(directory)!r} cannot be read"):
         ids = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.is_file() else None
         if ids is None:
-            ids = getattr(model_config, "eos_token_id", None)
+            ids = configured
         if ids is None:
             return ()
         named = {int(token) for token in (ids if isinstance(ids, list | tuple) else [ids])}

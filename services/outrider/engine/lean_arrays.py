@@ -17,8 +17,9 @@ import torch
 from outrider.engine.array_attention import ArrayAttention
 from outrider.engine.decoder_forward import RowChain
 from outrider.engine.int8_projection import Int8Projection
+from outrider.engine.lean_config import LeanSizes
 from outrider.engine.lean_projection import Projection
-from outrider.engine.lean_weights import LeanLayer, LeanSizes, LeanWeights
+from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider.engine.matrix_layout import AnyProjection
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.step_batch import LongArray, StepBatch

@@ -10,20 +10,20 @@ import logging
 from dataclasses import replace
 
 import torch
-from transformers import AutoConfig
 
 from outrider.engine.admission import refusing
 from outrider.engine.card_probe import probed_way
 from outrider.engine.card_way import CardWay, card_way
 from outrider.engine.config import AUTO_SHORTLIST, SHORTLIST_IDS, SHORTLIST_REFUSAL, DType, EngineConfig, WeightFormat
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
+from outrider.engine.lean_config import LeanRefusal, LeanSizes, read_lean_config
 from outrider.engine.lean_forward import LeanForward
-from outrider.engine.lean_weights import LeanSizes, LeanWeights, lean_refusal, lean_sizes, read_lean_weights
+from outrider.engine.lean_weights import LeanWeights, read_lean_weights
 from outrider.engine.matrix_layout import ThinRows
-from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.model_files import ModelFiles, find_model, weights_hash
+from outrider.engine.own_rows import KeptRows, OwnLogits
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import LONGEST_PATH, probe_batches
-from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.errors import InvalidRequest, ModelRefused
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 def is_lean(config: EngineConfig) -> bool:
     """Whether the lean forward can run this model (by its configuration; tensors are checked at load)."""
-    return not config.trust_remote_code and lean_refusal(_model_config(find_model(config.model, config.revision))) is None
+    return not config.trust_remote_code and not isinstance(read_lean_config(find_model(config.model, config.revision)), LeanRefusal)
 
 
 def load_lean_engine(config: EngineConfig) -> PagedEngine:
@@ -54,11 +54,10 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     check_device(config)
     use_threads(config)
     files = find_model(config.model, config.revision)
-    model_config = _model_config(files)
-    refusal = lean_refusal(model_config)
-    if refusal is not None:
-        raise ModelRefused(f"the lean forward cannot run {config.model!r}: {refusal}; use the transformers engine")
-    sizes = lean_sizes(model_config)
+    model_config = read_lean_config(files)
+    if isinstance(model_config, LeanRefusal):
+        raise ModelRefused(f"the lean forward cannot run {config.model!r}: {model_config.reason}; use the transformers engine")
+    sizes = model_config.sizes
     team = thin_team(config) if serves_heads_of(sizes.head_dim) else None
     if team is None and config.shortlist > 0:
         raise InvalidRequest("engine.shortlist", SHORTLIST_REFUSAL)
@@ -77,16 +76,17 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     forward = LeanForward(weights, team, min(config.thin_rows, config.max_rows))
     card = card_way(config, can_record=True)
     vocabulary = vocabulary_for(files, forward.shape.num_logits)
+    file_hash = weights_hash(files)
     if config.probe:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
-        own = _reference(files, config)
+        own = _own_rows(files, config, file_hash)
         probe_batches(forward, own, dtype, cache_dtype, config.device, vocabulary.size, invariant_shape(config))
         card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model_config, vocabulary.size)
+    eos = eos_token_ids(files.directory, model_config.eos_token_id, vocabulary.size)
     return PagedEngine(
         forward,
-        model_identity(files, config, _backend(config, team, card, cache_dtype), vocabulary, max_context, eos),
+        model_identity(files, file_hash, config, _backend(config, team, card, cache_dtype), vocabulary, max_context, eos),
         config,
         cache_dtype,
         vocabulary.missing_ids,
@@ -141,6 +141,13 @@ def _thin_rows(dtype: DType) -> ThinRows:
     return ThinRows.FLOAT16 if multiplies_float16() and not multiplies_tiles() else ThinRows.BFLOAT16
 
 
+def _own_rows(files: ModelFiles, config: EngineConfig, file_hash: str) -> KeptRows:
+    """What transformers' forward of the same files says, with the weights that are served. file_hash: of the weights."""
+    configuration = (files.directory / "config.json").read_text("utf-8")
+    facts = {"model": file_hash, "configuration": configuration, "dtype": config.dtype.value, "weights": config.weights.value}
+    return KeptRows(lambda: _reference(files, config), facts, config.device)
+
+
 def _reference(files: ModelFiles, config: EngineConfig) -> OwnLogits:
     """transformers' forward of the same files, with the weights that are served."""
     from outrider.engine.int8_reference import round_to_int8
@@ -165,9 +172,3 @@ def thin_team(config: EngineConfig) -> ThinTeam | None:
     except NativeUnavailable as error:
         _LOG.warning("thin products are left to numpy, which is slower: %s", error)
         return None
-
-
-def _model_config(files: ModelFiles) -> object:
-    with refusing(f"transformers cannot read the configuration of {str(files.directory)!r}"):
-        # left out, it would ask on the terminal, and run the model's own code when told to
-        return AutoConfig.from_pretrained(files.directory, trust_remote_code=False)

@@ -15,32 +15,15 @@ from safetensors import safe_open
 from torch import Tensor
 
 from outrider.engine.config import WeightFormat
+from outrider.engine.lean_config import LeanConfig, LeanSizes, Rope
 from outrider.engine.lean_projection import NarrowHead, Projection, can_narrow, can_pack
 from outrider.engine.matrix_layout import AnyProjection, MatrixLayout, PlacedMatrix, ThinRows
 from outrider.engine.model_files import ModelFiles
 from outrider.engine.panel_projection import PanelProjection
-from outrider.engine.served_families import LEAN_FAMILIES
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
 from outrider_kernels.thin_matrix import ThinMatrix
 from outrider_kernels.thin_product import RowNorm
-
-LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
-
-
-@dataclass(frozen=True, slots=True)
-class LeanSizes:
-    """windows: per layer, None for full attention. head scaling is head_dim ** -0.5 in all of these families."""
-
-    num_layers: int
-    hidden_len: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_len: int
-    epsilon: float
-    max_positions: int
-    windows: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,41 +71,9 @@ class LeanWeights:
     thin_head: ThinMatrix | None = None
 
 
-def lean_refusal(model_config: Any) -> str | None:
-    """Why the lean forward cannot run a configuration; None when it can."""
-    if model_config.model_type not in LEAN_FAMILIES:
-        return f"family {model_config.model_type!r} is not one of {sorted(LEAN_FAMILIES)}"
-    if model_config.hidden_act != "silu":
-        return f"activation {model_config.hidden_act!r} is not silu"
-    rope_type = (model_config.rope_parameters or {}).get("rope_type", "default")
-    if rope_type not in LEAN_ROPES:
-        return f"RoPE variant {rope_type!r} is not one of {sorted(LEAN_ROPES)}"
-    if getattr(model_config, "quantization_config", None) is not None:
-        return "the weights are quantized"
-    return None
-
-
-def lean_sizes(model_config: Any) -> LeanSizes:
-    """Sizes of an admitted configuration."""
-    num_layers, num_heads = model_config.num_hidden_layers, model_config.num_attention_heads
-    window = getattr(model_config, "sliding_window", None)
-    kinds = getattr(model_config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
-    return LeanSizes(
-        num_layers=num_layers,
-        hidden_len=model_config.hidden_size,
-        num_heads=num_heads,
-        num_kv_heads=model_config.num_key_value_heads or num_heads,
-        head_dim=getattr(model_config, "head_dim", None) or model_config.hidden_size // num_heads,
-        mlp_len=model_config.intermediate_size,
-        epsilon=model_config.rms_norm_eps,
-        max_positions=model_config.max_position_embeddings,
-        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
-    )
-
-
 def read_lean_weights(
     files: ModelFiles,
-    model_config: Any,
+    config: LeanConfig,
     dtype: torch.dtype,
     device: str,
     numerics: Numerics,
@@ -137,21 +88,19 @@ def read_lean_weights(
     """
     weight_bytes = sum(path.stat().st_size for path in files.weights)
     layout = MatrixLayout(weights, numerics is Numerics.FAST and thin is None and can_pack(dtype, device, weight_bytes), thin)
-    sizes = lean_sizes(model_config)
-    sizes = replace(sizes, max_positions=min(max_positions or sizes.max_positions, sizes.max_positions))
+    sizes = replace(config.sizes, max_positions=min(max_positions or config.sizes.max_positions, config.sizes.max_positions))
     tensors = _Tensors(files, dtype, torch.float32 if thin else dtype, device)
     embedding = tensors.take("model.embed_tokens.weight")
     layers = tuple(_layer(tensors, f"model.layers.{layer}.", sizes, layout) for layer in range(sizes.num_layers))
     final_norm = tensors.take("model.norm.weight")
-    tied = bool(getattr(model_config, "tie_word_embeddings", False))
     head = tensors.maybe("lm_head.weight")
-    if head is None or tied:
+    if head is None or config.is_tied:
         head = embedding
-    wanted = (model_config.vocab_size, sizes.hidden_len)
+    wanted = (config.vocab_size, sizes.hidden_len)
     if embedding.shape != wanted or head.shape != wanted:
         raise ModelRefused(f"embedding and head are {tuple(embedding.shape)} and {tuple(head.shape)}, the configuration says {wanted}")
     tensors.check_empty()
-    rotations = _rotations(model_config, sizes, device)
+    rotations = _rotations(config.rope, sizes, device)
     if can_narrow(dtype, device, numerics):
         return LeanWeights(sizes, embedding, layers, final_norm, NarrowHead(head), rotations)
     placed = layout.whole(head.float())
@@ -275,19 +224,10 @@ def _neighbours(weight: Tensor, head_dim: int) -> Tensor:
     return weight.view(-1, 2, head_dim // 2, *tail).transpose(1, 2).reshape(-1, *tail)
 
 
-def _rotations(model_config: Any, sizes: LeanSizes, device: str) -> Tensor:
+def _rotations(rope: Rope, sizes: LeanSizes, device: str) -> Tensor:
     """Unit (times the variant's attention factor) complex numbers e^(i * position * frequency), complex64."""
-    rope = model_config.rope_parameters or {}
-    rope_type = rope.get("rope_type", "default")
-    if rope_type == "default":
-        exponents = torch.arange(0, sizes.head_dim, 2, dtype=torch.float32) / sizes.head_dim
-        frequencies, factor = 1.0 / (rope["rope_theta"] ** exponents), 1.0
-    else:
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        frequencies, factor = ROPE_INIT_FUNCTIONS[rope_type](model_config, torch.device("cpu"))
-    if len(frequencies) != sizes.head_dim // 2:
-        rotated = f"{2 * len(frequencies)} of the {sizes.head_dim} numbers of a head"
+    if len(rope.frequencies) != sizes.head_dim // 2:
+        rotated = f"{2 * len(rope.frequencies)} of the {sizes.head_dim} numbers of a head"
         raise ModelRefused(f"RoPE turns {rotated} (partial_rotary_factor), where the lean forward turns all of them")
-    angles = torch.arange(sizes.max_positions, dtype=torch.float32)[:, None] * frequencies.float()[None, :]
-    return torch.complex(angles.cos() * factor, angles.sin() * factor).to(device)
+    angles = torch.arange(sizes.max_positions, dtype=torch.float32)[:, None] * torch.tensor(rope.frequencies)[None, :]
+    return torch.complex(angles.cos() * rope.factor, angles.sin() * rope.factor).to(device)

@@ -23,8 +23,9 @@ from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
 from outrider.engine.contract import EngineLimits
 from outrider.engine.decoder_forward import ArrayForward, DecoderForward
 from outrider.engine.live_tree import LiveTree
+from outrider.engine.own_rows import OwnRows
 from outrider.engine.paged_cache import PagedCache
-from outrider.engine.probe_judge import OwnLogits, ProbedRows, ProbeJudge
+from outrider.engine.probe_judge import ProbedRows, ProbeJudge
 from outrider.engine.sequence_state import SequenceState
 from outrider.engine.step_batch import StepBatch, build_batch
 from outrider.errors import ModelRefused
@@ -130,7 +131,7 @@ class _Bench:
 
 def probe_batches(
     forward: DecoderForward,
-    own_logits: OwnLogits,
+    own_rows: OwnRows,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
     device: str,
@@ -149,7 +150,7 @@ def probe_batches(
         # a way whose bits do not depend on the row count takes all rows, and leaves torch none
         ways = [] if bench.is_invariant else [_bench(forward, cache_dtype, device, invariant)]
         ways += [bench] if bench.arrays is not None and (invariant is None or bench.is_invariant) else []
-        judge = ProbeJudge(own_logits, dtype)
+        judge = ProbeJudge(own_rows, dtype)
         for way in ways:
             got = _schedule(way, first, second, nodes, cut=5)
             judge.check(got)
@@ -160,14 +161,14 @@ def probe_batches(
                 raise ModelRefused(f"numerics=invariant fails on this machine: bits of the {changed[0]} depend on the schedule; use fast")
 
 
-def probe_card(way: CardWay, forward: DecoderForward, own_logits: OwnLogits, dtype: torch.dtype, device: str) -> None:
+def probe_card(way: CardWay, forward: DecoderForward, own_rows: OwnRows, dtype: torch.dtype, device: str) -> None:
     """Raise ModelRefused when steps in the card's own way, played where they are recorded, differ from the model's own forward."""
     first, second, nodes = _probe_tokens(forward.shape.num_logits)
     with torch.inference_mode():
         bench = _bench(forward, dtype, device, None, card=way)
         if way.new_graphs is not None and (bench.card is None or not bench.card.num_recordings):
             raise ModelRefused("the card's graphs cannot be recorded")
-        ProbeJudge(own_logits, dtype).check(_schedule(bench, first, second, nodes, cut=5))
+        ProbeJudge(own_rows, dtype).check(_schedule(bench, first, second, nodes, cut=5))
 
 
 def _probe_tokens(num_ids: int) -> tuple[IntArray, IntArray, IntArray]:

@@ -10,11 +10,11 @@ FlashAttention's tests.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from outrider.engine.own_rows import OwnRows
 from outrider.errors import ModelRefused
 
 _LOG = logging.getLogger(__name__)
@@ -24,19 +24,11 @@ NOISE_FACTOR = 2.0
 ProbedRows = list[tuple[str, list[int], Tensor]]  # name, tokens of the path, float32 logits after its last token
 
 
-class OwnLogits(Protocol):
-    """The model's own forward over one path, alone."""
-
-    def __call__(self, tokens: list[int], *, in_float32: bool = False) -> Tensor:
-        """float [tokens, num_logits], after each of them; in_float32: computed in it, from the weights as they are."""
-        ...
-
-
 class ProbeJudge:
     """Judges the same rows, computed in several ways; what the model says of them is computed once."""
 
-    def __init__(self, own_logits: OwnLogits, dtype: torch.dtype) -> None:
-        self._own_logits, self._dtype = own_logits, dtype
+    def __init__(self, own_rows: OwnRows, dtype: torch.dtype) -> None:
+        self._own_rows, self._dtype = own_rows, dtype
         self._own: list[Tensor] = []
 
     @property
@@ -47,24 +39,18 @@ class ProbeJudge:
     def check(self, rows: ProbedRows) -> None:
         """Raise ModelRefused, naming the first row that is not the model's own."""
         logits = [row for _, _, row in rows]
-        self._own = self._own or self._own_rows(rows, in_float32=False)
+        self._own = self._own or self._rows_after(rows, in_float32=False)
         errors = _errors(logits, self._own)
         far = [index for index, error in enumerate(errors) if not error <= self.tolerance]
         if far and not (self._dtype != torch.float32 and self._is_near_float32(rows)):
             name, error = rows[far[0]][0], errors[far[0]]
             raise ModelRefused(f"the {name} is off by {error:.2g} from decoding one by one; the model cannot be served exactly")
 
-    def _own_rows(self, rows: ProbedRows, *, in_float32: bool) -> list[Tensor]:
-        """After each row's path. A path that another begins with is read off that one, so that few are computed."""
-        paths = [tokens for _, tokens, _ in rows]
-        computed: list[tuple[list[int], Tensor]] = []
-        for path in sorted(paths, key=len, reverse=True):
-            if all(longer[: len(path)] != path for longer, _ in computed):
-                computed.append((path, self._own_logits(path, in_float32=in_float32)))
-        return [next(logits[len(path) - 1].float() for longer, logits in computed if longer[: len(path)] == path) for path in paths]
+    def _rows_after(self, rows: ProbedRows, *, in_float32: bool) -> list[Tensor]:
+        return list(self._own_rows([tokens for _, tokens, _ in rows], in_float32=in_float32))
 
     def _is_near_float32(self, rows: ProbedRows) -> bool:
-        exact = self._own_rows(rows, in_float32=True)
+        exact = self._rows_after(rows, in_float32=True)
         ours, own = (max(_errors(logits, exact)) for logits in ([row for _, _, row in rows], self._own))
         is_near = ours <= max(self.tolerance, NOISE_FACTOR * own) and all(bool(torch.isfinite(row).all()) for _, _, row in rows)
         if is_near:

@@ -20,10 +20,10 @@ from outrider.engine.card_probe import probed_way
 from outrider.engine.card_way import card_way
 from outrider.engine.config import EngineConfig
 from outrider.engine.identity import eos_token_ids, model_identity, vocabulary_for
-from outrider.engine.model_files import ModelFiles, find_model
+from outrider.engine.model_files import ModelFiles, find_model, weights_hash
+from outrider.engine.own_rows import ComputedRows, OwnLogits
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches, probe_positions
-from outrider.engine.probe_judge import OwnLogits
 from outrider.engine.served_families import architecture_refused
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
@@ -48,13 +48,13 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     if config.probe:
         with refusing(f"{type(model).__name__} of {config.model!r} fails when it is checked, and cannot be served"):
             probe_positions(forward, config.device)
-            own = own_logits(model)
+            own = ComputedRows(own_logits(model))
             probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
             card = probed_way(card, forward, own, dtype, config.device)
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
-    eos = eos_token_ids(files.directory, model.config.get_text_config(), vocabulary.size)
+    eos = eos_token_ids(files.directory, getattr(model.config.get_text_config(), "eos_token_id", None), vocabulary.size)
     backend = "transformers" if card is None else "transformers, card kernels"
-    identity = model_identity(files, config, backend, vocabulary, max_context, eos)
+    identity = model_identity(files, weights_hash(files), config, backend, vocabulary, max_context, eos)
     return PagedEngine(forward, identity, config, dtype, vocabulary.missing_ids, step_threads(config), card)
 
 
