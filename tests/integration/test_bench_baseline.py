@@ -88,6 +88,7 @@ def test_settings_for_a_card_are_understood_beside_it(baseline: TransformersBase
         assert baseline.answer(PROMPT, NUM_TOKENS, 0.0, 1, settings).tokens == truth.tokens
 
 
+@pytest.mark.slow
 def test_a_compiled_static_cache_has_the_same_tokens_and_is_compiled_once_for_many_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

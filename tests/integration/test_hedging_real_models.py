@@ -14,7 +14,7 @@ from fakes import TruthTable, Weather
 from fakes_hedging import HedgingPacing, SourceDrafter
 from fakes_models import VOCAB, make_model, worn
 from fakes_simulation import Simulation, spec_of
-from mostly_slow import mostly_slow
+from mostly_slow import mostly_slow, mostly_slow_rows
 from outrider.drafting.model_source import ModelSource
 from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.contract import Engine
@@ -57,7 +57,7 @@ def plain(engine: Engine, prompt: list[int], sampling: SamplingParams, noise: No
     return tokens
 
 
-@pytest.mark.parametrize(("pacing", "side_nodes"), [("pearl", 0), ("pearl", 6), ("adaptive", 0)])
+@pytest.mark.parametrize(("pacing", "side_nodes"), mostly_slow_rows([("pearl", 6), ("adaptive", 0), ("pearl", 0)], 2))
 @pytest.mark.parametrize("sampling", mostly_slow(["warm", "greedy"], 1))
 def test_the_answers_are_the_plain_ones_and_branches_were_taken(
     engines: tuple[Engine, Engine], sampling: str, pacing: str, side_nodes: int

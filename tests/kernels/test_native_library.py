@@ -5,12 +5,14 @@ Run: pytest tests/kernels/test_native_library.py
 
 from __future__ import annotations
 
+import pwd
 import stat
 from pathlib import Path
 
 import pytest
 
 from outrider_kernels import native_library as native
+from outrider_kernels.cache_folder import NOBODYS, cache_folder
 
 
 def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +51,22 @@ def test_a_cache_folder_that_cannot_be_written_to_costs_a_build_and_no_more(tmp_
     folder.mkdir()
     (folder / "six.c").write_text("int six(void) { return 6; }\n")
     assert native.native_library.__wrapped__(folder).six() == 6
+
+
+def test_a_user_without_a_home_is_served_by_libraries_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers whose user no list of users has."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    (folder / "four.c").write_text("int four(void) { return 4; }\n")
+    assert native.native_library.__wrapped__(folder).four() == 4
+    assert cache_folder().parent == NOBODYS
 
 
 def test_a_built_library_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fakes_broken_kernel import broken_kernel
 from fakes_kernel_places import INTERPRETED, PLACES, KernelPlace, kernel_place
+from mostly_slow import crossed
 from outrider_kernels.decoder_pieces import (
     HeadLayout,
     HeadNorm,
@@ -94,9 +95,8 @@ def rotate_error(place: KernelPlace, layout: HeadLayout, dtype: torch.dtype, has
     return max(largest(got, expected), largest(got_places.keys, expected_places.keys), largest(got_places.values, expected_places.values))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize("layout", [HeadLayout(4, 4, 64), HeadLayout(6, 2, 80), HeadLayout(3, 1, 16)])
+@pytest.mark.parametrize(("layout", "dtype"), crossed([HeadLayout(4, 4, 64), HeadLayout(6, 2, 80), HeadLayout(3, 1, 16)], DTYPES))
 def test_rotations_and_places_are_those_of_the_definition(
     place: KernelPlace, layout: HeadLayout, has_norm: bool, dtype: torch.dtype
 ) -> None:

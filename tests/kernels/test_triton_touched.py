@@ -188,7 +188,7 @@ def test_a_dense_bias_is_added_once() -> None:
         replace(given, touched=touched(rows))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", mostly_slow([torch.bfloat16, torch.float32], 1))
 def test_picks_are_the_reference(place: KernelPlace, dtype: torch.dtype) -> None:
     rows = unfiltered(all_rows(dtype))
     expected = [row.expected for row in rows]

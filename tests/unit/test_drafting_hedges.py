@@ -10,6 +10,7 @@ import pytest
 
 from fakes_drafting import VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from fakes_driven import SESSION, Driven, drive
+from mostly_slow import crossed
 from outrider.drafting.contract import ProposeRequest
 from outrider.drafting.follow_cost import FollowCost
 from outrider.drafting.hedges import MAX_HEDGE_ROWS, MIN_HEDGE_GAIN, Branch, Hedges, Second, second_behind
@@ -48,12 +49,10 @@ def side_nodes(driven: Driven) -> list[int]:
         chain.add(node)
 
 
-@pytest.mark.parametrize("follow_seed", [None, 5])
-@pytest.mark.parametrize(("max_nodes", "hedge_nodes"), [(64, 32), (8, 16), (3, 5), (16, 2), (4, 1)])
-def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(
-    max_nodes: int, hedge_nodes: int, follow_seed: int | None
-) -> None:
-    """Commits walk any child, side branches too; a child's rank among its siblings is its rank in the table."""
+@pytest.mark.parametrize(("most", "follow_seed"), crossed([(64, 32), (8, 16), (3, 5), (16, 2), (4, 1)], [None, 5]))
+def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(most: tuple[int, int], follow_seed: int | None) -> None:
+    """Commits walk any child, side branches too; a child's rank among its siblings is its rank in the table. most: nodes, and of hedges."""
+    max_nodes, hedge_nodes = most
     limits = DraftLimits(max_len=200, max_nodes=max_nodes, hedge_nodes=hedge_nodes)
     for seed in range(12):
         drive(seed, limits, TableEngine(max_rows=16, follow_seed=follow_seed))

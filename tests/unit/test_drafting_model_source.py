@@ -12,6 +12,7 @@ import pytest
 
 from fakes_drafting import BLOCK_LEN, VOCAB_SIZE, TableEngine, table_ranking, table_scores
 from fakes_driven import SESSION, Driven, drive, next_commit
+from mostly_slow import crossed
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.drafting.model_source import ModelSource
 from outrider.session.guess_tree import GuessTree
@@ -27,8 +28,9 @@ def follow_seed(request: pytest.FixtureRequest) -> int | None:
     return seed
 
 
-@pytest.mark.parametrize(("width", "max_nodes"), [(1, 64), (1, 3), (2, 24), (3, 10), (4, 4)])
-def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(width: int, max_nodes: int, follow_seed: int | None) -> None:
+@pytest.mark.parametrize(("shape", "follow_seed"), crossed([(1, 64), (1, 3), (2, 24), (3, 10), (4, 4)], [5, None]))
+def test_every_guess_is_the_models_own_choice_after_any_mixture_of_commits(shape: tuple[int, int], follow_seed: int | None) -> None:
+    width, max_nodes = shape
     for seed in range(12):
         drive(seed, DraftLimits(max_len=200, max_nodes=max_nodes, tree_width=width), TableEngine(max_rows=16, follow_seed=follow_seed))
 

@@ -95,7 +95,7 @@ def test_a_broken_step_is_caught(interpreted: InterpretedProcess, folder: str, b
     assert report["largest_error"] > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("broken", ["penalties forget the path", "penalties are never sent"])
+@pytest.mark.parametrize("broken", mostly_slow(["penalties forget the path", "penalties are never sent"], 1))
 def test_a_broken_penalty_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
     report = interpreted.call("fakes_card_steps", "compare", folder, NUM_PENALTY_STEPS, SEED, broken=broken)
     assert report["largest_error"] < TOLERANCE

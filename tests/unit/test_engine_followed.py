@@ -34,6 +34,7 @@ from fakes_followed import (
     spec,
     step,
 )
+from mostly_slow import crossed
 from outrider.engine.chain_picks import ChainPicks
 from outrider.engine.decoder_forward import RowChain
 from outrider.engine.lean_thin import LeanThin
@@ -145,8 +146,7 @@ class Twins:
         return self.lengths
 
 
-@pytest.mark.parametrize("sampling", list(SAMPLINGS))
-@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize(("model", "sampling"), crossed(list(MODELS), list(SAMPLINGS)))
 def test_a_followed_chain_is_the_chain_of_single_steps(engines: FollowingEngines, model: str, sampling: str) -> None:
     lengths: set[int] = set()
     num_branched = 0

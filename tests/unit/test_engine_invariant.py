@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fakes_models
+from mostly_slow import crossed
 from outrider.engine import paged_engine
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.lean_thin import LeanThin
@@ -224,19 +225,19 @@ def test_parts_of_any_size_give_the_same_bits(tmp_path: Path, captured: Captured
         assert all(torch.equal(left, right) for left, right in zip(logits, answers[0][1], strict=True))
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("llama", EngineKind.TRANSFORMERS),
-        ("llama_tied_one_kv_head", EngineKind.LEAN),
-        ("qwen3", EngineKind.LEAN),
-        ("mistral", EngineKind.LEAN),
-        ("gemma2", EngineKind.TRANSFORMERS),
-        ("gpt_neox", EngineKind.TRANSFORMERS),
-    ],
-)
-def test_bits_do_not_depend_on_the_schedule(name: str, kind: EngineKind, dtype: DType, tmp_path: Path, captured: Captured) -> None:
+SERVED = [
+    ("llama", EngineKind.TRANSFORMERS),
+    ("llama_tied_one_kv_head", EngineKind.LEAN),
+    ("qwen3", EngineKind.LEAN),
+    ("mistral", EngineKind.LEAN),
+    ("gemma2", EngineKind.TRANSFORMERS),
+    ("gpt_neox", EngineKind.TRANSFORMERS),
+]
+
+
+@pytest.mark.parametrize(("model", "dtype"), crossed(SERVED, [DType.FLOAT32, DType.BFLOAT16]))
+def test_bits_do_not_depend_on_the_schedule(model: tuple[str, EngineKind], dtype: DType, tmp_path: Path, captured: Captured) -> None:
+    name, kind = model
     fakes_models.make_model(name, tmp_path)
     assert mismatches(load(tmp_path, kind, dtype), captured, range(8)) == 0
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fakes_models
-from mostly_slow import mostly_slow
+from mostly_slow import crossed, mostly_slow
 from outrider.engine.config import EngineConfig, EngineKind
 from outrider.engine.load import load_engine
 from outrider.engine.paged_engine import PagedEngine
@@ -221,8 +221,7 @@ def rewound(engine: PagedEngine, length: int, sequence: int = 1) -> tuple[int, i
     return before, after
 
 
-@pytest.mark.parametrize("sequence", [1, 2])
-@pytest.mark.parametrize("length", [0, 16, 21, 33, 63])
+@pytest.mark.parametrize(("length", "sequence"), crossed([0, 16, 21, 33, 63], [1, 2]))
 def test_a_cut_into_shared_blocks_leaves_them_to_their_readers(length: int, sequence: int, model_dir: Path) -> None:
     engine, plain = load(model_dir), load(model_dir, prefix_cache=False)
     _, truth = answer(plain)

@@ -21,6 +21,7 @@ import torch
 from drafter_service.drafting_thread import LoadedDrafter
 from fakes_followed import MAX_NODES, NONE, NUM_IDS, SAMPLINGS, FollowingEngines, ints, opened, step
 from fakes_scheduler import Loop, ended
+from mostly_slow import crossed
 from outrider.drafting.model_source import ModelSource
 from outrider.engine import round_ahead
 from outrider.engine.paged_engine import PagedEngine
@@ -134,8 +135,10 @@ def asked(loop: Loop, seed: int, sampling: str, pacing: str) -> AnswerStream:
     return loop.open(MAX_TOKENS, pacing, **changes)
 
 
-@pytest.mark.parametrize("pacing", ["serial", "adaptive", "plain"])
-@pytest.mark.parametrize("sampling", ["greedy", "warm", "top p", "top k", "penalised", "biased", "left"])
+SAMPLED = ["greedy", "warm", "top p", "top k", "penalised", "biased", "left"]
+
+
+@pytest.mark.parametrize(("sampling", "pacing"), crossed(SAMPLED, ["serial", "adaptive", "plain"]))
 def test_answers_are_those_of_plain_decoding(
     alone: FollowingEngines,
     engines: tuple[PagedEngine, PagedEngine],

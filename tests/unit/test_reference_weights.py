@@ -80,6 +80,7 @@ def test_large_model_answers_as_often_as_its_card_says_and_a_damaged_twin_does_n
     assert damaged < intact - 0.3
 
 
+@pytest.mark.slow
 def test_a_model_accepts_itself_and_a_smaller_one_accepts_less() -> None:
     tasks = make_tasks("arithmetic", 4, 11, held_out=False)
     medium, small = _model("ref-medium"), _model("ref-small")

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 import numpy as np
 import pytest
 
-from mostly_slow import mostly_slow_rows
+from mostly_slow import crossed
 from outrider.session.pacing.registry import make_pacing
 from outrider.types.frames import DrafterFrame, Tail, TailEnd, VerifierFrame
 from outrider_bench.simulation.chain_drafter import ChainDrafter
@@ -109,12 +109,11 @@ class TwinSimulation(Simulation):
         return self.twins[-1]
 
 
-@pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize(("policy", "draft_len"), mostly_slow_rows(POLICIES, 3))
-def test_every_frame_is_that_of_the_real_session(name: str, policy: str, draft_len: int | None) -> None:
+@pytest.mark.parametrize(("name", "pacing"), crossed(list(WORLDS), POLICIES))
+def test_every_frame_is_that_of_the_real_session(name: str, pacing: tuple[str, int | None]) -> None:
     world = WORLDS[name]
     num_tokens = 1_500 if world.output_len == 2_000 else 150 * world.num_sessions
-    simulation = TwinSimulation(world, make_pacing(policy, draft_len), num_tokens)
+    simulation = TwinSimulation(world, make_pacing(*pacing), num_tokens)
     simulation.run()
     assert sum(len(twin.ends) for twin in simulation.twins) > 0
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pytest
 
+from mostly_slow import mostly_slow_rows
 from outrider.cli.__main__ import build_parser
 from outrider.cli.bench import FIXED_POLICIES
 from outrider.launch.threads import usable_cores
@@ -86,7 +87,7 @@ def test_no_fixed_policy_would_pass(name: str) -> None:
     assert worst_of(name, results()).ratio < FLOOR - 0.1
 
 
-@pytest.mark.parametrize(("margin", "acceptance"), [(9.0, "0.9"), (-9.0, "0")])
+@pytest.mark.parametrize(("margin", "acceptance"), mostly_slow_rows([(9.0, "0.9"), (-9.0, "0")], 1))
 def test_an_adaptive_that_never_drafts_or_always_does_would_be_noticed(
     margin: float, acceptance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fakes import TableEngine, TruthTable, Weather
 from fakes_simulation import Request, ScriptedDrafter, Simulation, spec_of
+from mostly_slow import crossed
 from outrider.session.events import FinishReason
 from outrider.session.pacing.registry import PACINGS, make_pacing
 from outrider.session.verifier import DEADLINE_CEILING_US, DEADLINE_FLOOR_US
@@ -66,8 +67,7 @@ def check_freed(request: Request) -> None:
     assert request.longest_wait_us <= DEADLINE_CEILING_US + 2 * STEP_US
 
 
-@pytest.mark.parametrize("pacing", sorted(PACINGS))
-@pytest.mark.parametrize("weather", WEATHERS)
+@pytest.mark.parametrize(("weather", "pacing"), crossed(list(WEATHERS), sorted(PACINGS), 2))
 def test_the_text_is_that_of_plain_decoding(weather: str, pacing: str) -> None:
     num_accepted = num_rejected = num_looked_up = 0
     for seed in range(4):

@@ -41,7 +41,7 @@ class KeptFiles:
         try:
             content = path.read_bytes()
             os.utime(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             _LOG.warning("%s cannot be read, and is made again: %s", path, error)
