@@ -44,7 +44,7 @@ doctor: $(STAMP) ## what is wrong with this installation, and the remedy
 	@.venv/bin/outrider doctor
 
 ##@ Change it
-test: check ## the checks below, then every test of the default run, in two halves at a time (7 to 11 minutes on two cores)
+test: check ## the checks below, then every test of the default run, in two halves at a time (6 to 10 minutes on two cores)
 	@$(PY) tests/side_by_side.py
 
 test-all: check ## the same plus the tests marked slow; installs the extra `ray`, 200 MB
