@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 import fakes_models
-from outrider.engine import kept_files, lean_config
+from outrider.engine import kept_files, lean_config, lean_engine
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.kept_files import MAX_KEPT_FILES, KeptFiles, name_of
 from outrider.engine.lean_config import LeanConfig, LeanRefusal, read_lean_config
@@ -234,6 +234,16 @@ def test_an_engine_is_compared_with_kept_rows_at_every_start(
         patched.setattr(torch.Tensor, "index_copy_", lambda self, dim, index, source: broken(self, dim, index, source * 0.5))
         with pytest.raises(ModelRefused, match="one by one"):
             load_lean_engine(replace(config, thin_products=False))
+
+
+def test_rows_of_a_card_are_not_those_of_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    files, facts = files_without_weights(tmp_path), []
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a card at {device}")
+    monkeypatch.setattr(lean_engine, "KeptRows", lambda _, own, device: facts.append((own["device"], device)))
+    for device in ("cpu", "cuda:1"):
+        lean_engine._own_rows(files, EngineConfig(str(tmp_path), device=device), "hash")
+    assert facts == [("cpu", "cpu"), ("a card at cuda:1", "cuda:1")]
 
 
 STARTED = """

@@ -144,7 +144,13 @@ def _thin_rows(dtype: DType) -> ThinRows:
 def _own_rows(files: ModelFiles, config: EngineConfig, file_hash: str) -> KeptRows:
     """What transformers' forward of the same files says, with the weights that are served. file_hash: of the weights."""
     configuration = (files.directory / "config.json").read_text("utf-8")
-    facts = {"model": file_hash, "configuration": configuration, "dtype": config.dtype.value, "weights": config.weights.value}
+    facts = {
+        "model": file_hash,
+        "configuration": configuration,
+        "dtype": config.dtype.value,
+        "weights": config.weights.value,
+        "device": "cpu" if config.device == "cpu" else torch.cuda.get_device_name(config.device),  # another one rounds otherwise
+    }
     return KeptRows(lambda: _reference(files, config), facts, config.device)
 
 
