@@ -21,8 +21,10 @@ def mostly_slow_rows(rows: Iterable[tuple[Any, ...]], num_quick: int) -> Sequenc
 def crossed(first: Sequence[Any], second: Sequence[Any], num_quick: int = 1) -> Sequence[Any]:
     """All pairs of two parameters. Of the longer one every value meets num_quick of the other's as it is, and by that each of these meets
     some; pairs besides are marked slow."""
-    longest = max(len(first), len(second))
-    quick = {(at % len(first), (at + turn) % len(second)) for at in range(longest) for turn in range(num_quick)}
+    if len(first) >= len(second):
+        quick = {(at, (at + turn) % len(second)) for at in range(len(first)) for turn in range(num_quick)}
+    else:
+        quick = {((at + turn) % len(first), at) for at in range(len(second)) for turn in range(num_quick)}
     pairs = ((one, other) for one in range(len(first)) for other in range(len(second)))
     marks = {False: (pytest.mark.slow,), True: ()}
     return [pytest.param(first[one], second[other], marks=marks[(one, other) in quick]) for one, other in pairs]

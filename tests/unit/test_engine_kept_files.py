@@ -93,6 +93,31 @@ def test_a_user_without_a_home_keeps_nothing_and_is_told_so(caplog: pytest.LogCa
     assert caplog.text.count("WARNING") == 1
 
 
+def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As of an image that brings what its model's first start made."""
+    files = KeptFiles("kind", tmp_path)
+    files.keep("one", b"content")
+
+    def refuse(*_: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert files.find("one") == b"content"
+    assert not caplog.text
+
+
+def test_what_could_not_be_finished_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    KeptFiles("kind", tmp_path).keep("one", b"content")
+    assert not list((tmp_path / "kind").iterdir())
+    assert "no space left on device" in caplog.text
+
+
 def test_the_number_of_files_is_bounded_and_those_asked_for_stay(tmp_path: Path) -> None:
     files = KeptFiles("kind", tmp_path)
     for index in range(MAX_KEPT_FILES):

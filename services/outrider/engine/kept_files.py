@@ -40,7 +40,6 @@ class KeptFiles:
         path = self._folder / name
         try:
             content = path.read_bytes()
-            os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -49,19 +48,27 @@ class KeptFiles:
         if content[:_HASH_LEN] != _hash(content[_HASH_LEN:]):
             _LOG.warning("%s is damaged, and is made again", path)
             return None
+        with suppress(OSError):  # of a folder that is read-only, which nobody tidies either
+            os.utime(path)
         return content[_HASH_LEN:]
 
     def keep(self, name: str, content: bytes) -> None:
         """Whole or not at all, also while others write the same."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, unfinished = tempfile.mkstemp(prefix=".", dir=self._folder)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(_hash(content) + content)
-            os.replace(unfinished, self._folder / name)
+            self._write(self._folder / name, _hash(content) + content)
             self._leave_newest()
         except OSError as error:
             _LOG.warning("%s cannot be written to, so that the next start takes as long again: %s", self._folder, error)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        handle, unfinished = tempfile.mkstemp(prefix=".", dir=self._folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            os.replace(unfinished, path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
 
     def _leave_newest(self) -> None:
         ages = []
