@@ -22,7 +22,7 @@ from pathlib import Path
 from outrider_kernels.cache_folder import cache_folder
 
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread")
+FLAGS: tuple[str, ...] = ("-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread")
 COMPILE_DEADLINE_S = 120.0  # of each file, and of their library
 _CPU_FACTS = Path("/proc/cpuinfo")
 _FACTS_OF_A_KIND = ("model name", "flags", "Features", "CPU part")

@@ -171,6 +171,7 @@ class ThinChain:
         self._function: Callable[..., None] = team.library.thin_chain_follow
         self._arguments: tuple[int | None, int] = team.handle, self.address
         self._way: object = None
+        self._where: ChainSlots | None = None
         self._call = bytearray(_CALL.size)
         self._call_address = np.frombuffer(self._call, np.uint8).ctypes.data
         self._make_room(1)
@@ -212,8 +213,9 @@ class ThinChain:
             *(0, 0, 0, 0, 0, 0),
         )
         self._function(*self._arguments, self._call_address)
+        self._where = where  # what is computed ahead reads its arrays, whatever becomes of the sequence meanwhile
         if not where.is_lasting:
-            self.team.settle()  # while these arrays are still there
+            self.team.settle()
         num_found, is_left, forward_ns, first_ns, _, hidden_ns = _FOUND.unpack_from(self._call, _FOUND_AT)
         picks, probs = self._picks[:num_found].copy(), self._probs[:num_found]
         found = picks, probs.copy() if rule.with_prob else probs, bool(is_left), forward_ns, first_ns

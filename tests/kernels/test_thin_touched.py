@@ -133,6 +133,7 @@ def one_by_one(params: SamplingParams, num_picks: int) -> list[int]:
 
 
 def check_chain(params: SamplingParams) -> None:
+    params = replace(params, logit_bias=tuple((token, bias) for token, bias in params.logit_bias if token < NUM_IDS))
     right = one_by_one(params, 20)
     for num_counted in range(len(OUTPUT)):
         start = ChainStart(OUTPUT[-1:], 8, 20, 0.0, before=OUTPUT[num_counted:-1])
