@@ -41,7 +41,9 @@ def load_drafter(settings: DrafterSettings) -> LoadedDrafter:
     )
     if not settings.membership.coordinators:
         return LoadedDrafter(engine, source, bounds)
-    return LoadedDrafter(engine, source, bounds, measure_token_us(engine), measure_read_us(engine))
+    return LoadedDrafter(
+        engine, source, bounds, measure_token_us(engine), measure_read_us(engine, compiles=settings.engine.device != "cpu")
+    )
 
 
 def _replay_options(settings: ReplaySettings, vocab_size: int) -> ReplayOptions | None:

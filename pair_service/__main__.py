@@ -37,7 +37,15 @@ def parse(argv: Sequence[str]) -> tuple[VerifierSettings, DrafterSettings]:
         raise InvalidRequest(SEPARATOR, "the drafter's options are missing: VERIFIER_OPTIONS -- DRAFTER_OPTIONS")
     place = list(argv).index(SEPARATOR)
     drafter, verifier = drafter_settings(argv[place + 1 :], serves=False), verifier_settings(list(argv[:place]))
+    cards = {_card(settings.engine.device) for settings in (verifier, drafter)} - {""}
+    if len(cards) > 1:
+        raise InvalidRequest("--device", f"{' and '.join(sorted(cards))}: one thread works on one card; as a service each may have its own")
     return verifier, in_turns(drafter, verifier.engine.num_threads)
+
+
+def _card(device: str) -> str:
+    """With its number; "" for the processor."""
+    return "" if device == "cpu" else device if ":" in device else f"{device}:0"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -87,13 +87,14 @@ def tensors(rows: PagedRows, shape: tuple[int, int, int]) -> tuple[Tensor, Tenso
 
 
 def check(shape: tuple[int, int, int], device: str = "cuda") -> None:
-    """A kernel that is wrong on this card is not worth timing."""
-    for num_splits in (1, 3):
-        rows = chain_rows(2, 100, 7, device)
+    """A kernel that is wrong on this card is not worth timing: with a window, where every block of keys is masked, and with a context
+    most of whose blocks are read without a mask, as many steps of a pipeline deep as those that are timed."""
+    for context, window, num_splits in ((100, 30, 1), (100, 30, 3), (1000, None, 1), (1000, None, 4)):
+        rows = chain_rows(2, context, 7, device)
         query, keys, values = tensors(rows, shape)
         launch = plan_launch(rows, shape[0], shape[1], query.dtype, num_splits)
-        got = paged_tree_attention(query, keys, values, launch, shape[2] ** -0.5, 30, 20.0).cpu().double()
-        expected = reference_paged_tree_attention(query.cpu(), keys.cpu(), values.cpu(), rows, shape[2] ** -0.5, 30, 20.0)
+        got = paged_tree_attention(query, keys, values, launch, shape[2] ** -0.5, window, 20.0).cpu().double()
+        expected = reference_paged_tree_attention(query.cpu(), keys.cpu(), values.cpu(), rows, shape[2] ** -0.5, window, 20.0)
         error = float((got - expected).abs().max())
         if error > WORST_ERROR:
             raise SystemExit(f"The kernel is wrong on this card: error {error:.1e} with {num_splits} splits. Nothing was timed.")

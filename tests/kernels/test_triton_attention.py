@@ -65,6 +65,9 @@ CASES = [
     Case((Sequence(33, 1, 3),), 36, 2, 64, dtype=torch.float16, softcap=5.0),
     Case((Sequence(70, 9, 4),), 2, 1, 40),  # a block of keys whose last some rows must not see
     Case((Sequence(200, 90, 5), Sequence(130, 1, 40)), 2, 2, 64, dtype=torch.bfloat16, num_splits=2),
+    # Many blocks of keys without a mask, one behind the other.
+    Case((Sequence(1500, 1, 3), Sequence(900, 20, 10)), 8, 2, 128, dtype=torch.bfloat16),
+    Case((Sequence(1500, 1, 3), Sequence(900, 20, 10)), 8, 2, 128, dtype=torch.bfloat16, num_splits=4),
 ]
 
 

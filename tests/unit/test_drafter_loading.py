@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from outrider.engine.config import AUTO_SHORTLIST
 from outrider.errors import InvalidRequest
 from outrider.types.frames import DraftLimits
 from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import StepPlan, StepResult
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +109,27 @@ def test_a_member_of_a_fleet_knows_from_the_start_what_a_token_costs(model: Path
     assert (loaded(model).token_us, loaded(model).read_us) == (0.0, 0.0), "nobody asks"
 
 
+class Compiling(TableEngine):
+    """Its first step takes a thousand times as long as others."""
+
+    is_compiled = False
+
+    def step(self, plan: StepPlan) -> StepResult:
+        result = super().step(plan)
+        first, self.is_compiled = not self.is_compiled, True
+        return replace(result, step_us=1_000 * result.step_us) if first else result
+
+
 @pytest.mark.parametrize(("max_rows", "num_rows"), [(256, READ_ROWS), (40, 40)])
 def test_reading_is_measured_in_a_step_of_many_rows(max_rows: int, num_rows: int) -> None:
     engine = TableEngine(TruthTable(), max_rows=max_rows, step_us=2_560)
     assert measure_read_us(engine) == 2_560 / num_rows
     assert engine.num_free_blocks == engine.limits.num_blocks
     assert measure_read_us(TableEngine(TruthTable(), num_blocks=2)) == 0.0, "no room to measure in is no reason not to start"
+
+
+def test_where_steps_are_compiled_the_second_is_measured() -> None:
+    engine = Compiling(TruthTable(), step_us=2_560)
+    assert measure_read_us(engine, compiles=True) == 2_560 / READ_ROWS
+    assert measure_read_us(Compiling(TruthTable(), step_us=2_560)) == 2_560_000 / READ_ROWS, "the same, not told"
+    assert engine.num_free_blocks == engine.limits.num_blocks

@@ -9,18 +9,25 @@ import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from drafter_service import settings as drafter_settings
-from outrider.engine import card_probe, card_way
+from fakes_models import make_model
+from outrider.engine import card_probe, card_way, paged_engine
 from outrider.engine.card_graphs import WARM_UP_RUNS, CudaGraphs
 from outrider.engine.card_way import NO_TRITON, CardWay, card_problem
-from outrider.engine.config import EngineConfig
+from outrider.engine.config import EngineConfig, EngineKind
+from outrider.engine.load import load_engine
+from outrider.engine.torch_settings import await_device
 from outrider.errors import ModelRefused
 from outrider.types.identity import Numerics
+from outrider.types.sampling import NoiseAddress, SamplingParams
+from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from verifier_service import settings as verifier_settings
 
 
@@ -31,18 +38,23 @@ class PlayedCard:
         self.notes: list[str] = []
         self.capability = (9, 0)
         self.reserved = 100
+        self.num_streams = 0
         for name, stand_in in {
             "get_device_capability": lambda device: self.capability,
             "set_device": lambda device: self.notes.append(f"on {device}"),
             "graph_pool_handle": lambda: "pool",
             "memory_reserved": lambda: self.reserved,
-            "Stream": lambda: self._stream("side"),
-            "current_stream": lambda: self._stream("main"),
+            "Stream": self._new_stream,
+            "current_stream": lambda device=None: self._stream("main" if device is None else f"{device}'s"),
             "stream": self._using,
             "CUDAGraph": lambda: self,
             "graph": self._recording,
         }.items():
             monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def _new_stream(self) -> Any:
+        self.num_streams += 1
+        return self._stream("side")
 
     def replay(self) -> None:
         """As a graph."""
@@ -54,6 +66,9 @@ class PlayedCard:
         class Stream:
             def __str__(self) -> str:
                 return name
+
+            def synchronize(self) -> None:
+                notes.append(f"{name} is awaited")
 
             def wait_stream(self, other: object) -> None:
                 notes.append(f"{name} waits for {other}")
@@ -67,10 +82,10 @@ class PlayedCard:
         self.notes.append(f"end {stream}")
 
     @contextmanager
-    def _recording(self, graph: object, pool: object, capture_error_mode: str) -> Iterator[None]:
+    def _recording(self, graph: object, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
         assert graph is self
         assert capture_error_mode == "thread_local"
-        self.notes.append(f"record into {pool}")
+        self.notes.append(f"record into {pool} on {stream}")
         yield
         self.notes.append("recorded")
 
@@ -85,12 +100,37 @@ def test_work_is_warmed_up_on_a_side_stream_and_then_recorded(card: PlayedCard) 
     play = graphs.capture(lambda: card.notes.append("work"))
     assert card.notes == [
         "side waits for main", "begin side", *["work"] * WARM_UP_RUNS, "end side", "main waits for side",
-        "record into pool", "work", "recorded",
+        "record into pool on side", "work", "recorded",
     ]  # fmt: skip
+    graphs.capture(lambda: None)
+    assert card.num_streams == 1, "libraries keep a workspace for each stream"
     play()
     assert card.notes[-1] == "replay"
     card.reserved = 130
     assert graphs.num_bytes == 30
+
+
+def test_a_step_without_an_answer_to_read_is_awaited(card: PlayedCard) -> None:
+    await_device(torch.device("cpu"))
+    assert card.notes == []
+    await_device(torch.device("cuda:1"))
+    assert card.notes == ["cuda:1's is awaited"]
+
+
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_nobody_wants_a_row_of_a_chunk_and_all_is_done_behind_it(
+    numerics: Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("llama", tmp_path)
+    engine = load_engine(EngineConfig(str(tmp_path), kind=EngineKind.TRANSFORMERS, num_threads=1, num_blocks=4, numerics=numerics))
+    awaited: list[str] = []
+    monkeypatch.setattr(paged_engine, "await_device", lambda device: awaited.append(str(device)))
+    engine.open(1, SequenceSpec(SamplingParams(temperature=0.0), NoiseAddress(0), 12, 20, 0))
+    prompt, nothing = np.arange(12, dtype=np.int32), np.empty(0, np.int32)
+    engine.step(StepPlan((SequenceRows(1, prompt[:8], nothing, nothing, wanted=False),)))
+    assert awaited == ["cpu"]
+    engine.step(StepPlan((SequenceRows(1, prompt[8:], nothing, nothing, acceptance="coupled"),)))
+    assert awaited == ["cpu"], "its answer was read"
 
 
 def test_an_engine_on_a_cpu_or_in_invariant_numerics_stays_as_it_is(card: PlayedCard) -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import uuid
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 import fakes_models
-from outrider.engine import kept_files, lean_config, lean_engine
+from outrider.engine import kept_files, lean_config, lean_engine, transformers_engine
 from outrider.engine.config import DType, EngineConfig, EngineKind, WeightFormat
 from outrider.engine.kept_files import MAX_KEPT_FILES, KeptFiles, name_of
 from outrider.engine.lean_config import LeanConfig, LeanRefusal, read_lean_config
@@ -28,6 +29,7 @@ from outrider.engine.lean_engine import load_lean_engine
 from outrider.engine.load import load_engine
 from outrider.engine.model_files import ModelFiles, find_model
 from outrider.engine.own_rows import KeptRows
+from outrider.engine.paged_engine import PagedEngine
 from outrider.errors import ModelRefused
 from outrider_kernels.cache_folder import NOBODYS
 
@@ -288,3 +290,25 @@ def test_a_second_start_imports_no_transformers(tmp_path: Path) -> None:
     load_engine(EngineConfig(str(tmp_path), num_blocks=4, num_threads=1))  # the first start, in a process that has imported it all
     command = [sys.executable, "-c", STARTED, str(tmp_path)]
     assert subprocess.check_output(command, text=True, timeout=START_DEADLINE_S).split() == ["False", "False"]
+
+
+def test_the_model_that_was_read_to_compare_with_is_gone_when_the_engine_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card it would keep as much memory as the weights that are served."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fakes_models.make_model("llama", tmp_path / "model")
+    read: list[weakref.ref[PreTrainedModel]] = []
+    load = transformers_engine.load_model
+
+    def load_noted(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
+        model = load(files, config)
+        read.append(weakref.ref(model))
+        return model
+
+    def make_noted(*parts: Any) -> PagedEngine:
+        assert [ref() for ref in read] == [None]
+        return PagedEngine(*parts)
+
+    monkeypatch.setattr(transformers_engine, "load_model", load_noted)
+    monkeypatch.setattr("outrider.engine.lean_engine.PagedEngine", make_noted)
+    load_lean_engine(EngineConfig(str(tmp_path / "model"), num_threads=1, num_blocks=4))
+    assert len(read) == 1

@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GptOssConfig, LlamaConfig, MambaConfig, T5Config, T5ForConditionalGeneration
+from torch import Tensor
+from transformers import GptOssConfig, LlamaConfig, MambaConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import fakes_models
+from outrider.engine.attention import StepAttention
 from outrider.engine.config import DType, EngineConfig, EngineKind, InvariantSizes
 from outrider.engine.lean_engine import is_lean
 from outrider.engine.load import load_engine
 from outrider.engine.model_files import find_model, weights_hash
 from outrider.engine.paged_engine import PagedEngine
+from outrider.engine.transformers_engine import load_model
+from outrider.engine.transformers_forward import TransformersForward
 from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
 from outrider.errors import InvalidRequest, ModelRefused
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
@@ -45,6 +49,28 @@ def test_rope_that_looks_at_the_longest_row_is_refused_by_the_probe(rope_type: s
         load(tmp_path)
     with pytest.raises(ModelRefused, match=rope_type):
         load(tmp_path, EngineKind.LEAN)
+
+
+@pytest.mark.parametrize(("name", "has_table"), [("gpt2", True), ("opt", True), ("gemma2", False), ("phi3", False), ("gpt_neox", False)])
+def test_no_position_is_looked_up_beyond_a_table(name: str, has_table: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor says that it cannot; a card fails for good."""
+    asked: list[int] = []
+    hidden = TransformersForward.hidden
+
+    def noted(self: TransformersForward, tokens: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        asked.append(int(positions.max()))
+        return hidden(self, tokens, positions, attention)
+
+    monkeypatch.setattr(TransformersForward, "hidden", noted)
+    model = fakes_models.make_model(name, tmp_path)
+    assert TransformersForward(model_of(tmp_path)).has_position_table is has_table
+    load(tmp_path, EngineKind.TRANSFORMERS)
+    most = model.config.max_position_embeddings
+    assert max(asked) < most if has_table else max(asked) == 2 * most
+
+
+def model_of(directory: Path) -> PreTrainedModel:
+    return load_model(find_model(str(directory)), EngineConfig(str(directory)))
 
 
 def test_attention_that_is_not_ours_is_refused(tmp_path: Path) -> None:

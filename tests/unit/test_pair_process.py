@@ -36,6 +36,13 @@ def test_the_drafter_has_no_address() -> None:
         parse([*VERIFIER, "--", *DRAFTER, "--listen", "unix:/d"])
 
 
+def test_both_are_on_one_card() -> None:
+    for verifier, drafter in (("cuda", "cuda"), ("cuda:0", "cuda"), ("cuda:1", "cuda:1"), ("cuda:1", "cpu"), ("cpu", "cuda:1")):
+        parse([*VERIFIER, "--device", verifier, "--", *DRAFTER, "--device", drafter])
+    with pytest.raises(InvalidRequest, match="--device: cuda:0 and cuda:1: one thread works on one card"):
+        parse([*VERIFIER, "--device", "cuda:1", "--", *DRAFTER, "--device", "cuda"])
+
+
 def test_what_is_wrong_is_a_sentence_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*VERIFIER, "--pacing", "hasty", "--", *DRAFTER]) == 2
     assert "pair_service: --pacing: 'hasty' is unknown" in capsys.readouterr().err

@@ -37,6 +37,8 @@ class CudaGraphs:
         new_pool: Any = torch.cuda.graph_pool_handle
         self._pool = new_pool()
         self._reserved_before = torch.cuda.memory_reserved()
+        new_stream: Any = torch.cuda.Stream
+        self._side = new_stream()  # one for all: libraries keep a workspace for each stream that they have met
 
     @property
     def num_bytes(self) -> int:
@@ -45,16 +47,14 @@ class CudaGraphs:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See GraphCapture."""
-        new_stream: Any = torch.cuda.Stream
-        side = new_stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             for _ in range(WARM_UP_RUNS):
                 work()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._side)
         new_graph: Any = torch.cuda.CUDAGraph
         graph = new_graph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode=OWN_THREAD):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode=OWN_THREAD):
             work()
         replay: Callable[[], None] = graph.replay
         return replay

@@ -31,6 +31,7 @@ from outrider.engine.decoder_forward import DecoderForward
 from outrider.engine.paged_cache import PagedCache
 from outrider.engine.row_picker import Decided
 from outrider.engine.step_batch import LongArray, StepBatch
+from outrider.engine.torch_settings import await_device
 from outrider.errors import ModelRefused
 from outrider_kernels.triton_filtered_pick import FilteredRows, filtered_pick
 from outrider_kernels.triton_tree_attention import rows_per_tile
@@ -137,6 +138,7 @@ class CardSteps:
         hidden = self._hidden(inputs.tokens, inputs.positions, self._attention(inputs, layout.shape))
         num_wanted = len(wanted)
         if num_wanted == 0:
+            await_device(self._device)
             nothing = Decided(np.empty(0, np.int32), np.empty(0, np.float32))
             return CardAnswer(hidden.new_empty(0, self._num_ids, dtype=torch.float32), nothing)
         logits = self._forward.logits(hidden.index_select(0, inputs.wanted[:num_wanted]))[:, : self._num_ids]

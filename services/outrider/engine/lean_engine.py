@@ -21,7 +21,7 @@ from outrider.engine.lean_forward import LeanForward
 from outrider.engine.lean_weights import LeanWeights, read_lean_weights
 from outrider.engine.matrix_layout import ThinRows
 from outrider.engine.model_files import ModelFiles, find_model, weights_hash
-from outrider.engine.own_rows import KeptRows, OwnLogits
+from outrider.engine.own_rows import KeptRows, OwnLogits, OwnRows
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import LONGEST_PATH, probe_batches
 from outrider.engine.step_threads import step_threads
@@ -79,9 +79,8 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
     file_hash = weights_hash(files)
     if config.probe:
         # probe_positions has nothing to ask: rotations are a table here, read by each row's own position
-        own = _own_rows(files, config, file_hash)
-        probe_batches(forward, own, dtype, cache_dtype, config.device, vocabulary.size, invariant_shape(config))
-        card = probed_way(card, forward, own, dtype, config.device)
+        card = _probed(forward, card, _own_rows(files, config, file_hash), config, cache_dtype, vocabulary.size)
+        torch.cuda.empty_cache()  # of a model that was loaded to compare with, which is gone; nothing where there is no card
     max_context = min(config.max_context or forward.shape.max_positions, forward.shape.max_positions)
     eos = eos_token_ids(files.directory, model_config.eos_token_id, vocabulary.size)
     return PagedEngine(
@@ -93,6 +92,15 @@ def load_lean_engine(config: EngineConfig) -> PagedEngine:
         step_threads(config, team),
         card,
     )
+
+
+def _probed(
+    forward: LeanForward, card: CardWay | None, own: OwnRows, config: EngineConfig, cache_dtype: torch.dtype, num_ids: int
+) -> CardWay | None:
+    """See probed_way. Raises ModelRefused."""
+    dtype = TORCH_DTYPES[config.dtype]
+    probe_batches(forward, own, dtype, cache_dtype, config.device, num_ids, invariant_shape(config))
+    return probed_way(card, forward, own, dtype, config.device)
 
 
 def _shortlist(config: EngineConfig, num_ids: int) -> int:

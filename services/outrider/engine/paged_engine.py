@@ -26,6 +26,7 @@ from outrider.engine.row_picker import Decided, RowPicker
 from outrider.engine.sequence_table import SequenceTable
 from outrider.engine.step_batch import StepBatch, build_batch
 from outrider.engine.step_threads import FixedThreads, StepThreads
+from outrider.engine.torch_settings import await_device
 from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.step import SequenceResult, SequenceSpec, StepPlan, StepResult
 from outrider.types.tree import MAX_TREE_NODES, IntArray
@@ -239,6 +240,7 @@ class PagedEngine:
             return self._chunked_logits(batch, tokens, positions, torch.from_numpy(wanted).to(self._device))
         hidden = self._forward.hidden(tokens, positions, FastAttention(self._cache, batch))
         if len(wanted) == 0:
+            await_device(hidden.device)
             return hidden.new_empty(0, self._forward.shape.num_logits, dtype=torch.float32)
         if len(wanted) < batch.num_rows:
             hidden = hidden.index_select(0, torch.from_numpy(wanted).to(self._device))
@@ -253,6 +255,7 @@ class PagedEngine:
             own_tokens, own_positions = _padded(tokens[begin:end], chunk_len), _padded(positions[begin:end], chunk_len)
             chunks.append(self._forward.hidden(own_tokens, own_positions, attention))
         if len(wanted) == 0:
+            await_device(tokens.device)
             return torch.empty(0, self._forward.shape.num_logits, device=self._device)
         hidden = torch.cat(chunks).index_select(0, wanted)
         heads = []

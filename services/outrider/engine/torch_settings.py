@@ -31,6 +31,13 @@ def use_threads(config: EngineConfig) -> None:
         threadpool_limits(config.num_threads, user_api="blas")
 
 
+def await_device(device: torch.device) -> None:
+    """Until a card has done what it was told, as reading an answer off it does: a step without one would be over before it is computed,
+    take no time, and fail in a later one. Nothing to wait for on a processor."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
 def invariant_shape(config: EngineConfig) -> InvariantShape | None:
     """The fixed sizes of `invariant` numerics, None in `fast`."""
     sizes = config.invariant

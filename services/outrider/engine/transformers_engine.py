@@ -47,7 +47,10 @@ def load_transformers_engine(config: EngineConfig) -> PagedEngine:
     card = card_way(config, can_record=False)  # modules may ask the card for a number, which a recording cannot
     if config.probe:
         with refusing(f"{type(model).__name__} of {config.model!r} fails when it is checked, and cannot be served"):
-            probe_positions(forward, config.device)
+            if (
+                not forward.has_position_table
+            ):  # rows cannot influence one another through it; and a card does not survive to read behind it
+                probe_positions(forward, config.device)
             own = ComputedRows(own_logits(model))
             probe_batches(forward, own, dtype, dtype, config.device, vocabulary.size, invariant_shape(config))
             card = probed_way(card, forward, own, dtype, config.device)

@@ -123,6 +123,7 @@ class TransformersForward:
     def __init__(self, model: PreTrainedModel) -> None:
         trace = LayerTrace()
         rows = torch.arange(_TRACE_ROWS, device=model.device)
+        self._token_embedding = model.get_input_embeddings()
         with _refusing_architecture(model), torch.inference_mode():
             self._base, self._head, self._given = _split(model)
             hidden = self.hidden(rows, rows, trace)
@@ -141,6 +142,14 @@ class TransformersForward:
     def shape(self) -> DecoderShape:
         """Sizes, known once loaded."""
         return self._shape
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether a row looks its position up where there is something for each position the model has, and nothing for later ones."""
+        embeddings = [part.weight for part in self._base.modules() if isinstance(part, nn.Embedding) and part is not self._token_embedding]
+        tables = [*embeddings, *(buffer for buffer in self._base.buffers() if buffer.ndim == 2)]
+        num_positions = self._shape.max_positions
+        return any(num_positions <= len(table) < 2 * num_positions for table in tables)
 
     def card_forward(self) -> None:
         """See DecoderForward."""

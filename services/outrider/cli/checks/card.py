@@ -24,7 +24,7 @@ def check_card() -> Finding:
     problem = card_problem(device)
     if problem is None:
         recorded = "Triton kernels, small steps recorded as graphs (fast numerics, lean engine)"
-        return fine("card", f"{found}: with --device cuda, {recorded}; our kernels have never run on a card yet")
+        return fine("card", f"{found}: with --device cuda, {recorded}")
     remedy = (
         "install the extra: pip install 'outrider[triton]'" if problem == NO_TRITON else "nothing: plain torch operations serve it, slower"
     )
