@@ -57,6 +57,9 @@ class HedgingPacing:
     def lets_rest(self, session: int, committed_len: int) -> bool:
         return self._pacing.lets_rest(session, committed_len)
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        return self._pacing.takes_up_text(kind, shorter_kind)
+
     def hedge_nodes(self, session: SessionView) -> int:
         return self._budgets[session.committed_len % len(self._budgets)]
 

@@ -222,6 +222,9 @@ class _NeverTakes:
     def lets_rest(self, session: int, committed_len: int) -> bool:
         return True
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         return 0
 

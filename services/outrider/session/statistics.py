@@ -91,7 +91,8 @@ class SessionStatistics:
     measured from the end of drafting to the arrival.
     heard_us: when the newest tail arrived, if its drafter went on; else 0.
     step_overhead_us: what this side spends on a round beside the target's step. num_looked_up: of num_drafted, from the text itself.
-    step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth.
+    step_ns: spent in the session's own steps; reconcile_ns: of it, on aligning tails and moving the trees of guesses along the truth;
+    lookup_ns: on keeping the text for guesses from it.
     plan_ns: its share of what planning steps takes, which whoever plans them counts. num_guessed: nodes of joined tails.
     num_hedge_tests: mismatches while side branches were allowed; num_hedge_hits: of them those that found one. by_depth: how acceptance
     differs with what a drafter knew when it guessed.
@@ -107,6 +108,7 @@ class SessionStatistics:
     draft_us: int = 0
     reconcile_ns: int = 0  # summed before it is rounded, as step_ns is: an event takes a few microseconds
     step_ns: int = 0
+    lookup_ns: int = 0
     plan_ns: int = 0
     draft_wait_us: int = 0
     drafter_losses: Counter[DrafterLossCause] = field(default_factory=Counter)

@@ -1,6 +1,7 @@
 """A clock for counting what the session's own work takes, which whoever runs a session hands in.
 
-Nothing is decided by it, so a session with one does what the same session without one does. Must not know which clock it is.
+Nothing is decided by it but whether keeping a text for guesses from it is worth what that takes: without a clock it takes nothing. Must
+not know which clock it is.
 """
 
 from __future__ import annotations

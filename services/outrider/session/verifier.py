@@ -8,7 +8,7 @@ untrusted: the worst of them costs that drafter its part in this session. Must n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from outrider.session.depth_record import DepthRecord
@@ -38,8 +38,9 @@ from outrider.session.pacing.contract import Pacing, SessionView
 from outrider.session.prefix import CommittedPrefix
 from outrider.session.session_drafters import DraftLeave, SessionDrafters
 from outrider.session.shared_lookup import NO_TEXTS, SharedTexts
-from outrider.session.statistics import SessionStatistics
+from outrider.session.statistics import NS_PER_US, SessionStatistics
 from outrider.session.stopwatch import Stopwatch, stopped
+from outrider.session.text_watch import TextWatch, repeats_itself
 from outrider.types.frames import CloseReason
 from outrider.types.tree import DraftRow, DraftTree, TokenOrigin, Verdict
 from outrider.types.value import quickly_made
@@ -104,6 +105,7 @@ class VerifierSession:
         self._looks_up = spec.lookup and pacing.looks_up and spec.max_draft_len > 0 and not spec.with_rows
         # What other answers say may have to be fetched, while the prompt is read; to take up the prompt itself would hold its reading up.
         self._lookup = LookupGuesses(spec, texts) if self._looks_up and texts is not NO_TEXTS else None
+        self._watch: TextWatch | None = None  # of a text that is not taken up
         self._drafters = SessionDrafters(spec, self.prefix, pacing, self.statistics, self.view, stopwatch)
         self._round: _Round | None = None
         self._ready_since_us = now_us
@@ -156,14 +158,28 @@ class VerifierSession:
         """Chance of each guess at hand from the text itself, or from other answers; () without any, and while the prompt is read."""
         if len(self.prefix) - self.cached_len > 1:
             return ()
-        lookup = self._made_lookup()
-        return () if lookup is None else lookup.rights
+        if self._lookup is None and self._looks_up and self._watch is None:
+            self._take_up(())
+        return () if self._lookup is None else self._lookup.rights
 
-    def _made_lookup(self) -> LookupGuesses | None:
-        """Guesses from texts, made when first asked for; None where the session takes none."""
-        if self._lookup is None and self._looks_up:
+    def _take_up(self, tokens: Sequence[int]) -> None:
+        """The text, and that it grew by these; only watch it where its policy says that it does not pay, until it repeats itself."""
+        begin_ns = self._stopwatch()
+        if self._lookup is not None:
+            self._lookup.observe_commit(tokens)
+        elif self._is_worth_taking_up():
             self._lookup = LookupGuesses(self.spec)
-        return self._lookup
+            self._lookup.observe_commit(self.prefix.tokens_from(self.prefix.start))
+        if self._lookup is not None:
+            self.statistics.lookup_ns += self._stopwatch() - begin_ns
+
+    def _is_worth_taking_up(self) -> bool:
+        if self._watch is not None:
+            return self._watch.is_due(len(self.prefix)) and repeats_itself(self.prefix.tokens_from(0))
+        if self._pacing.takes_up_text(self.spec.kind, self.spec.shorter_kind):
+            return True
+        self._watch = TextWatch(len(self.prefix))
+        return False
 
     def lookup_priors(self, known: tuple[float, ...]) -> tuple[float, ...]:
         """What to expect of guesses from the next session's text, given what was known before this one."""
@@ -214,6 +230,7 @@ class VerifierSession:
             tells_start=stats.tells_start,
             side_depths=drafters.side_depths,
             lookup_rights=self.lookup_rights,
+            lookup_us=stats.lookup_ns / NS_PER_US,
             num_hedge_tests=stats.num_hedge_tests,
             hedge_hit_share=stats.hedge_hit_share,
             hope=spec.draft_priors.hope,
@@ -357,8 +374,8 @@ class VerifierSession:
         """Extend the truth, tell every drafter, or end the answer. num_judged: of the tokens, those a round judged drafts for."""
         judged_len = self.committed_len + num_judged if num_judged else 0
         self.prefix.append(tokens)
-        if (lookup := self._made_lookup()) is not None:
-            lookup.observe_commit(tokens)
+        if self._looks_up:
+            self._take_up(tokens)
         committed_len = len(self.prefix)
         self.statistics.count_commit()
         self._ready_since_us = now_us

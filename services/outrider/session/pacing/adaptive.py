@@ -199,6 +199,10 @@ class AdaptivePacing(ExplainsAdaptive):
         """As long as no probe is due, nor the time to ask its drafter."""
         return self._sessions.lets_rest(session, committed_len, self._budget, is_far=self._is_far_away, is_full=self._saturation.is_on)
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """Where guesses from texts paid sessions of its kind."""
+        return self._sessions.takes_up_text(kind, shorter_kind)
+
     def _is_put_off(self, session: SessionView) -> bool:
         rates, slowdown = self._seen_rates, self._contention if self._is_far_away else None
         return rates is not None and self._sessions.is_put_off(session, plain_course(rates[Pace.PLAIN]), slowdown)
@@ -310,10 +314,9 @@ class AdaptivePacing(ExplainsAdaptive):
     def _choose_for_all(self, view: StepView, rates: dict[Pace, RoundRates], paces: Collection[Pace]) -> None:
         looks = self._looks = self._weighed(view, rates, paces)
         margins = Margins(START_GAIN, LONE_KEEP_GAIN if self._is_lone else KEEP_GAIN, SWITCH_GAIN)
-        known = self._sessions.known
         worths = self._worth, self._worth_to_end, self._brought, partial(self._plain_share, hides=view.plain_ahead)
         of_groups = partial(self._rates.of_groups, view) if Pace.AHEAD in paces else None
-        offers = Offers(rates, margins, self._longest, known, *worths, of_groups)
+        offers = Offers(rates, margins, self._longest, self._sessions.known, *worths, of_groups)
         offered = {pace: offers.of(pace, looks) for pace in paces}
         self._pace = drafting_pace(offered, self._pace, self._courses(view), SWITCH_GAIN)
         for (session, _), course in zip(looks, offered[self._pace][0], strict=True):
@@ -365,10 +368,7 @@ class AdaptivePacing(ExplainsAdaptive):
         rates = self._rates_of(view, (Pace.SERIAL, Pace.AHEAD))
         self._seen_rates = {pace: replace(one, link_us=max(one.link_us, least_us / 2.0)) for pace, one in rates.items()}
         self._look_times.at_us, self._pace = view.now_us + LOOK_EVERY_US, Pace.PLAIN
-        plain = plain_course(rates[Pace.PLAIN])
-        self._sessions.settle_all(plain)
-        for session in view.sessions:
-            self._sessions.of(session).course = plain
+        self._sessions.settle_all(plain_course(rates[Pace.PLAIN]), view.sessions)
 
     def _look_at_hedges(self, session: SessionView, rates: RoundRates) -> None:
         """Whether a drafter close by should guess beside its chain."""

@@ -86,12 +86,14 @@ def marked(plan: PacingPlan, going: Container[int]) -> PacingPlan:
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """For the round after this commit: 0 guesses = not by lookup. tokens: that they are expected to add. offered: tokens of the best round
-    that there was, one without guesses or not, and the time it takes in plain rounds."""
+    that there was, one without guesses or not, and the time it takes in plain rounds. saved_us: by the guesses, of what is promised
+    without."""
 
     committed_len: int
     num_guesses: int
     tokens: float
     offered: tuple[float, float] = (1.0, 1.0)
+    saved_us: float = 0.0
 
 
 class ByLookup:
@@ -153,16 +155,24 @@ class ByLookup:
         if not plainly and self._drafting_us != self._guessing_us:
             rest = StepRest(rest.cost, rest.num_rows, rest.tokens, rest.overhead_us, self._drafting_us)
             num, added = paying_len(rights, rest)
-        otherwise = (rest.tokens - 1.0) * plain + (1.0 + gain) * promise
-        pays = num > 0 and self._speed(rest, num, added) > otherwise
-        self._remember(session.session, _Decision(session.committed_len, num if pays else 0, added if pays else 0.0, offered))
-        return num if pays else 0
+        others, speed = (rest.tokens - 1.0) * plain, self._speed(rest, num, added)
+        if not num or speed <= others + (1.0 + gain) * promise:
+            self._remember(session.session, _Decision(session.committed_len, 0, 0.0, offered))
+            return 0
+        saved_us = (rest.tokens + added) * (1.0 / (others + max(plain, promise)) - 1.0 / speed)
+        self._remember(session.session, _Decision(session.committed_len, num, added, offered, saved_us))
+        return num
 
     def offered(self, session: int, committed_len: int) -> tuple[float, float]:
         """Tokens of the best round that there was at this commit for one without drafts, and its time in plain rounds; a plain one, if
         nothing was to be decided."""
         known = self._decisions.get(session)
         return known.offered if known is not None and known.committed_len == committed_len else (1.0, 1.0)
+
+    def saved_us(self, session: int, committed_len: int) -> float:
+        """By guesses from the text in the round behind this commit, of what was promised without; 0 where it had none."""
+        known = self._decisions.get(session)
+        return known.saved_us if known is not None and known.committed_len == committed_len else 0.0
 
     def _rest(self, session: SessionView) -> StepRest | None:
         """Of the step that this session would go by lookup in; None before the first plan."""

@@ -100,7 +100,8 @@ class SessionView:
     unknown. step_overhead_us: measured, of a round on this side.
     hope: acceptance to hope for in a session that was hardly tested.
     is_drafting: a drafter may be at work for it, whether or not its guesses are waited for.
-    lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are.
+    lookup_rights: for each guess at hand from the text itself, the chance that it is right if all before it are; lookup_us: measured, what
+    keeping the text for them took so far, 0 where it is not kept.
     num_hedge_tests: mismatches while side branches were allowed; hedge_hit_share: running estimate of those that found one, in [0, 1].
     side_depths: for each live node on a side branch, in the order they would be verified, the levels of guesses before it; they are not
     among num_nodes. heard_us: when the newest tail arrived, of a drafter that went on to the next guess then; 0 = it paused, or
@@ -151,6 +152,7 @@ class SessionView:
     depth_offsets: DepthOffsets = ()
     renewed_us: int = 0
     renewed_len: int = 0
+    lookup_us: float = 0.0
 
 
 class PrefillRoom(Protocol):
@@ -275,6 +277,11 @@ class Pacing(Protocol):
     def lets_rest(self, session: int, committed_len: int) -> bool:
         """Whether drafters of this session that rest would have no leave at this length, so that nobody need make a view to ask
         `draft_ahead`; False where that is not clear without one. Asked at commits, of many sessions: must be cheap."""
+        ...
+
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """Whether a session of this kind, which begins, keeps its text for guesses from it; asked once of each, where looks_up. One that
+        does not does so all the same from when its text repeats itself."""
         ...
 
     def hedge_nodes(self, session: SessionView) -> int:

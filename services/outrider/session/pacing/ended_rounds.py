@@ -69,6 +69,8 @@ class EndedRounds:
                 (self._lone.openings if own.is_opening else self._lone.returns).count(took_us - own.expected_us, times.step_us)
             if times.is_lone and session.num_uncached == 1:
                 self._sessions.count_texted(session, *self._by_lookup.offered(session.session, own.committed_len))
+            if session.lookup_us:
+                self._count_text(session, own, times.step_us)
             self._sessions.confirm_plain(session)
             _begin_round(session, own, is_plain=times.is_timed and not times.is_lone)
         if num_plain:
@@ -92,6 +94,12 @@ class EndedRounds:
         if times.is_lone and num_tokens > 1 and not own.looked_up:
             # none of the rounds that were not planned one by one had guesses worth a thought
             self._sessions.count_texted(session, num_tokens - 1, num_tokens - 1)
+
+    def _count_text(self, session: SessionView, own: RememberedSession, step_us: float) -> None:
+        saved_us = self._by_lookup.saved_us(session.session, own.committed_len) if own.looked_up else 0.0
+        num_tokens, spent_us = session.committed_len - own.committed_len, session.lookup_us - own.lookup_us
+        self._sessions.kind(session).texts.count(num_tokens, saved_us / step_us, spent_us / step_us)
+        own.lookup_us = session.lookup_us
 
     def _count_timed(self, session: SessionView, own: RememberedSession, took_us: int, beside_us: float, times: PresentTimes) -> None:
         """Rounds without drafts, one of guesses from the text or some of none. Plain ones tell what they take where they are neither the

@@ -80,6 +80,10 @@ class LookupPacing:
         """No drafter has leave, ever."""
         return True
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """There is nothing else."""
+        return True
+
     def hedge_nodes(self, session: SessionView) -> int:
         """Nothing is drafted."""
         return 0

@@ -60,6 +60,10 @@ class PearlPacing:
         """Every session drafts, unless its view says otherwise."""
         return False
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """Guesses are drafted."""
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0

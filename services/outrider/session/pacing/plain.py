@@ -37,6 +37,10 @@ class PlainPacing:
         """Nothing is drafted."""
         return True
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """Guesses nothing."""
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0

@@ -17,6 +17,7 @@ from outrider.session.pacing.first_asking import LATER, FirstAsking
 from outrider.session.pacing.probing import Probe, ProbeBudget
 from outrider.session.pacing.resting import Reach
 from outrider.session.pacing.round_model import Course, Pace
+from outrider.session.pacing.text_taking import TextTaking
 
 MAX_REMEMBERED = 4096
 MAX_KINDS = 256
@@ -44,6 +45,7 @@ class RememberedSession:
     turn_len: int = 0  # guesses of the round under way, if it verifies a whole draft and is timed as a whole (lone_rounds.py)
     was_plain: bool = False  # no guesses were wanted when the round under way began
     falls_short: bool = False  # it verifies fewer guesses than its course promises: that it is quick is no merit of the course
+    lookup_us: float = 0.0  # that keeping its text had taken
     looked_up: int = 0  # guesses of the newest round from the text itself: the drafter has yet to hear what it found
     measured: tuple[float, float, float] = (0.0, 0.0, 0.0)  # drafting times and way when last looked at: the same if nothing came since
     restart_us: int = 0  # the newest commit that its drafter is known to have started over at, and the text's length then
@@ -70,7 +72,7 @@ class RememberedKind:
     """What is remembered of sessions whose prompts began alike. usual: the course that a new one begins with; usual_at: acceptance
     that it was chosen for by a session that was alone, -1 = there was none since. asking: when its drafter is asked; far: the same of one
     far away. drafted: what rounds with its guesses bring; plain: what those without do, while its drafter rests and nobody shares the step;
-    texted: what these could, with guesses from the text."""
+    texted: what these could, with guesses from the text; texts: whether their texts are kept for such guesses."""
 
     usual: Course
     asking: FirstAsking
@@ -78,6 +80,7 @@ class RememberedKind:
     drafted: AchievedSpeed
     plain: AchievedSpeed
     texted: AchievedSpeed
+    texts: TextTaking
     usual_at: float = -1.0
 
     def asked_later(self, *, is_far: bool) -> int:
@@ -103,23 +106,31 @@ class RememberedSessions:
 
     def kind(self, session: SessionView) -> RememberedKind:
         """Of its kind, from the first time on that it is asked for."""
-        kind = self._kinds.get(session.kind)
+        return self._kind(session.kind, session.shorter_kind)
+
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """See Pacing."""
+        return self._kind(kind, shorter_kind).texts.begins()
+
+    def _kind(self, number: int, shorter: int) -> RememberedKind:
+        kind = self._kinds.get(number)
         if kind is None:
-            kind = self._kinds[session.kind] = self._new_kind(session)
+            kind = self._kinds[number] = self._new_kind(number, shorter)
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
-        self._kinds.move_to_end(session.kind)
+        self._kinds.move_to_end(number)
         return kind
 
-    def _new_kind(self, session: SessionView) -> RememberedKind:
+    def _new_kind(self, number: int, shorter: int) -> RememberedKind:
         """Begins with what is known of the kind that its sessions were of before; the first of all with the usual course."""
-        before = self._kinds.get(session.shorter_kind) if session.kind else None
+        before = self._kinds.get(shorter) if number else None
         if before is None:
             speeds = AchievedSpeed(), AchievedSpeed(), AchievedSpeed()
-            return RememberedKind(self._usual, FirstAsking(alike=session.kind > 0), AskingRecord(), *speeds)
-        asking = before.asking if session.shorter_kind else None  # the count of prompts like none before says nothing of any kind
+            return RememberedKind(self._usual, FirstAsking(alike=number > 0), AskingRecord(), *speeds, TextTaking())
+        asking = before.asking if shorter else None  # the count of prompts like none before says nothing of any kind
         speeds = AchievedSpeed(before.drafted), AchievedSpeed(before.plain), AchievedSpeed(before.texted)
-        return RememberedKind(before.usual, FirstAsking(asking, alike=True), AskingRecord(before.far), *speeds)
+        known = FirstAsking(asking, alike=True), AskingRecord(before.far)
+        return RememberedKind(before.usual, *known, *speeds, TextTaking(before.texts))
 
     def settle(self, sessions: Sequence[SessionView]) -> None:
         """New sessions of their kinds, and of those not seen yet, begin with the courses that these have now; with guesses where some go
@@ -131,10 +142,12 @@ class RememberedSessions:
             self._usual = kind.usual = own.course
             kind.usual_at = own.looked_at if len(sessions) == 1 else -1.0
 
-    def settle_all(self, usual: Course) -> None:
-        """Every new session begins with this course, of whatever kind."""
+    def settle_all(self, usual: Course, sessions: Sequence[SessionView] = ()) -> None:
+        """Every new session begins with this course, of whatever kind; and these go on with it."""
         self._usual = usual
         self._kinds.clear()
+        for session in sessions:
+            self.of(session).course = usual
 
     def of(self, session: SessionView) -> RememberedSession:
         """From the first time on that it is asked for."""

@@ -47,6 +47,10 @@ class SerialPacing:
         """Every session drafts, unless its view says otherwise."""
         return False
 
+    def takes_up_text(self, kind: int, shorter_kind: int) -> bool:
+        """Guesses are drafted."""
+        return False
+
     def hedge_nodes(self, session: SessionView) -> int:
         """No side branches."""
         return 0
