@@ -16,6 +16,7 @@ from fakes_simulation import spec_of
 from outrider.session.events import RoundPlanned, RoundVerified
 from outrider.session.lookup_guesses import LookupGuesses
 from outrider.session.pacing.adaptive import AdaptivePacing
+from outrider.session.pacing.by_lookup import ByLookup
 from outrider.session.pacing.contract import CostCurve, StepView
 from outrider.session.pacing.registry import PACINGS, make_pacing
 from outrider.session.pacing.text_taking import COST_TIMES, HANDED_ON, LEAST_TOKENS, TRY_EVERY, TextTaking
@@ -129,6 +130,38 @@ def test_kinds_are_told_apart() -> None:
     assert policy.takes_up_text(2, 0)
 
 
+def test_a_kind_that_grew_out_of_another_begins_as_that_one_is() -> None:
+    policy = AdaptivePacing()
+    for number in range(3):
+        answer(policy, number)
+    assert not policy.takes_up_text(2, 1)
+    assert policy.takes_up_text(3, 0)
+
+
+def test_what_keeping_it_took_is_counted_once() -> None:
+    policy = AdaptivePacing()
+    answer(policy, 0)
+    answer(policy, 1)
+    texts = policy._sessions._kind(1, 0).texts
+    assert texts._spent / texts._num_tokens == pytest.approx(KEEPING_US / STEP_US, rel=0.05)
+    assert texts._saved == 0.0
+
+
+def test_guesses_save_what_the_same_tokens_would_have_taken_without() -> None:
+    by_text, rights = ByLookup(8), (0.9, 0.8)
+    session = replace(READY, committed_len=100, remaining=40, max_draft_len=8, lookup_rights=rights)
+    by_text.observe(StepView((session,), COST, 64, 0), 50.0, 30.0)
+    plain = 1.0 / (STEP_US + 50.0)
+    assert by_text.num_guesses(session, plain, plainly=True) == 2
+    tokens, took_us = 1.0 + 0.9 + 0.9 * 0.8, COST.verify_us(3) + 50.0 + 30.0
+    assert by_text.saved_us(READY.session, 100) == pytest.approx(tokens / plain - took_us)
+    assert by_text.saved_us(READY.session, 101) == 0.0
+    drafted = ByLookup(8)
+    drafted.observe(StepView((session,), COST, 64, 0), 50.0, 30.0, 30.0)
+    assert drafted.num_guesses(session, 1.5 * plain) == 2
+    assert drafted.saved_us(READY.session, 100) == pytest.approx(tokens / (1.5 * plain) - took_us)
+
+
 @pytest.mark.parametrize("name", sorted(PACINGS))
 def test_who_looks_up_takes_the_first_text_up_and_nobody_else_any(name: str) -> None:
     policy = make_pacing(name)
@@ -196,7 +229,9 @@ def test_one_that_begins_to_repeat_itself_is_kept_from_then_on_with_all_that_it_
     session = session_of(Resting(), prompt)
     commit(session, new)
     assert session.view(0).lookup_rights == ()
-    commit(session, prompt[10 : 10 + END_LEN + WATCH_EVERY])
+    commit(session, prompt[10 : 10 + END_LEN])
+    assert session.view(0).lookup_rights == (), "it is not looked at with each token"
+    commit(session, prompt[10 + END_LEN : 10 + END_LEN + WATCH_EVERY])
     view = session.view(0)
     assert view.lookup_rights
     whole = LookupGuesses(session.spec)
