@@ -327,6 +327,33 @@ async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
         await server.stop(grace_s=0.0)
 
 
+class Broken:
+    """A stream that was written to as it ended, for which grpc makes its own status of the peer's (its issue 36066)."""
+
+    def Carry(self) -> Broken:
+        return self
+
+    async def write(self, request: trunk_pb2.CarryRequest) -> None:
+        raise asyncio.InvalidStateError
+
+    async def __aiter__(self) -> AsyncIterator[trunk_pb2.CarryResponse]:
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core", None)
+        yield
+
+
+async def test_a_peer_that_is_gone_while_it_is_written_to_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.rpc.trunk_channel.TrunkServiceStub", lambda channel: Broken())
+    channel = open_channel("127.0.0.1:1")
+    trunks = TrunkChannel(channel)
+    try:
+        call: Any = VerifierServiceStub(trunks).Decode()  # type: ignore[no-untyped-call]
+        assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        await trunks.close()
+        await channel.close(None)
+
+
 def said(call: int, num_bytes: int = 1) -> trunk_pb2.HandlerEvent:
     return trunk_pb2.HandlerEvent(call=call, message=b"x" * num_bytes)
 

@@ -21,6 +21,7 @@ from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
 
 CODES = {int(code.value[0]): code for code in grpc.StatusCode}
+_OVERWRITTEN = "Internal error from Core"  # grpc's own words, in place of what the peer said (its issue 36066)
 ENDED = Status(grpc.StatusCode.UNAVAILABLE, "the peer ended the stream that carried this call")
 FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {WINDOW} messages ahead of their reader")
 US_PER_S = 1e6
@@ -237,8 +238,9 @@ class TrunkCall:
 
 def _status_of(failure: grpc.aio.AioRpcError) -> Status:
     """Of a trunk, for the calls it carried. A peer that knows no trunks will say so when it is next asked who it is; until then it counts
-    as gone."""
+    as gone. So does one whose stream ended while it was written to."""
     metadata = cast("Iterable[tuple[str, str]]", failure.trailing_metadata() or ())
     trailing = tuple((key, str(value)) for key, value in metadata)
-    code = grpc.StatusCode.UNAVAILABLE if failure.code() is grpc.StatusCode.UNIMPLEMENTED else failure.code()
-    return Status(code, failure.details() or "", trailing)
+    code, details = failure.code(), failure.details() or ""
+    is_gone = code is grpc.StatusCode.UNIMPLEMENTED or (code is grpc.StatusCode.INTERNAL and details == _OVERWRITTEN)
+    return Status(grpc.StatusCode.UNAVAILABLE if is_gone else code, details, trailing)
