@@ -126,9 +126,9 @@ class VerifierServicer(VerifierServiceServicer):
         try:
             await self._write_answer(answer, context)
         finally:
-            await said.close()
-            if not answer.ended.is_set():
+            if not answer.ended.is_set():  # said before anything is awaited, where a client that leaves may cut this short
                 self._scheduler.inbox.put(CancelAsked(answer, "the client left"))
+            await said.close()
 
     async def _begin(self, start: pb.DecodeStart) -> AnswerStream:
         """Check and enqueue a start; an older incarnation of the same session is ended first."""

@@ -15,6 +15,7 @@ from fakes import TableEngine
 from fakes_drafter_service import FakeDrafterService, serving_drafter, table_identity
 from fakes_verifier_service import CALL_TIMEOUT_S, PROMPT, TABLE, decode, decode_until, refusal, serving, start, truth
 from outrider.errors import Overloaded
+from outrider.rpc.requests import Requests
 from outrider.rpc.status import MAX_RETRY_AFTER_S, error_from_rpc
 from outrider.types.step import StepPlan, StepResult
 from outrider.v1 import drafter_pb2, generation_pb2, sampling_pb2
@@ -313,4 +314,21 @@ async def test_a_failing_step_costs_its_own_sessions(folder: Path) -> None:
         code, _ = await refusal(verifier, start("unlucky"))
         assert code is grpc.StatusCode.INTERNAL
         assert (await decode(verifier, start("next"))).tokens == truth()
+        await verifier.until_idle()
+
+
+async def test_a_client_that_leaves_while_its_stream_ends_leaves_no_session_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut short at the first thing that the end waits for."""
+
+    async def cut_short(_: Requests[pb.DecodeRequest]) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Requests, "close", cut_short)
+    async with serving(folder) as verifier:
+        call = verifier.stub.Decode(timeout=CALL_TIMEOUT_S)
+        await call.write(pb.DecodeRequest(start=start(max_tokens=4000)))
+        await call.read()
+        committed = await call.read()
+        assert committed.HasField("committed")
+        call.cancel()
         await verifier.until_idle()

@@ -6,146 +6,20 @@ What a carried call has in common with any other is tested in test_rpc_ways.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
 import pytest
 
-from outrider.rpc.channel import open_channel
-from outrider.rpc.context import Context
+from fakes_trunks import DECODE, SERVICE, WAIT_S, Handlers, a_site, begins, committed, failure_of, next_of, raw, stop
 from outrider.rpc.pipe import MAX_UNREAD
-from outrider.rpc.server import RpcServer, ServerLimits
-from outrider.rpc.trunk_channel import TrunkChannel
+from outrider.rpc.server import RpcServer
 from outrider.rpc.trunk_outbox import TrunkOutbox
-from outrider.rpc.trunk_service import TrunkServicer
 from outrider.rpc.trunk_window import UNIT_BYTES, WINDOW
-from outrider.v1 import generation_pb2, trunk_pb2
+from outrider.v1 import trunk_pb2
 from outrider.v1 import verifier_pb2 as pb
-from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer, TrunkServiceStub, add_TrunkServiceServicer_to_server
-from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer, VerifierServiceStub, add_VerifierServiceServicer_to_server
-
-SERVICE = "outrider.v1.VerifierService"
-DECODE = f"/{SERVICE}/Decode"
-WAIT_S = 5.0
-SMALL_MESSAGE_BYTES = 1 << 16
-
-
-class Handlers(VerifierServiceServicer):
-    """Each call does what its first stop says: `echo` (an answer to every stop), `write` (without end), `large` (one message that nobody
-    may send), `wait` (reads nothing more). num_written: messages of those that write, of num_bytes more than they need. live: handlers that
-    run."""
-
-    def __init__(self) -> None:
-        self.num_written = 0
-        self.num_bytes = 0
-        self.live = 0
-        self.changed = asyncio.Condition()
-
-    async def Decode(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        await self._change(live=1)
-        try:
-            first = await anext(requests)
-            await getattr(self, f"_{first.stop.detail}")(requests, context)
-        finally:
-            await asyncio.shield(self._change(live=-1))
-
-    async def wait_for(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S), self.changed:
-            await self.changed.wait_for(is_so)
-
-    async def _echo(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        await context.write(committed(0))
-        async for request in requests:
-            await context.write(committed(len(request.stop.detail)))
-
-    async def _write(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        while True:
-            fill = pb.DecodeFinished(statistics=generation_pb2.DraftStatistics(pacing="x" * self.num_bytes)) if self.num_bytes else None
-            await context.write(pb.DecodeResponse(committed=pb.DecodeCommitted(begin=self.num_written, end=fill)))
-            await self._change(num_written=1)
-
-    async def _large(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        await context.write(pb.DecodeResponse(started=pb.DecodeStarted(fingerprint="x" * SMALL_MESSAGE_BYTES)))
-
-    async def _wait(self, requests: AsyncIterator[pb.DecodeRequest], context: Context) -> None:
-        await asyncio.Event().wait()
-
-    async def _change(self, live: int = 0, num_written: int = 0) -> None:
-        async with self.changed:
-            self.live += live
-            self.num_written += num_written
-            self.changed.notify_all()
-
-
-class Site:
-    """A server with a trunk, and a channel that uses it."""
-
-    def __init__(self, server: RpcServer, channel: grpc.aio.Channel, handlers: Handlers) -> None:
-        self.handlers = handlers
-        self.server = server
-        self.channel = channel
-        self.trunks = TrunkChannel(channel)
-        self.stub: Any = VerifierServiceStub(self.trunks)  # type: ignore[no-untyped-call]
-
-    async def begin(self, what: str) -> Any:
-        call = self.stub.Decode()
-        await call.write(stop(what))
-        return call
-
-    @property
-    def carrying(self) -> TrunkServicer:
-        assert self.server.trunks is not None
-        return self.server.trunks
-
-
-@asynccontextmanager
-async def a_site(max_calls: int = 16) -> AsyncIterator[Site]:
-    server = RpcServer(("127.0.0.1:0",), ServerLimits(SMALL_MESSAGE_BYTES, max_calls))
-    site: Site | None = None
-    try:
-        handlers = Handlers()
-        server.add(SERVICE, add_VerifierServiceServicer_to_server, handlers)
-        server.add_trunks()
-        await server.start()
-        site = Site(server, open_channel(server.address), handlers)
-        yield site
-    finally:
-        if site is not None:
-            await site.trunks.close()
-            await site.channel.close(None)
-        await server.stop(grace_s=0.0)
-
-
-def stop(detail: str) -> pb.DecodeRequest:
-    return pb.DecodeRequest(stop=pb.DecodeStop(detail=detail))
-
-
-def committed(begin: int) -> pb.DecodeResponse:
-    return pb.DecodeResponse(committed=pb.DecodeCommitted(begin=begin))
-
-
-async def next_of(call: Any) -> int:
-    response = await asyncio.wait_for(anext(call), WAIT_S)
-    return int(response.committed.begin)
-
-
-async def failure_of(call: Any) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asyncio.wait_for(anext(call), WAIT_S)
-    return caught.value
-
-
-async def raw(site: Site, *events: trunk_pb2.CallerEvent) -> Any:
-    stream = TrunkServiceStub(site.channel).Carry()  # type: ignore[no-untyped-call]
-    await stream.write(trunk_pb2.CarryRequest(events=events))
-    return stream
-
-
-def begins(call: int, method: str = DECODE) -> trunk_pb2.CallerEvent:
-    return trunk_pb2.CallerEvent(call=call, begin=trunk_pb2.CallBegin(method=method))
-
+from outrider.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 
 # --- calls beside each other ------------------------------------------------------------------------------------------------
 
@@ -310,100 +184,6 @@ async def test_a_server_that_stops_ends_the_calls_and_the_next_one_finds_its_suc
         finally:
             await site.trunks.close()
             await successor.stop(grace_s=0.0)
-
-
-async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
-    server = RpcServer(("127.0.0.1:0",))
-    server.add(SERVICE, add_VerifierServiceServicer_to_server, Handlers())
-    await server.start()
-    channel = open_channel(server.address)
-    trunks = TrunkChannel(channel)
-    try:
-        call: Any = VerifierServiceStub(trunks).Decode()  # type: ignore[no-untyped-call]
-        assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
-    finally:
-        await trunks.close()
-        await channel.close(None)
-        await server.stop(grace_s=0.0)
-
-
-class Broken:
-    """A stream that was written to as it ended, for which grpc makes its own status of the peer's (its issue 36066)."""
-
-    def Carry(self) -> Broken:
-        return self
-
-    async def write(self, request: trunk_pb2.CarryRequest) -> None:
-        raise asyncio.InvalidStateError
-
-    async def __aiter__(self) -> AsyncIterator[trunk_pb2.CarryResponse]:
-        nothing = grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core", None)
-        yield
-
-
-async def test_a_peer_that_is_gone_while_it_is_written_to_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.rpc.trunk_channel.TrunkServiceStub", lambda channel: Broken())
-    channel = open_channel("127.0.0.1:1")
-    trunks = TrunkChannel(channel)
-    try:
-        call: Any = VerifierServiceStub(trunks).Decode()  # type: ignore[no-untyped-call]
-        assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
-    finally:
-        await trunks.close()
-        await channel.close(None)
-
-
-def said(call: int, num_bytes: int = 1) -> trunk_pb2.HandlerEvent:
-    return trunk_pb2.HandlerEvent(call=call, message=b"x" * num_bytes)
-
-
-class Peer(TrunkServiceServicer):
-    """Answers the first thing that is said with so many messages to call 0 and one to call 1, and nothing else with anything."""
-
-    def __init__(self, num_messages: int) -> None:
-        self.num_messages = num_messages
-
-    async def Carry(self, requests: AsyncIterator[trunk_pb2.CarryRequest], context: Context) -> None:
-        await anext(requests)
-        await context.write(trunk_pb2.CarryResponse(events=[*[said(0, 0) for _ in range(self.num_messages)], said(1, 0)]))
-        async for _ in requests:
-            pass
-
-
-@asynccontextmanager
-async def trunks_to(peer: Peer) -> AsyncIterator[TrunkChannel]:
-    server = RpcServer(("127.0.0.1:0",))
-    server.add("outrider.v1.TrunkService", add_TrunkServiceServicer_to_server, peer)
-    await server.start()
-    channel = open_channel(server.address)
-    trunks = TrunkChannel(channel)
-    try:
-        yield trunks
-    finally:
-        await trunks.close()
-        await channel.close(None)
-        await server.stop(grace_s=0.0)
-
-
-async def test_a_deadline_needs_no_word_from_the_peer() -> None:
-    async with trunks_to(Peer(0)) as trunks:
-        call: Any = VerifierServiceStub(trunks).Decode(timeout=0.05)  # type: ignore[no-untyped-call]
-        assert (await failure_of(call)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert trunks.num_calls == 0
-
-
-@pytest.mark.parametrize(("num_messages", "is_too_many"), [(WINDOW, False), (WINDOW + 1, True)])
-async def test_a_peer_that_does_not_wait_for_readers_costs_them_their_calls(num_messages: int, is_too_many: bool) -> None:
-    async with trunks_to(Peer(num_messages)) as trunks:
-        stub: Any = VerifierServiceStub(trunks)  # type: ignore[no-untyped-call]
-        call, behind = stub.Decode(), stub.Decode()
-        assert await asyncio.wait_for(anext(behind), WAIT_S) == pb.DecodeResponse()  # so all that was for the other has come
-        assert trunks.num_calls == (1 if is_too_many else 2)
-        for _ in range(WINDOW):
-            assert await asyncio.wait_for(anext(call), WAIT_S) == pb.DecodeResponse()
-        if is_too_many:
-            assert (await failure_of(call)).code() is grpc.StatusCode.INTERNAL
 
 
 # --- one message for what is said at once -----------------------------------------------------------------------------------

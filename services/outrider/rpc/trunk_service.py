@@ -38,6 +38,7 @@ class TrunkServicer(TrunkServiceServicer):
         self._max_calls = max_calls
         self._max_event_bytes = max_message_bytes - EVENT_RESERVE_BYTES
         self._trunks: set[_ServedTrunk] = set()
+        self._endings: set[asyncio.Future[None]] = set()  # of trunks: the loop alone would not keep them
 
     @property
     def num_trunks(self) -> int:
@@ -63,10 +64,16 @@ class TrunkServicer(TrunkServiceServicer):
             if reading.done():
                 reading.result()
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await trunk.end()
-            self._trunks.discard(trunk)
+            # A caller that leaves is heard to say no more first, and then cancels this, at whatever it waits for by then.
+            self._endings.add(ending := asyncio.ensure_future(self._end(trunk, reading)))
+            ending.add_done_callback(self._endings.discard)
+            await asyncio.shield(ending)
+
+    async def _end(self, trunk: _ServedTrunk, reading: asyncio.Future[None]) -> None:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await trunk.end()
+        self._trunks.discard(trunk)
 
     def finish(self) -> None:
         """End every trunk, and the calls that are left on it, once what was said before has left."""
