@@ -1,17 +1,16 @@
 """A pytest plugin (`-p sanitized`): thin operations are compiled with a sanitizer of the compiler's, which must have been loaded before
 Python was; and perhaps from a copy of their C files in which one thing is wrong.
 
-SANITIZER: address or thread. BROKEN: a json list of file, right, wrong, as in broken_c.py; right stands in the file once.
+SANITIZER: address or thread. BROKEN: a json list of file, right, wrong, as in broken_c.py. XDG_CACHE_HOME: for what is made.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
+from broken_c import broken_copy
 from outrider_kernels import native_library, thin_team
 
 FLAGS = {"address": ("-fsanitize=address,undefined",), "thread": ("-fsanitize=thread",)}
@@ -23,14 +22,6 @@ def _compile_with(sanitizer: str) -> None:
     native_library.FLAGS = (*usual, "-O1", *FLAGS[sanitizer], "-g", "-fno-omit-frame-pointer")
 
 
-def _break(file: str, right: str, wrong: str) -> None:
-    folder = Path(shutil.copytree(thin_team.SOURCES, Path(tempfile.mkdtemp(prefix="outrider-broken-")) / "thin"))
-    source = (folder / file).read_text("utf-8")
-    assert source.count(right) == 1
-    (folder / file).write_text(source.replace(right, wrong), "utf-8")
-    thin_team.SOURCES = folder
-
-
 _compile_with(os.environ["SANITIZER"])
 if "BROKEN" in os.environ:
-    _break(*json.loads(os.environ["BROKEN"]))
+    thin_team.SOURCES = broken_copy(Path(os.environ["XDG_CACHE_HOME"]), *json.loads(os.environ["BROKEN"]))

@@ -88,8 +88,7 @@ def test_a_sanitizer_has_nothing_to_say(sanitizer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", list(BREAKS))
 def test_of_a_broken_copy_it_has(broken: str, tmp_path: Path) -> None:
-    sanitizer, tests, *parts = BREAKS[broken]
-    file, right, wrong = parts
+    sanitizer, tests, file, right, wrong = BREAKS[broken]
     done = run_with(sanitizer, tmp_path, tests, broken=(file, right, wrong))
     assert done.returncode
     assert f"{file}:" in done.stdout + done.stderr

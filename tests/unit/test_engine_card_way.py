@@ -103,7 +103,7 @@ def test_work_is_warmed_up_on_a_side_stream_and_then_recorded(card: PlayedCard) 
         "record into pool on side", "work", "recorded",
     ]  # fmt: skip
     graphs.capture(lambda: None)
-    assert card.num_streams == 1, "libraries keep a workspace for each stream"
+    assert card.num_streams == 1, "libraries may keep a workspace for each"
     play()
     assert card.notes[-1] == "replay"
     card.reserved = 130

@@ -38,7 +38,7 @@ class CudaGraphs:
         self._pool = new_pool()
         self._reserved_before = torch.cuda.memory_reserved()
         new_stream: Any = torch.cuda.Stream
-        self._side = new_stream()  # one for all: libraries keep a workspace for each stream that they have met
+        self._side = new_stream()  # one for all: libraries may keep a workspace for each stream that they meet
 
     @property
     def num_bytes(self) -> int:

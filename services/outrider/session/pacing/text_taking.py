@@ -11,8 +11,8 @@ from __future__ import annotations
 KEEP = 0.999  # of what is known, with each token: one long copy among half a dozen answers must not be forgotten
 LEAST_TOKENS = 48.0  # known, for the account to count at all
 HANDED_ON = 96.0  # tokens that a kind takes what is known of sessions like it for
-# All that it takes, for what keeping the text does: plans that weigh its guesses and find none worth a round, a prompt's places before the
-# first token, and what a round with guesses leaves to those behind it. (Times as long as measured beside sessions that keep none.)
+# All that it takes is so many times what keeping the text does: plans that weigh its guesses and find none worth a round, a prompt's places
+# before the first token, what a round with guesses leaves to those behind it (bench/LOG.md, fifty-sixth session).
 COST_TIMES = 3.0
 TRY_EVERY = 9  # sessions, of which one takes its text up where it does not pay
 
