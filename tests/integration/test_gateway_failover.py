@@ -220,6 +220,21 @@ async def test_a_request_that_comes_while_a_verifier_is_being_restarted_waits_fo
         await only.wait_until(lambda: len(only.starts) >= 2)
         only.refuse = None
         assert tokens_of(await answer) == SCRIPT
+    assert [start.incarnation for start in only.starts] == [*range(1, len(only.starts) + 1)], "it may still hold the one before"
+
+
+async def test_an_answer_that_was_asked_for_twice_and_then_lost_goes_on_in_a_newer_incarnation() -> None:
+    first, second = FakeVerifier(SCRIPT, refuse=Unavailable("not yet"), hurt=Hurt.DRAIN, hurt_after=4), FakeVerifier(SCRIPT)
+    second.refuse = Unavailable("not yet either")
+    async with gateway_over(first, second) as under_test:
+        answer = asyncio.ensure_future(stream(under_test))
+        await first.wait_until(lambda: len(first.starts) >= 2)
+        first.refuse = None
+        await first.hurting.wait()
+        second.refuse = None
+        assert tokens_of(await answer) == SCRIPT
+    incarnations = [start.incarnation for start in (*first.starts, *second.starts)]
+    assert len(set(incarnations)) == len(incarnations) and second.starts[-1].incarnation == max(incarnations)
 
 
 async def test_a_request_that_nobody_takes_in_time_is_refused() -> None:

@@ -20,7 +20,7 @@ from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.limits import FailoverLimits
 from outrider.gateway.resolved import ResolvedRequest
 from outrider.gateway.route import Elsewhere, anywhere
-from outrider.gateway.sample_run import FINISH_REASONS, Emit, SampleRun, begin_answer, decode_start, usage
+from outrider.gateway.sample_run import FINISH_REASONS, FIRST_INCARNATION, Emit, SampleRun, begin_answer, decode_start, usage
 from outrider.gateway.tokenizer import ModelTokenizer
 from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.telemetry.local_metrics import LocalMetrics
@@ -51,6 +51,7 @@ class RequestRun:
         self._failover = failover or FailoverLimits()
         self._counters = counters or FailoverCounters(LocalMetrics(), model_name)
         self._elsewhere = elsewhere
+        self._num_openings = 0
         self._starts = [
             decode_start(request, f"{session_prefix}/{request.request_id}/{index}", index) for index in range(request.checked.num_samples)
         ]
@@ -135,6 +136,8 @@ class RequestRun:
         return [(one, one.identity) for one in pool.of_fingerprint(beginning) if one.identity] + served
 
     async def _open_at(self, verifier: Verifier, timeout_s: float | None, metadata: Metadata) -> list[DecodeStream]:
+        """Each time under an incarnation of its own: who was asked before and was not heard of may still hold the one before."""
+        self._num_openings += 1
         starts = [self._start_at(verifier, start) for start in self._starts]
         if len(starts) == 1:
             return [await open_stream(verifier, starts[0], timeout_s, metadata)]
@@ -149,13 +152,13 @@ class RequestRun:
             raise
 
     def _start_at(self, verifier: Verifier, start: verifier_pb2.DecodeStart) -> verifier_pb2.DecodeStart:
-        """With the drafters of this verifier, where nobody placed the request."""
-        drafters = self._request.route.drafters_at(verifier.address)
-        if self._request.route.is_placed or not drafters:
-            return start
-        paired = verifier_pb2.DecodeStart(drafters=drafters)
-        paired.MergeFrom(start)
-        return paired
+        """A copy, for what was sent before may still be on its way: with the drafters of this verifier, where nobody placed the request."""
+        start.incarnation = FIRST_INCARNATION + self._num_openings - 1
+        own = verifier_pb2.DecodeStart()
+        own.CopyFrom(start)
+        if not self._request.route.is_placed:
+            own.drafters.extend(self._request.route.drafters_at(verifier.address))
+        return own
 
     async def _merge(self, samples: Sequence[SampleRun], emit: Emit) -> None:
         tasks = [asyncio.ensure_future(self._pump(sample)) for sample in samples]
