@@ -234,7 +234,8 @@ async def test_an_answer_that_was_asked_for_twice_and_then_lost_goes_on_in_a_new
         second.refuse = None
         assert tokens_of(await answer) == SCRIPT
     incarnations = [start.incarnation for start in (*first.starts, *second.starts)]
-    assert len(set(incarnations)) == len(incarnations) and second.starts[-1].incarnation == max(incarnations)
+    assert len(set(incarnations)) == len(incarnations)
+    assert second.starts[-1].incarnation == max(incarnations)
 
 
 async def test_a_request_that_nobody_takes_in_time_is_refused() -> None:
