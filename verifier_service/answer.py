@@ -96,8 +96,9 @@ class AnswerStream:
         self._next_write_s = 0.0  # on the event loop's clock; 0 = at once
         self._reader: asyncio.Future[None] | None = None  # what `next` waits for: a message, or in a pause its end
         self._is_fast = False  # whether a commit came before it could be written: then the next one is likely to, too
-        self._lock = threading.Lock()  # of the two that follow, the only ones that both threads change
+        self._lock = threading.Lock()  # of the three that follow, the only ones that both threads change
         self._held: list[TokensCommitted] = []
+        self._num_on_way = 0  # commits that the loop is told of, until it has them
         self._comes = False  # whether the event loop comes for what is held by itself
 
     @property
@@ -111,15 +112,21 @@ class AnswerStream:
 
     def hold(self, message: TokensCommitted) -> bool:
         """Engine thread: leave a commit here, for the event loop that will come for it when the next message is due. False: it will not,
-        and is to be told (`push`)."""
+        or may come before it has heard of an older one, and is to be told (`push`)."""
         with self._lock:
-            if self._comes:
+            is_held = self._comes and not self._num_on_way
+            if is_held:
                 self._held.append(message)
-            return self._comes
+            else:
+                self._num_on_way += 1
+            return is_held
 
     def push(self, message: AnswerMessage) -> None:
-        """Event loop: queue a message. A commit is older than those held, for none is held before the loop was told of it."""
-        if isinstance(message, SessionEnded):
+        """Event loop: queue a message. A commit was offered to `hold`, and is older than those held, for none is while it is on its way."""
+        if isinstance(message, TokensCommitted):
+            with self._lock:
+                self._num_on_way -= 1
+        elif isinstance(message, SessionEnded):
             self._collect()
             self.ended.set()
         self._waiting.append(message)

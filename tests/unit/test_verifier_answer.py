@@ -39,18 +39,26 @@ def committed(begin: int, *tokens: int) -> TokensCommitted:
 ENDED = SessionEnded(FinishReason.LENGTH, DraftStatistics())
 
 
+def tell(answer: AnswerStream, message: TokensCommitted) -> None:
+    """As the engine thread does where the loop does not come for a commit by itself."""
+    assert not answer.hold(message)
+    answer.push(message)
+
+
 async def begun(answer: AnswerStream) -> None:
     """Its first commit is written."""
     answer.push(SessionStarted("f"))
-    answer.push(committed(2, 7))
+    tell(answer, committed(2, 7))
     assert await answer.next() == SessionStarted("f")
     assert await answer.next() == committed(2, 7)
 
 
-async def gathering(answer: AnswerStream) -> asyncio.Future[AnswerMessage]:
-    """The next message, for which the loop waits until it is due. The engine thread has had to tell of one commit for it."""
-    assert not answer.hold(committed(3, 8))
-    answer.push(committed(3, 8))
+async def gathering(answer: AnswerStream, *on_way: TokensCommitted) -> asyncio.Future[AnswerMessage]:
+    """The next message, for which the loop waits until it is due. The engine thread has had to tell of one commit for it, and of these,
+    which the loop has yet to hear of."""
+    tell(answer, committed(3, 8))
+    for message in on_way:
+        assert not answer.hold(message)
     waiting = asyncio.ensure_future(answer.next())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -60,7 +68,7 @@ async def gathering(answer: AnswerStream) -> asyncio.Future[AnswerMessage]:
 async def test_the_first_commit_leaves_at_once_and_later_ones_together() -> None:
     answer = stream()
     await begun(answer)
-    waiting = await gathering(answer)
+    waiting = await gathering(answer, committed(4, 9))
     answer.push(committed(4, 9))  # the loop was told of it before it waited
     assert answer.hold(committed(5, 1))
     assert answer.hold(committed(6, 2))
@@ -93,8 +101,7 @@ async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
     assert not answer_rests(answer)
     while not answer_rests(answer):
         await asyncio.sleep(0.001)
-    assert not answer.hold(committed(4, 9))
-    answer.push(committed(4, 9))
+    tell(answer, committed(4, 9))
     assert await asyncio.wait_for(waiting, BOUND_S) == committed(4, 9)
     waiting = asyncio.ensure_future(answer.next())
     await asyncio.sleep(0)
@@ -104,19 +111,14 @@ async def test_nothing_is_held_once_commits_are_slower_than_messages() -> None:
 
 def answer_rests(answer: AnswerStream) -> bool:
     """Whether its loop has to be told: no timer runs and nobody comes."""
-    probe = committed(99, 1)
-    if not answer.hold(probe):
-        return True
-    answer._held.remove(probe)
-    return False
+    return not answer._comes
 
 
 async def test_every_commit_leaves_by_itself_without_an_interval() -> None:
     answer = stream(0.0)
     await begun(answer)
     for begin in range(3, 6):
-        assert not answer.hold(committed(begin, 7))
-        answer.push(committed(begin, 7))
+        tell(answer, committed(begin, 7))
         assert await answer.next() == committed(begin, 7)
 
 
@@ -125,7 +127,7 @@ async def test_commits_wait_for_the_interval_and_no_longer() -> None:
     clock = asyncio.get_running_loop().time
     begin_s = clock()
     for begin in range(2, 6):
-        answer.push(committed(begin, 7))
+        tell(answer, committed(begin, 7))
         assert await answer.next() == committed(begin, 7)
     assert clock() - begin_s > 0.029
 
@@ -192,10 +194,31 @@ async def test_the_second_commit_needs_no_telling() -> None:
     assert await asyncio.wait_for(waiting, BOUND_S) == committed(3, 8)
 
 
+async def test_no_commit_overtakes_one_that_the_loop_has_yet_to_hear_of() -> None:
+    """The pause ends while a commit is on its way, and the reader has its turn before that one and behind the next."""
+    answer = stream()
+    await begun(answer)
+    assert not answer.hold(committed(3, 8))
+    waiting = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    tell_of_the_second = not answer.hold(committed(4, 9))
+    answer.hurry()  # or the timer: the reader's turn is due
+    await asyncio.sleep(0)
+    answer.push(committed(3, 8))
+    assert tell_of_the_second
+    answer.push(committed(4, 9))
+    assert await asyncio.wait_for(waiting, BOUND_S) == committed(3, 8, 9)
+    follows = asyncio.ensure_future(answer.next())
+    await asyncio.sleep(0)
+    assert answer.hold(committed(5, 1)), "nothing is on its way any more"
+    answer.hurry()
+    assert await asyncio.wait_for(follows, BOUND_S) == committed(5, 1)
+
+
 async def test_a_commit_told_of_in_a_pause_wakes_nobody() -> None:
     answer = stream()
     await begun(answer)
-    waiting = await gathering(answer)
+    waiting = await gathering(answer, committed(4, 9))
     reader = answer._reader
     answer.push(committed(4, 9))
     assert reader is not None
@@ -210,7 +233,7 @@ async def test_commits_that_leave_together_have_all_their_rows() -> None:
     rows = [TokenLogprobs(np.full(num, -1.0 * num), np.full((num, 2), num), np.full((num, 2), -0.5)) for num in (1, 2)]
     parts = [replace(committed(3, 8), logprobs=rows[0]), replace(committed(4, 9, 1), logprobs=rows[1])]
     for part in parts:
-        answer.push(part)
+        tell(answer, part)
     answer.push(ENDED)
     both = await answer.next()
     assert isinstance(both, TokensCommitted)

@@ -360,8 +360,9 @@ async def test_waiting_commits_of_an_answer_merge() -> None:
     request = SessionRequest(spec_of(0, PROMPT, 9, TABLE), "plain", "coupled", None, None)
     answer = AnswerStream(request, lambda: None)
     answer.push(SessionStarted("f"))
-    answer.push(TokensCommitted(3, (1,), (), None))
-    answer.push(TokensCommitted(4, (2, 3), (), None))
+    for committed in (TokensCommitted(3, (1,), (), None), TokensCommitted(4, (2, 3), (), None)):
+        assert not answer.hold(committed)
+        answer.push(committed)
     assert isinstance(await answer.next(), SessionStarted)
     assert await answer.next() == TokensCommitted(3, (1, 2, 3), (), None)
 
