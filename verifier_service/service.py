@@ -52,6 +52,7 @@ class VerifierServer:
     ) -> None:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
+        self._on_death = on_death
         self.rpc = RpcServer([settings.listen])
         self.metrics = LocalMetrics()
         self.sharing = open_sharing(settings.sharing)
@@ -60,7 +61,7 @@ class VerifierServer:
             load,
             self._send,
             self._on_room,
-            on_death,
+            self._on_engine_death,
             max_sessions=settings.max_sessions,
             draft_len=settings.draft.draft_len,
             max_queue_us=1000.0 * settings.max_queue_ms,
@@ -149,6 +150,15 @@ class VerifierServer:
             if isinstance(message, SessionEnded):
                 self.servicer.forget(answer)
                 self._loop.call_soon(self._reported.ended, message)  # behind its way to the client, who waits for it
+
+    def _on_engine_death(self) -> None:
+        """Engine thread: its last words."""
+        self._loop.call_soon_threadsafe(self._lose_engine)
+        self._on_death()
+
+    def _lose_engine(self) -> None:
+        if self.servicer is not None:
+            self.servicer.lose_engine()
 
     def _on_room(self) -> None:
         """Engine thread: the inbox has room again."""

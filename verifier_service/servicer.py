@@ -15,8 +15,10 @@ from outrider.errors import AlreadyExists, InvalidRequest, Unavailable
 from outrider.rpc.context import Context
 from outrider.rpc.convert.identity import identity_to_proto
 from outrider.rpc.requests import Requests
+from outrider.session.events import FinishReason
 from outrider.session.pacing.registry import PACINGS
 from outrider.types.identity import ModelIdentity
+from outrider.types.statistics import DraftStatistics
 from outrider.v1 import identity_pb2
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1.verifier_pb2_grpc import VerifierServiceServicer
@@ -31,6 +33,7 @@ from verifier_service.settings import VerifierSettings
 
 FREE_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 10.0
+ENGINE_LOST = "the verifier failed"
 
 
 class VerifierServicer(VerifierServiceServicer):
@@ -48,6 +51,7 @@ class VerifierServicer(VerifierServiceServicer):
         self._live: dict[str, AnswerStream] = {}
         self._num_streams = 0
         self._draining = False
+        self._engine_is_lost = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -145,10 +149,20 @@ class VerifierServicer(VerifierServiceServicer):
                     await older.ended.wait()
             except TimeoutError:
                 raise Unavailable(f"session {session_id!r} is still being freed") from None
+        if self._engine_is_lost:
+            raise Unavailable(ENGINE_LOST)
         interval_s = self._settings.stream_interval_ms / 1000.0
         answer = self._live[session_id] = AnswerStream(request, lambda: self._scheduler.inbox.put(Nudge()), interval_s)
         self._scheduler.inbox.put(OpenAsked(answer))
         return answer
+
+    def lose_engine(self) -> None:
+        """Event loop: the engine thread has ended by a fault. Those that it had admitted have been told; others, which it had not taken in
+        or was about to, would hear nothing until the drain's grace is over."""
+        self._engine_is_lost = True
+        for answer in list(self._live.values()):
+            answer.push(SessionEnded(FinishReason.FAILED, DraftStatistics(), Unavailable(ENGINE_LOST)))
+            self.forget(answer)
 
     def forget(self, answer: AnswerStream) -> None:
         """The engine thread has freed everything of a session: its id may be used again."""
