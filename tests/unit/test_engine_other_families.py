@@ -34,6 +34,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     **{name: {} for name in AS_THEY_ARE},
     **{name: {"head_dim": 16} for name in WITH_HEADS_OF_16},
     "cohere2": {"sliding_window": 32},
+    "gemma3": {  # pictures and text, of which it is only asked for the latter
+        "text_config": {**SIZES, "head_dim": 16, "sliding_window": 32, "query_pre_attn_scalar": 16},
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 4,
+    },
     "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": MAX_CONTEXT, "n_inner": 128},
     "vaultgemma": {"head_dim": 16, "query_pre_attn_scalar": 16},
 }

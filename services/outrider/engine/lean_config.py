@@ -16,7 +16,7 @@ import torch
 from outrider.engine.admission import refusing
 from outrider.engine.kept_files import KeptFiles, name_of
 from outrider.engine.model_files import ModelFiles
-from outrider.engine.served_families import LEAN_FAMILIES
+from outrider.engine.served_families import LEAN_FAMILIES, UNWINDOWED_FAMILIES
 
 LEAN_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 _KIND = "configurations"
@@ -113,8 +113,6 @@ def _refusal(config: Any) -> str | None:
 
 def _sizes(config: Any) -> LeanSizes:
     num_layers, num_heads = config.num_hidden_layers, config.num_attention_heads
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
     return LeanSizes(
         num_layers=num_layers,
         hidden_len=config.hidden_size,
@@ -124,8 +122,18 @@ def _sizes(config: Any) -> LeanSizes:
         mlp_len=config.intermediate_size,
         epsilon=config.rms_norm_eps,
         max_positions=config.max_position_embeddings,
-        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+        windows=_windows(config),
     )
+
+
+def _windows(config: Any) -> tuple[int | None, ...]:
+    """A checkpoint that was converted to a family without windows may still name the one that it had."""
+    num_layers: int = config.num_hidden_layers
+    if config.model_type in UNWINDOWED_FAMILIES:
+        return (None,) * num_layers
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def _rope(config: Any, head_dim: int) -> Rope:

@@ -10,6 +10,7 @@ from outrider.errors import ModelRefused
 
 SERVED_FAMILIES = ("gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "opt", "phi3", "qwen2", "qwen3")
 LEAN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # of which there is a forward of our own (lean_forward.py)
+UNWINDOWED_FAMILIES = frozenset({"llama"})  # whose attention looks at no window, whatever a configuration still names
 # What a model's head may ask of its base model beside hidden states, and what that means.
 _BESIDE_HIDDEN = {
     "router_logits": "the routing of its experts (it is a mixture of experts)",

@@ -22,7 +22,7 @@ from outrider.engine.admission import refusing
 from outrider.engine.attention import StepAttention
 from outrider.engine.decoder_forward import DecoderShape
 from outrider.engine.paged_cache import LayerShape, PagedCache
-from outrider.engine.served_families import architecture_refused, missing_output
+from outrider.engine.served_families import UNWINDOWED_FAMILIES, architecture_refused, missing_output
 from outrider.errors import ModelRefused
 
 ATTENTION_NAME = "outrider"
@@ -89,8 +89,8 @@ class LayerTrace:
 class _GivenHidden(nn.Module):
     """Stands in for the base model: returns the hidden states it was given, whatever it is called with.
 
-    Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it: there is none, so it is
-    None here as it is there.
+    Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it, and heads of models that
+    may be shown pictures (Gemma 3) what it made of them: there is none, so it is None here as it is there.
     """
 
     given: Tensor
@@ -101,7 +101,9 @@ class _GivenHidden(nn.Module):
         return self
 
     def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.given)
+        output = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.given)
+        output.image_hidden_states = None
+        return output
 
 
 class _Fp32Projection(nn.Module):
@@ -196,7 +198,8 @@ def check_layers(trace: LayerTrace, text_config: Any) -> None:
     missing = sorted(set(range(num_layers)) - set(trace.shapes))
     if missing:
         raise ModelRefused(f"layers {missing} of {family!r} have no softmax attention (recurrent or linear layers); not supported")
-    for layer, kind in enumerate(getattr(text_config, "layer_types", None) or ()):
+    kinds = () if family in UNWINDOWED_FAMILIES else getattr(text_config, "layer_types", None) or ()
+    for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
             raise ModelRefused(f"layer {layer} of {family!r} is of type {kind!r}; only full and sliding attention are supported")
         named = text_config.sliding_window if kind == "sliding_attention" else None
