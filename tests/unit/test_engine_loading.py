@@ -28,7 +28,7 @@ from outrider.engine.transformers_forward import TransformersForward
 from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
 from outrider.errors import InvalidRequest, ModelRefused
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
-from outrider.types.identity import incompatibility
+from outrider.types.identity import ModelIdentity, incompatibility
 
 
 def load(directory: Path, kind: EngineKind = EngineKind.AUTO, **settings: Any) -> PagedEngine:
@@ -144,6 +144,25 @@ def test_other_files_beside_the_weights_are_no_part_of_the_model(tmp_path: Path)
     save_file(older, tmp_path / "model_older.safetensors")
     after = load(tmp_path, EngineKind.LEAN).identity
     assert (after.weights_hash, after.fingerprint) == (before.weights_hash, before.fingerprint)
+
+
+@pytest.mark.parametrize("kind", [EngineKind.LEAN, EngineKind.TRANSFORMERS])
+def test_what_the_configuration_says_of_the_numbers_is_part_of_the_fingerprint(kind: EngineKind, tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    before = load(tmp_path, kind).identity
+
+    def after(**fields: Any) -> ModelIdentity:
+        path = tmp_path / "config.json"
+        kept = path.read_text()
+        path.write_text(json.dumps(json.loads(kept) | fields))
+        identity = load(tmp_path, kind).identity
+        path.write_text(kept)
+        return identity
+
+    others = [after(rms_norm_eps=1e-3), after(rope_parameters={"rope_type": "default", "rope_theta": 500.0})]
+    assert len({identity.fingerprint for identity in (before, *others)}) == 3
+    assert {identity.weights_hash for identity in others} == {before.weights_hash}
+    assert after(transformers_version="5.0.0", use_cache=False, _name_or_path="elsewhere").fingerprint == before.fingerprint
 
 
 def test_shards_are_those_of_the_index(tmp_path: Path) -> None:

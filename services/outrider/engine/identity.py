@@ -22,6 +22,21 @@ from outrider.types.identity import ModelIdentity
 
 _LOG = logging.getLogger(__name__)
 
+# Of a configuration, what bears on no number: the same model is saved with one or another of these.
+_UNNUMBERED = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "pad_token_id",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+
 KERNEL_REVISION = 1
 INT8_REVISION = 1  # of how weights become int8
 _KEPT = {WeightFormat.FULL: "", WeightFormat.INT8: ", int8 weights", WeightFormat.QUICK: ", int8 weights and 16-bit rows"}
@@ -58,7 +73,7 @@ def model_identity(
         max_context=max_context,
         eos_token_ids=eos,
     )
-    return replace(unfinished, fingerprint=fingerprint(unfinished, config, backend))
+    return replace(unfinished, fingerprint=fingerprint(unfinished, _configuration_hash(files), config, backend))
 
 
 def _loaded_hash(file_hash: str, weights: WeightFormat) -> str:
@@ -68,10 +83,18 @@ def _loaded_hash(file_hash: str, weights: WeightFormat) -> str:
     return hashlib.sha256(f"{weights.value} {INT8_REVISION} {file_hash}".encode()).hexdigest()
 
 
-def fingerprint(identity: ModelIdentity, config: EngineConfig, backend: str) -> str:
-    """Hex hash over weights, dtype, numerics, kernels, libraries, CPU capability and layout."""
+def _configuration_hash(files: ModelFiles) -> str:
+    """Of what config.json says of the numbers: with another RoPE, or epsilon, the same weights are another model."""
+    fields = json.loads((files.directory / "config.json").read_text("utf-8"))
+    numbered = {name: value for name, value in fields.items() if name not in _UNNUMBERED}
+    return hashlib.sha256(json.dumps(numbered, sort_keys=True).encode()).hexdigest()
+
+
+def fingerprint(identity: ModelIdentity, configuration_hash: str, config: EngineConfig, backend: str) -> str:
+    """Hex hash over weights, the model's configuration, dtype, numerics, kernels, libraries, CPU capability and layout."""
     parts = {
         "weights": identity.weights_hash,
+        "configuration": configuration_hash,
         "dtype": identity.dtype,
         "numerics": identity.numerics.value,
         "backend": backend,
