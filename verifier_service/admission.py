@@ -46,7 +46,7 @@ class Admission:
         sampling = sampling_from_proto(start.sampling)
         sampling.check(self._identity.vocab_size)
         acceptance = acceptance_name(start.acceptance)
-        max_len = min(start.num_prompt_tokens + start.max_tokens, self._identity.max_context)
+        max_len = start.num_prompt_tokens + start.max_tokens
         stop_ids = self._stop_ids(start, prefix)
         limits, max_draft_len, pacing = self._drafting(start.draft, max_len)
         spec = VerifierSpec(
@@ -79,6 +79,9 @@ class Admission:
         context = self._identity.max_context
         if len(prefix) >= context:
             raise DoesNotFit("prefix", f"has {len(prefix)} tokens, but the model's context holds {context} with the answer")
+        if start.num_prompt_tokens + start.max_tokens > context:  # to cut it would be another answer than that of a longer context
+            left = context - start.num_prompt_tokens
+            raise DoesNotFit("max_tokens", f"is {start.max_tokens}, but {start.num_prompt_tokens} prompt tokens leave {left} of {context}")
         if start.num_prompt_tokens > self._max_prompt_len:
             raise DoesNotFit("prefix", f"has {start.num_prompt_tokens} prompt tokens, at most {self._max_prompt_len} here")
         if len(prefix) >= start.num_prompt_tokens + start.max_tokens:

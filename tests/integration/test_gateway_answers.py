@@ -285,6 +285,7 @@ async def test_model_info_tells_what_is_served() -> None:
     "refusal",
     [
         InvalidRequest("draft.pacing", "'warp' is no registered policy"),
+        DoesNotFit("max_tokens", "is 60, but 4 prompt tokens leave 12 of 16"),
         Overloaded("64 sessions are live"),
         Unavailable("the verifier is draining"),
     ],

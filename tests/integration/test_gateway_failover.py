@@ -28,7 +28,7 @@ from fakes_failover import (
     undisturbed,
 )
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, Hold, Hurt, fake_identity, gateway_over, serving
-from outrider.errors import InvalidRequest, OutriderError, Overloaded, Unavailable
+from outrider.errors import DoesNotFit, InvalidRequest, OutriderError, Overloaded, Unavailable
 from outrider.gateway.limits import FailoverLimits
 from outrider.rpc.status import DeadlinePassed, RemoteFailure
 from outrider.telemetry import names
@@ -236,6 +236,30 @@ async def test_an_answer_that_was_asked_for_twice_and_then_lost_goes_on_in_a_new
     incarnations = [start.incarnation for start in (*first.starts, *second.starts)]
     assert len(set(incarnations)) == len(incarnations)
     assert second.starts[-1].incarnation == max(incarnations)
+
+
+async def test_who_is_too_small_for_a_request_is_passed_over() -> None:
+    """Verifiers of one fingerprint may differ in how long an answer they hold, and how many."""
+    small, other = FakeVerifier(SCRIPT, refuse=DoesNotFit("max_tokens", "is too much here")), FakeVerifier(SCRIPT)
+    async with gateway_over(small, other) as under_test:
+        for _ in range(2):  # they take turns
+            assert tokens_of(await stream(under_test)) == SCRIPT
+        other.refuse = Overloaded("no room")
+        for _ in range(2):
+            with pytest.raises(Overloaded, match="no room"):  # it may come again: one of the two holds it
+                await stream(under_test)
+    assert small.starts
+
+
+async def test_an_answer_goes_on_at_one_that_holds_it() -> None:
+    first, large = FakeVerifier(SCRIPT, hurt=Hurt.DRAIN, hurt_after=4), FakeVerifier(SCRIPT, refuse=Overloaded("not yet"))
+    small = FakeVerifier(SCRIPT, refuse=DoesNotFit("prefix", "needs 6 KV blocks; there are 3"))
+    async with gateway_over(first, small, large) as under_test:
+        answer = asyncio.ensure_future(stream(under_test))
+        await first.hurting.wait()
+        await small.wait_until(lambda: len(small.starts) >= 2)
+        large.refuse = None
+        assert tokens_of(await answer) == SCRIPT
 
 
 async def test_a_request_that_nobody_takes_in_time_is_refused() -> None:

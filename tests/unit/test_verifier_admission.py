@@ -7,8 +7,8 @@ import math
 import pytest
 
 from fakes_verifier import fake_identity
-from fakes_verifier_service import start
-from outrider.errors import InvalidRequest
+from fakes_verifier_service import PROMPT, start
+from outrider.errors import DoesNotFit, InvalidRequest
 from outrider.types.frames import MAX_SVIP_THRESHOLD, DraftLimits
 from outrider.v1 import generation_pb2 as pb
 from verifier_service.admission import Admission
@@ -39,3 +39,12 @@ def test_a_threshold_that_cannot_be_is_refused_by_its_name(threshold: float) -> 
     with pytest.raises(InvalidRequest) as caught:
         limits(svip_threshold=threshold)
     assert caught.value.field == "draft.svip_threshold"
+
+
+def test_an_answer_longer_than_the_context_is_refused_and_never_cut() -> None:
+    """Verifiers of one fingerprint may have contexts of several lengths: cut, the answer would end elsewhere at each of them."""
+    admission, room = Admission(fake_identity(max_context=64), DEFAULTS, 0), 64 - len(PROMPT)
+    assert admission.check(start(max_tokens=room), frozenset()).spec.max_len == 64
+    with pytest.raises(DoesNotFit, match=f"prompt tokens leave {room} of 64") as caught:
+        admission.check(start(max_tokens=room + 1), frozenset())
+    assert caught.value.field == "max_tokens"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.errors import DoesNotFit, OutriderError, Overloaded, Unavailable
 from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
 from outrider.gateway.failover_counters import FailoverCounters
 from outrider.gateway.handover import Handover
@@ -202,7 +202,7 @@ class Failover:
             try:
                 return await self._open(verifier, verifier.fingerprint, start, route)
             except OutriderError as error:
-                if loss_cause(error) is None and not isinstance(error, Overloaded):
+                if loss_cause(error) is None and not isinstance(error, Overloaded | DoesNotFit):
                     raise
                 pool.report_failure(verifier, error)
                 problem = error

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.errors import DoesNotFit, OutriderError, Overloaded, Unavailable
 from outrider.gateway.answer import Answer, Grown
 from outrider.gateway.decode_stream import DecodeStream, check_fingerprint, open_stream
 from outrider.gateway.failover import Failover, Metadata, Openings
@@ -107,7 +107,8 @@ class RequestRun:
         raise AssertionError("backoffs have no end")
 
     async def _open_at_first(self, openings: Openings) -> tuple[list[DecodeStream], ModelIdentity]:
-        """All samples at the first verifier that has room; raises what the last one said, with the soonest time to come again of all."""
+        """All samples at the first verifier that has room: others may hold longer answers, or more. Raises what the last one said, with the
+        soonest time to come again of all."""
         soonest_s = math.inf
         refusal: OutriderError = Unavailable("no verifier answers; retry later")
         pool = openings.pool
@@ -116,9 +117,10 @@ class RequestRun:
                 streams = await self._open_at(verifier, openings.remaining_s, openings.metadata)
                 check_fingerprint(streams, identity.fingerprint)
                 return streams, identity
-            except (Unavailable, Overloaded) as error:
+            except (Unavailable, Overloaded, DoesNotFit) as error:
                 pool.report_failure(verifier, error)
-                refusal = error
+                if not (isinstance(error, DoesNotFit) and isinstance(refusal, Overloaded)):  # who is full has room later
+                    refusal = error
                 if isinstance(error, Overloaded):
                     soonest_s = min(soonest_s, math.inf if error.retry_after_s is None else error.retry_after_s)
         if isinstance(refusal, Overloaded) and soonest_s < math.inf:
