@@ -53,6 +53,7 @@ class AnswerSoFar:
         self._token_ids = list(request.resume_token_ids)
         self._num_new = 0
         self._fingerprint = ""  # of whoever answers now
+        self._told = ""  # the one that the reader was told last
         self._fingerprints = set(request.resume_fingerprints)
         self._is_known = bool(request.resume_fingerprints) or not request.resume_token_ids
 
@@ -73,6 +74,7 @@ class AnswerSoFar:
         if isinstance(event, Started):
             self._fingerprint = event.fingerprint
             is_first, self._started = self._started is None, self._started or event
+            self._told = event.fingerprint if is_first else self._told
             return is_first
         if isinstance(event, Finished):
             is_first = event.index not in self._finished
@@ -84,6 +86,13 @@ class AnswerSoFar:
             self._token_ids += event.token_ids
             self._num_new += len(event.token_ids)
         return True
+
+    def told(self, event: AnswerEvent) -> AnswerEvent:
+        """News as they are for who reads one answer: tokens of another fingerprint name it, for a second Started is no news."""
+        if not isinstance(event, Delta) or not event.token_ids or self._fingerprint == self._told:
+            return event
+        self._told = self._fingerprint
+        return replace(event, fingerprint=self._fingerprint)
 
     def again(self) -> GenerationRequest:
         """The request for the rest: of the same id and seed as far as they are known. Raises InvalidRequest unless `may_resume`."""
@@ -123,7 +132,7 @@ async def generate_resuming(
                 async for event in events:
                     lost_s, backoff_s = None, limits.min_backoff_s
                     if answer.add(event):
-                        yield event
+                        yield answer.told(event)
                     if isinstance(event, Done):
                         return
             raise Unavailable(f"gateway {address} ended the stream before the answer was complete")

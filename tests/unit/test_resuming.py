@@ -101,9 +101,19 @@ LOST = Unavailable("gone")
 async def test_gateways_are_asked_in_turn_and_one_answer_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = replace(STARTED, fingerprint="bb")
     gateways = Gateways((WHOLE[:2], LOST), ([], Overloaded("full", 0.001)), ([rest, *WHOLE[2:4]], LOST), ([rest, *WHOLE[3:]], None))
-    assert await read(gateways, monkeypatch) == WHOLE
+    told = [*WHOLE[:2], Delta(0, "y", (3,), fingerprint="bb"), *WHOLE[3:]]
+    assert await read(gateways, monkeypatch) == told, "who made the rest is said with its first tokens: its Started was no news"
     assert [address for address, _ in gateways.asked] == ["a", "b", "a", "b"]
     assert [request.resume_token_ids for _, request in gateways.asked] == [(), (1, 2), (1, 2), (1, 2, 3)]
+
+
+async def test_what_the_reader_is_told_names_who_made_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first gateway was lost before it brought any: a reader who hands tokens back says whose they are."""
+    second: list[AnswerEvent] = [replace(STARTED, fingerprint="bb"), Delta(0, "x", (1,)), Delta(0, "y", (2,), fingerprint="cc")]
+    gateways = Gateways(([STARTED], LOST), (second, LOST), ([replace(STARTED, fingerprint="cc"), Delta(0, "z", (3,)), *WHOLE[3:]], None))
+    deltas = [event for event in await read(gateways, monkeypatch) if isinstance(event, Delta)]
+    assert [(delta.token_ids, delta.fingerprint) for delta in deltas] == [((1,), "bb"), ((2,), "cc"), ((3,), "")]
+    assert gateways.asked[-1][1].resume_fingerprints == ("bb", "cc")
 
 
 async def test_it_is_asked_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
