@@ -195,11 +195,14 @@ def time_steps(engine: Engine, lent_threads: int = 0) -> dict[int, list[float]]:
 
     lent_threads: as in StepPlan, of each step. Raises DoesNotFit and Overloaded where the cache is too small for one sequence.
     """
-    most = min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - MOST_STEPS)
+    most, num_prompt = (
+        min(engine.limits.max_rows, engine.limits.max_context - NUM_PROMPT - MOST_STEPS),
+        min(NUM_PROMPT, engine.limits.max_rows),
+    )
     row_counts = [rows for rows in MEASURED_ROWS if rows <= min(most, MOST_OF_ONE)] or [1]
     with ExitStack() as stack:
         scratch = [stack.enter_context(_opened(engine, 0, max(row_counts)))]
-        _time_step(engine, scratch, NUM_PROMPT, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
+        _time_step(engine, scratch, num_prompt, 1, lent_threads)  # warms the first shapes, and gives the sequence a context
         # One of each at a time: a moment in which the machine is slow, as it mostly is when work begins, is then nobody's alone.
         rounds_us = [[_time_step(engine, scratch, 1, rows, lent_threads) for rows in row_counts] for _ in range(NUM_REPEATS)]
         times_us = {rows: list(each) for rows, *each in zip(row_counts, *rounds_us, strict=True)}
@@ -211,7 +214,7 @@ def time_steps(engine: Engine, lent_threads: int = 0) -> dict[int, list[float]]:
             try:
                 while len(scratch) < rows // MOST_OF_ONE:
                     scratch.append(stack.enter_context(_opened(engine, len(scratch), MOST_OF_ONE)))
-                    _time_step(engine, scratch[-1:], NUM_PROMPT, 1, lent_threads)
+                    _time_step(engine, scratch[-1:], num_prompt, 1, lent_threads)
                 times_us[rows] = [_time_step(engine, scratch, 1, rows, lent_threads) for _ in range(NUM_REPEATS)]
             except (DoesNotFit, Overloaded):
                 break  # so many are never at work together

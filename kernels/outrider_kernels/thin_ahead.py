@@ -35,7 +35,8 @@ class ThinAhead:
         if not self._handle:
             raise MemoryError("no memory for a round ahead")
         self._kept = draft, target
-        weakref.finalize(self, _free, self._handle, target.team, [chain.team for chain in chains.values()])
+        freed = weakref.finalize(self, _free, self._handle, target.team, [chain.team for chain in chains.values()])
+        freed.atexit = False  # a thread that is a daemon may be in it to the last
         for part, chain in chains.items():
             chain.team.belong_to(self._handle)
             chain.go_through(self, self._library.thin_ahead_follow, self._handle, part)

@@ -102,7 +102,7 @@ class ThinTeam:
         self.num_threads = self.num_active = max(1, num_threads)
         self.build = Path(self.library._name).stem  # source, compiler and processor: equal names give equal bits
         self._ahead: int | None = None
-        weakref.finalize(self, self.library.team_free, self.handle)
+        weakref.finalize(self, self.library.team_free, self.handle).atexit = False  # a thread that is a daemon may be in it to the last
 
     def settle(self) -> None:
         """Before its threads are used for anything but a chain, or what chains lie in is changed or freed: nothing is being computed ahead

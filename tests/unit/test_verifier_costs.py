@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import fakes_models
 from fakes import TableEngine, TruthTable
+from outrider.engine.config import EngineConfig
+from outrider.engine.load import load_engine
 from outrider.session.pacing.contract import CostCurve, SessionView
 from outrider.session.pacing.round_model import Pace
 from outrider.types.step import StepPlan, StepResult
@@ -143,6 +147,12 @@ def test_where_there_is_no_room_for_many_rows_few_are_measured(caplog: pytest.Lo
     small = Rows(num_blocks=12)
     assert max(rows for rows, _ in measure_cost(small).curve().points) == MOST_OF_ONE
     assert small.num_open == 0
+
+
+def test_a_step_of_few_rows_has_its_prompt_read_in_as_many(tmp_path: Path) -> None:
+    fakes_models.make_model("llama", tmp_path)
+    engine = load_engine(EngineConfig(str(tmp_path), num_threads=1, num_blocks=16, max_rows=6, probe=False))
+    assert [rows for rows, _ in measure_cost(engine).curve().points] == [1, 2, 3, 4, 6]
 
 
 def test_of_many_rows_few_say_little_and_nothing_that_is_cheaper() -> None:
