@@ -10,6 +10,7 @@ come and go with what a coordinator tells of the fleet. Must not know requests.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 import grpc
 
 from outrider.errors import IncompatiblePair, OutriderError, Unavailable
+from outrider.gateway.first_answers import FirstAnswers
 from outrider.gateway.limits import LivenessLimits
 from outrider.gateway.liveness import Liveness
 from outrider.gateway.topology import Topology
@@ -115,6 +117,7 @@ class VerifierPool:
         self._turn = itertools.count()
         self._watcher: asyncio.Task[None] | None = None
         self._identity: ModelIdentity | None = None
+        self._first: FirstAnswers | None = None  # while `connect` waits
 
     @property
     def num_live(self) -> int:
@@ -128,18 +131,18 @@ class VerifierPool:
         return self._identity
 
     async def connect(self, timeout_s: float) -> None:
-        """Wait until at least one verifier answers; raises Unavailable naming all of them, or IncompatiblePair when they differ."""
-        verifiers = self._verifiers
-        errors = await asyncio.gather(*(self._introduce(verifier, timeout_s) for verifier in verifiers))
-        for verifier, error in zip(verifiers, errors, strict=True):
-            if isinstance(error, IncompatiblePair) and verifier.address in self._configured:
-                raise error
-        if self._identity is None:
-            raise Unavailable("no verifier answers: " + "; ".join(str(error) for error in errors if error is not None))
-        # Not whoever answered first: gateways with the same list of addresses should begin with the same fingerprint.
-        self._identity = next(verifier.identity for verifier in self._verifiers if verifier.identity)
-        for verifier in self._verifiers:
-            self._note_reserve(verifier)
+        """Wait until at least one verifier answers, and a moment (SETTLE_S) for the others; who has not answered then is met by `watch`.
+        Raises Unavailable naming all of them, or IncompatiblePair when they differ."""
+        first = self._first = FirstAnswers(timeout_s)
+        try:
+            self._ask_first(self._verifiers)
+            await first.one()
+            if self._identity is not None:
+                await first.settle()
+        finally:
+            self._first = None
+            await first.close()
+        self._begin(first)
 
     def watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float = REFRESH_S) -> None:
         """Ask all of them every refresh_s from now on, and report after each time whether any answers."""
@@ -207,6 +210,25 @@ class VerifierPool:
             one.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*(verifier.close() for verifier in self._verifiers))
+
+    def _begin(self, first: FirstAnswers) -> None:
+        """With what was answered."""
+        for address, problem in first.problems.items():
+            if isinstance(problem, IncompatiblePair) and address in self._configured:
+                raise problem
+        if self._identity is None:
+            raise Unavailable("no verifier answers: " + "; ".join(first.sentences()))
+        # Not whoever answered first: gateways with the same list of addresses should begin with the same fingerprint.
+        self._identity = next(verifier.identity for verifier in self._verifiers if verifier.identity)
+        for verifier in self._verifiers:
+            self._note_reserve(verifier)
+            if verifier.identity is None and verifier.address not in first.problems:
+                _LOG.warning("verifier %s has not answered yet: it is left out until it does", verifier.address)
+
+    def _ask_first(self, verifiers: Sequence[Verifier]) -> None:
+        assert self._first is not None, "only while `connect` waits"
+        for verifier in verifiers:
+            self._first.ask(verifier.address, functools.partial(self._question, verifier))
 
     async def _ask_if_none(self) -> None:
         """While none answers, ask all of them who they are; however many want to know, they are asked once at a time."""
@@ -299,12 +321,18 @@ class VerifierPool:
 
     async def _introduce(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
         """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
+        error = await self._question(verifier, timeout_s)
+        if error is not None:
+            _LOG.warning("verifier %s: %s", verifier.address, error)
+        return error
+
+    async def _question(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
+        """As `_introduce`, for who logs by itself."""
         try:
             with verifier.asked():
                 await wait_ready(verifier.channel, verifier.address, timeout_s)
                 self._admit(verifier, await _identity(verifier))
         except OutriderError as error:
-            _LOG.warning("verifier %s: %s", verifier.address, error)
             return error
         return None
 
