@@ -13,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over
-from fakes_verifier import FakeVerifier, fake_identity, serving
+from coordinated_gateways import PATIENT, REQUEST
+from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
+from fakes_verifier import MODEL_DIR, FakeVerifier, fake_identity, gateway_over, serving
 from outrider.errors import OutriderError, Unavailable
 from outrider.gateway import first_answers
+from outrider.gateway.gateway import Gateway, GatewayConfig, start_gateway
 from outrider.gateway.verifiers import Verifier, VerifierPool
 
 EOS = 3
 OTHER = replace(fake_identity(), fingerprint="dd" * 16)
 # Of a start that must not be waited for to its end: longer than a test takes on a busy machine.
 LONG_S = 600.0
+QUICK = replace(PATIENT, retry_s=0.01)
 
 
 @contextlib.asynccontextmanager
@@ -103,3 +106,63 @@ async def test_a_start_that_fails_says_of_everybody_why(tmp_path: Path) -> None:
     async with pool_of(a, b) as pool:
         with pytest.raises(Unavailable, match=rf"^no verifier answers: {a} did not answer within 0.2 s; {b} did not answer within 0.2 s$"):
             await pool.connect(0.2)
+
+
+async def start_behind(coordinator: str, timeout_s: float, *configured: str) -> Gateway:
+    return await start_gateway(
+        GatewayConfig(
+            ("127.0.0.1:0",), configured, MODEL_DIR, coordinators=(coordinator,), coordination=QUICK, verifier_timeout_s=timeout_s
+        )
+    )
+
+
+async def asked_twice_more(fleet: FakeFleet) -> None:
+    """What was announced until now has been told, and taken up: coordinators are asked one time after the other."""
+    num_before = fleet.num_topologies
+    await fleet.until(lambda: fleet.num_topologies >= num_before + 2)
+
+
+async def test_a_fleet_whose_verifiers_all_drain_is_waited_for_until_another_comes() -> None:
+    fleet = FakeFleet()
+    async with contextlib.AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(coordinator_over(fleet))
+        alive = await stack.enter_async_context(serving(FakeVerifier([EOS])))
+        fleet.announce(replace(fake_replica("old", "127.0.0.1:1"), draining=True), 0.0)
+        with pytest.raises(Unavailable, match=r"no verifier that is not draining \(old at 127.0.0.1:1; told by .*\) within 1 s$"):
+            await start_behind(coordinator, 1.0)
+        starting = asyncio.ensure_future(start_behind(coordinator, LONG_S))
+        await asked_twice_more(fleet)
+        fleet.announce(fake_replica("new", alive), 0.0)
+        gateway = await asyncio.wait_for(starting, WAIT_S)
+        await gateway.stop(0.0)
+
+
+@pytest.mark.parametrize("is_configured", [False, True], ids=["announced", "configured"])
+async def test_who_announces_itself_while_the_first_one_does_not_answer_is_asked(is_configured: bool, tmp_path: Path) -> None:
+    fleet, dead = FakeFleet(), f"unix:{tmp_path}/dead.sock"
+    configured = (dead,) if is_configured else ()
+    async with contextlib.AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(coordinator_over(fleet))
+        alive = await stack.enter_async_context(serving(FakeVerifier([EOS])))
+        if not is_configured:
+            fleet.announce(fake_replica("dead", dead), 0.0)
+        with pytest.raises(Unavailable, match=rf"^no verifier answers: {dead} did not answer within [0-9.]+ s$"):
+            await start_behind(coordinator, 1.0, *configured)
+        starting = asyncio.ensure_future(start_behind(coordinator, LONG_S, *configured))
+        await asked_twice_more(fleet)
+        fleet.known.clear()
+        await asked_twice_more(fleet)
+        fleet.announce(fake_replica("late", alive), 0.0)
+        gateway = await asyncio.wait_for(starting, WAIT_S)
+        await gateway.stop(0.0)
+
+
+async def test_a_start_has_heard_of_the_fleet_before_it_serves() -> None:
+    """Else its first requests would be placed by nobody, though a coordinator answers."""
+    fleet = FakeFleet()
+    async with coordinator_over(fleet) as coordinator:
+        limits = replace(PATIENT, refresh_s=3600.0)
+        async with gateway_over(FakeVerifier([EOS]), coordinators=(coordinator,), coordination=limits) as under_test:
+            fleet.refuse = Unavailable("no verifier fits")
+            await under_test.client.generate_once(REQUEST, timeout_s=WAIT_S)
+    assert len(fleet.wishes) == 1

@@ -14,7 +14,7 @@ import pytest
 from drafter_service.settings import parse_settings
 from fakes_coordinator import WAIT_S, FakeFleet, coordinator_over, fake_replica
 from outrider.errors import InvalidRequest, Overloaded, Unavailable
-from outrider.gateway.coordinators import CoordinatorLimits, Coordinators
+from outrider.gateway.coordinators import MAX_NAMED, CoordinatorLimits, Coordinators
 from outrider.gateway.placing import FIRST_DIGEST_TOKENS, digest_lens, prefix_digests
 from outrider.gateway.topology import Topology, merged
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, Placement, PlacementWish
@@ -89,23 +89,64 @@ async def test_reports_under_way_are_bounded_and_go_out_before_the_end() -> None
     assert (len(fleet.finished), coordinators.num_dropped) == (2, 1)
 
 
-async def test_a_start_waits_for_a_verifier_and_says_who_was_asked_when_there_is_none() -> None:
-    fleet = FakeFleet()
+class Told:
+    """What coordinators tell; nobody is known while nothing was."""
+
+    def __init__(self) -> None:
+        self.topologies: list[Topology] = []
+
+    async def tell(self, topology: Topology) -> None:
+        self.topologies.append(topology)
+
+    def nobody(self) -> bool:
+        return not any(topology.verifiers for topology in self.topologies)
+
+
+async def test_the_fleet_is_asked_for_often_while_no_verifier_is_known_and_seldom_then() -> None:
+    fleet, told = FakeFleet(), Told()
     async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
-        coordinators = Coordinators([address], PATIENT)
+        coordinators = Coordinators([address], replace(PATIENT, refresh_s=3600.0))
         stack.push_async_callback(coordinators.close)
-        with pytest.raises(Unavailable, match=rf"no verifier announced itself to a coordinator \({address}\)"):
-            await coordinators.wait_topology(0.5)
-        waiting = asyncio.ensure_future(coordinators.wait_topology(WAIT_S))
-        num_before = fleet.num_topologies
-        await fleet.until(lambda: fleet.num_topologies > num_before)
+        coordinators.watch(told.tell, told.nobody)
+        await asyncio.wait_for(coordinators.told(), WAIT_S)
+        await fleet.until(lambda: fleet.num_topologies >= 3)
         fleet.announce(fake_replica(), 0.0)
-        assert (await waiting).verifiers == (fake_replica(),)
-    async with contextlib.AsyncExitStack() as stack:  # nobody listens there any more: another sentence, for another remedy
+        async with asyncio.timeout(WAIT_S):
+            while told.nobody():
+                await asyncio.sleep(0)
+        num_told = len(told.topologies)
+        await coordinators.refresh()
+        assert (len(told.topologies), told.topologies[-1].verifiers) == (num_told, (fake_replica(),))
+
+
+async def test_why_nobody_is_known_says_who_was_asked_and_what_the_fleet_has() -> None:
+    fleet, told = FakeFleet(), Told()
+    async with contextlib.AsyncExitStack() as stack, coordinator_over(fleet) as address:
         coordinators = Coordinators([address], PATIENT)
         stack.push_async_callback(coordinators.close)
-        with pytest.raises(Unavailable, match=rf"no coordinator answered \({address}\)"):
-            await coordinators.wait_topology(0.5)
+        assert coordinators.why_nobody(0.5) == f"no coordinator answered ({address}) within 0.5 s"
+        coordinators.watch(told.tell, told.nobody)
+        await asyncio.wait_for(coordinators.told(), WAIT_S)
+        assert coordinators.why_nobody(0.5) == f"no verifier announced itself to a coordinator ({address}) within 0.5 s"
+        for number in range(MAX_NAMED + 2):
+            fleet.announce(replace(fake_replica(f"v-{number}", f"h:{number}"), draining=True), 0.0)
+        async with asyncio.timeout(WAIT_S):
+            while told.nobody():
+                await asyncio.sleep(0)
+        named = ", ".join(f"v-{number} at h:{number}" for number in range(MAX_NAMED))
+        expected = f"the fleet has no verifier that is not draining ({named} and 2 more; told by {address}) within 0.5 s"
+        assert coordinators.why_nobody(0.5) == expected
+
+
+async def test_nobody_waits_for_who_tells_no_more() -> None:
+    async def fail(topology: Topology) -> None:
+        raise AssertionError("a fault of the gateway's own")
+
+    async with coordinator_over(FakeFleet()) as address, contextlib.AsyncExitStack() as stack:
+        coordinators = Coordinators([address], PATIENT)
+        stack.push_async_callback(coordinators.close)
+        coordinators.watch(fail, lambda: True)
+        await asyncio.wait_for(coordinators.told(), WAIT_S)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from outrider.errors import OutriderError, Overloaded, Unavailable
+from outrider.errors import OutriderError, Overloaded
 from outrider.gateway.topology import Topology, merged
 from outrider.rpc.channel import open_channel
 from outrider.rpc.convert.fleet import replica_from_proto, wish_to_proto
@@ -24,13 +24,14 @@ from outrider.v1.fleet_pb2_grpc import FleetServiceStub
 
 _LOG = logging.getLogger(__name__)
 MAX_REPLICAS = 16_384
+MAX_NAMED = 8  # in a sentence
 _Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLimits:
     """place_timeout_s: a placement that takes longer is not worth waiting for. finish_timeout_s, max_finishes: reports under way; more are
-    dropped, and the placement's lease ends it. topology_timeout_s, refresh_s: of the topology. retry_s: at start, until one answers."""
+    dropped, and the placement's lease ends it. topology_timeout_s, refresh_s: of the topology. retry_s: while no verifier is known."""
 
     place_timeout_s: float = 0.05
     finish_timeout_s: float = 2.0
@@ -66,6 +67,8 @@ class Coordinators:
         self._all = tuple(map(_coordinator, dict.fromkeys(addresses)))
         self._finishes: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
+        self._last: Topology | None = None  # that any of them told of
         self.num_dropped = 0
 
     async def refresh(self) -> Topology | None:
@@ -73,24 +76,25 @@ class Coordinators:
         topologies = await asyncio.gather(*(self._topology(one) for one in self._all))
         return merged([topology for topology in topologies if topology is not None])
 
-    async def wait_topology(self, timeout_s: float) -> Topology:
-        """The first topology with a verifier in it. Raises Unavailable when there is none within timeout_s."""
-        topology: Topology | None = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    topology = await self.refresh()
-                    if topology is not None and topology.verifiers:
-                        return topology
-                    await asyncio.sleep(self._limits.retry_s)
-        except TimeoutError:
-            names = ", ".join(one.address for one in self._all)
-            missing = "no coordinator answered" if topology is None else "no verifier announced itself to a coordinator"
-            raise Unavailable(f"{missing} ({names}) within {timeout_s:g} s") from None
+    def watch(self, on_topology: Callable[[Topology], Awaitable[None]], knows_nobody: Callable[[], bool]) -> None:
+        """From now on, ask every refresh_s and hand on what is answered; every retry_s while the gateway knows no verifier."""
+        self._watcher = asyncio.create_task(self._watch(on_topology, knows_nobody))
 
-    def watch(self, on_topology: Callable[[Topology], Awaitable[None]]) -> None:
-        """From now on, ask again every refresh_s and hand on what is answered."""
-        self._watcher = asyncio.create_task(self._watch(on_topology))
+    async def told(self) -> None:
+        """Return once `watch` has asked all of them, and has handed on what was answered."""
+        await self._told.wait()
+
+    def why_nobody(self, timeout_s: float) -> str:
+        """Why no verifier is known after a start's time, as a sentence."""
+        names = ", ".join(one.address for one in self._all)
+        if self._last is None:
+            return f"no coordinator answered ({names}) within {timeout_s:g} s"
+        verifiers = self._last.verifiers
+        if not verifiers:
+            return f"no verifier announced itself to a coordinator ({names}) within {timeout_s:g} s"
+        draining = ", ".join(f"{one.replica_id} at {one.endpoint}" for one in verifiers[:MAX_NAMED])
+        more = f" and {len(verifiers) - MAX_NAMED} more" if len(verifiers) > MAX_NAMED else ""
+        return f"the fleet has no verifier that is not draining ({draining}{more}; told by {names}) within {timeout_s:g} s"
 
     async def place(self, wish: PlacementWish, metadata: _Metadata = ()) -> Placed | None:
         """Where to; None when nobody says so in time, and the gateway places by itself. Raises Overloaded: the whole fleet is full."""
@@ -143,12 +147,17 @@ class Coordinators:
         answering = [one for one in self._all if one.epoch is not None]
         return max(answering, key=lambda one: one.epoch or 0, default=None)
 
-    async def _watch(self, on_topology: Callable[[Topology], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(self._limits.refresh_s)
-            topology = await self.refresh()
-            if topology is not None:
-                await on_topology(topology)
+    async def _watch(self, on_topology: Callable[[Topology], Awaitable[None]], knows_nobody: Callable[[], bool]) -> None:
+        try:
+            while True:
+                topology = await self.refresh()
+                if topology is not None:
+                    self._last = topology
+                    await on_topology(topology)
+                self._told.set()
+                await asyncio.sleep(self._limits.retry_s if knows_nobody() else self._limits.refresh_s)
+        finally:
+            self._told.set()  # nobody is to wait for who tells no more
 
     async def _topology(self, one: _Coordinator) -> Topology | None:
         try:

@@ -23,11 +23,13 @@ Question = Callable[[float], Awaitable[OutriderError | None]]
 
 
 class FirstAnswers:
-    """Construct inside a running event loop: timeout_s begins then. problems: by address, what it said last instead of who it is."""
+    """Construct inside a running event loop: timeout_s begins then. others_may_come: `ask` may be called again while `one` waits, so there
+    is no end before the time is over. problems: by address, what it said last instead of who it is."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, *, others_may_come: bool) -> None:
         self.problems: dict[str, OutriderError] = {}
         self._timeout_s = timeout_s
+        self._others_may_come = others_may_come
         self._end_s = asyncio.get_running_loop().time() + timeout_s
         self._asked_for_s: dict[str, float] = {}
         self._asking: set[asyncio.Task[None]] = set()
@@ -43,7 +45,7 @@ class FirstAnswers:
         """Return once one is admitted, or nobody is left who may still be, or the time is over."""
         try:
             async with asyncio.timeout_at(self._end_s):
-                while not self._admitted and any(not task.done() for task in self._asking):
+                while not self._admitted and (self._others_may_come or any(not task.done() for task in self._asking)):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from outrider.errors import Unavailable
 from outrider.exposition.endpoint import serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress
 from outrider.gateway.auditor import AuditLimits
@@ -119,10 +120,8 @@ async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.C
 
     try:
         if coordinators is not None:
-            topology = await coordinators.refresh() if config.verifiers else await coordinators.wait_topology(config.verifier_timeout_s)
-            if topology is not None:
-                await follow(topology)
-        await pool.connect(config.verifier_timeout_s)
+            coordinators.watch(follow, lambda: pool.knows_nobody)
+        await _meet_verifiers(pool, coordinators, config.verifier_timeout_s)
         tokenizer = _tokenizer(config, pool.identity)
         name = config.model_name or Path(pool.identity.model).name
         max_bytes = config.server.max_message_bytes
@@ -135,13 +134,21 @@ async def start_gateway(config: GatewayConfig, channels: Mapping[str, grpc.aio.C
         await server.start()
         await server.set_serving()
         pool.watch(server.set_serving, config.verifier_refresh_s)
-        if coordinators is not None:
-            coordinators.watch(follow)
     except BaseException:
         await _close(pool, coordinators)
         raise
     _LOG.info("serving %s on %s", name, ", ".join(server.addresses))
     return Gateway(config, pool, coordinators, server, servicer)
+
+
+async def _meet_verifiers(pool: VerifierPool, coordinators: Coordinators | None, timeout_s: float) -> None:
+    """Until one is admitted, of those that are known or come to be. Raises as VerifierPool.connect, and says why nobody could be asked."""
+    try:
+        await pool.connect(timeout_s, None if coordinators is None else coordinators.told)
+    except Unavailable:
+        if coordinators is None or not pool.knows_nobody:
+            raise
+        raise Unavailable(coordinators.why_nobody(timeout_s)) from None
 
 
 async def _close(pool: VerifierPool, coordinators: Coordinators | None) -> None:

@@ -104,7 +104,7 @@ class Verifier:
 
 class VerifierPool:
     """Verifiers in the order of their addresses; construct inside a running event loop. addresses: those that stay, whoever comes and goes;
-    where there are none, `follow` a topology before `connect`. channels: by address, to those of this process."""
+    where there are none, `follow` a topology before `connect`, or meanwhile. channels: by address, to those of this process."""
 
     def __init__(
         self, addresses: Sequence[str], limits: LivenessLimits | None = None, channels: Mapping[str, grpc.aio.Channel] | None = None
@@ -130,14 +130,22 @@ class VerifierPool:
         assert self._identity is not None, "connect first"
         return self._identity
 
-    async def connect(self, timeout_s: float) -> None:
+    @property
+    def knows_nobody(self) -> bool:
+        """Whether there is no verifier that could be asked."""
+        return not self._verifiers
+
+    async def connect(self, timeout_s: float, told: Callable[[], Awaitable[object]] | None = None) -> None:
         """Wait until at least one verifier answers, and a moment (SETTLE_S) for the others; who has not answered then is met by `watch`.
+        told: returns once somebody who calls `follow` has told of the fleet, or could not; whoever is followed meanwhile is asked too.
         Raises Unavailable naming all of them, or IncompatiblePair when they differ."""
-        first = self._first = FirstAnswers(timeout_s)
+        first = self._first = FirstAnswers(timeout_s, others_may_come=told is not None)
         try:
             self._ask_first(self._verifiers)
             await first.one()
             if self._identity is not None:
+                if told is not None:
+                    await told()
                 await first.settle()
         finally:
             self._first = None
@@ -150,13 +158,14 @@ class VerifierPool:
 
     async def follow(self, topology: Topology) -> None:
         """Take in the verifiers of a topology, as many as there is room for; forget those that do not answer and that MAX_MISSED_TOPOLOGIES
-        did not name."""
+        did not name, but nobody while `connect` asks."""
         told = {replica.endpoint: replica for replica in topology.verifiers}
         for verifier in self._verifiers:
             replica = told.get(verifier.address)
             verifier.num_missed = 0 if replica else verifier.num_missed + 1
             verifier.draining = replica is not None and replica.draining
-        await self._forget([verifier for verifier in self._verifiers if self._is_gone(verifier)])
+        if self._first is None:
+            await self._forget([verifier for verifier in self._verifiers if self._is_gone(verifier)])
         await self._meet([endpoint for endpoint, replica in told.items() if not replica.draining])
 
     def num_failures(self, address: str) -> int:
@@ -259,8 +268,8 @@ class VerifierPool:
         await asyncio.gather(*(verifier.close() for verifier in gone))
 
     async def _meet(self, addresses: Sequence[str]) -> None:
-        """Ask verifiers that are new here who they are; once the target is known, that is, for before `connect` asks. Those that were left
-        out and are named again may have been started anew: they are asked too, but not waited for."""
+        """Ask verifiers that are new here who they are: once the target is known, or beside the others that `connect` asks. Those that were
+        left out and are named again may have been started anew: they are asked too, but not waited for."""
         if not addresses:
             return
         known = {verifier.address: verifier for verifier in self._verifiers}
@@ -271,12 +280,14 @@ class VerifierPool:
             _LOG.warning("%d verifiers are left out: a gateway knows at most %d", len(unknown) - room, MAX_VERIFIERS)
         new = tuple(Verifier(address, self._limits) for address in unknown[:room])
         self._verifiers += new
-        if self._identity is not None:
+        if self._first is not None:
+            self._ask_first(new)
+        elif self._identity is not None:
             await asyncio.gather(*(self._introduce(verifier, INFO_TIMEOUT_S) for verifier in new))
 
     def _ask_back(self, named: Sequence[Verifier]) -> None:
         """One question at a time for each of them that does not answer."""
-        if self._identity is None:
+        if self._identity is None or self._first is not None:
             return
         for verifier in named:
             if verifier.identity is None and verifier not in self._asking_back:
