@@ -18,13 +18,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from fakes_verifier import MODEL_DIR, FakeVerifier, Hold, serving
+from fakes_verifier import MODEL_DIR, FakeVerifier, Hold, gateway_over, serving
 from outrider.client import address_of_ready_line, connect
 from outrider.errors import Unavailable
-from outrider.gateway.__main__ import parse_config
+from outrider.gateway.__main__ import MOST_CONCURRENT_RPCS, MOST_MESSAGE_MIB, parse_config
 from outrider.gateway.gateway import GatewayConfig, start_gateway
 from outrider.gateway.limits import FailoverLimits
 from outrider.rpc.channel import open_channel
+from outrider.rpc.server import ServerLimits
 from outrider.types.generation import Delta, Done, GenerationRequest
 
 ROOT = Path(__file__).parents[2]
@@ -168,13 +169,43 @@ async def test_help_teaches_and_a_wrong_command_line_names_the_option() -> None:
     assert "--max-live-requests" in err
 
 
-def test_the_time_for_a_failover_is_a_number_of_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    config, _ = parse_config(["--verifier", "x:1", "--failover-timeout-s", "2.5"])
-    assert config.failover.place_timeout_s == 2.5
-    for wrong in ("-1", "nan", "inf"):
-        with pytest.raises(SystemExit):
-            parse_config(["--verifier", "x:1", f"--failover-timeout-s={wrong}"])
-        assert "--failover-timeout-s: must be a number of seconds" in capsys.readouterr().err
+def test_times_are_numbers_of_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    config, _ = parse_config(["--verifier", "x:1", "--failover-timeout-s", "2.5", "--verifier-timeout-s", "3", "--drain-grace-s", "0"])
+    assert (config.failover.place_timeout_s, config.verifier_timeout_s, config.drain_grace_s) == (2.5, 3.0, 0.0)
+    for option in ("--failover-timeout-s", "--verifier-timeout-s", "--drain-grace-s"):
+        for wrong in ("-1", "nan", "inf", "1e9", "soon"):
+            with pytest.raises(SystemExit):
+                parse_config(["--verifier", "x:1", f"{option}={wrong}"])
+            assert f"{option}: must be a number of seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "problem"),
+    [
+        ("--max-message-mib", "2048", "must be in [1, 1024], got 2048"),
+        ("--max-concurrent-rpcs", "3000000000", "must be in [1, 1000000], got 3000000000"),
+        ("--max-concurrent-rpcs", "0", "must be in [1, 1000000], got 0"),
+        ("--max-live-samples", "many", "must be a whole number in [1, 2147483647], got 'many'"),
+        ("--max-live-requests", "99999999999", "must be in [1, 2147483647], got 99999999999"),
+        ("--listen", "nonsense", "'nonsense' is neither host:port nor unix:/path"),
+        ("--verifier", "x:99999", "'x:99999' is neither host:port nor unix:/path"),
+        ("--coordinator", "unix:", "unix: needs a path"),
+    ],
+)
+def test_what_no_start_could_use_is_refused_before_a_verifier_is_waited_for(
+    option: str, wrong: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_config(["--verifier", "x:1", f"{option}={wrong}"])
+    *_, last = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, last.endswith(f"{option}: {problem}")) == (2, True), last
+
+
+async def test_the_largest_values_are_served() -> None:
+    largest = ServerLimits(MOST_MESSAGE_MIB * 2**20, MOST_CONCURRENT_RPCS)
+    async with gateway_over(FakeVerifier([40, EOS]), server=largest) as under_test:
+        answer = await under_test.client.generate_once(GenerationRequest(prompt="hi"))
+    assert answer.samples[0].token_ids == (40, EOS)
 
 
 async def test_the_gateway_never_imports_torch() -> None:

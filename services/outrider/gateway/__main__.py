@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,12 +25,17 @@ from outrider.gateway.limits import (
     FailoverLimits,
     GatewayLimits,
 )
+from outrider.gateway.option_values import seconds, whole
+from outrider.rpc.address import check_address
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.process_exit import exit_at_once
 from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 _MIB = 2**20
+# gRPC counts both in 32 bits.
+MOST_MESSAGE_MIB = 1024
+MOST_CONCURRENT_RPCS = 1_000_000
 _T = TypeVar("_T")
 
 _DESCRIPTION = """\
@@ -64,8 +68,8 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         max_prompt_bytes=options.max_prompt_bytes,
     )
     config = GatewayConfig(
-        listen=tuple(options.listen or [DEFAULT_LISTEN]),
-        verifiers=tuple(options.verifier),
+        listen=_or_usage(parser, lambda: _addresses("--listen", options.listen or [DEFAULT_LISTEN])),
+        verifiers=_or_usage(parser, lambda: _addresses("--verifier", options.verifier)),
         model_dir=options.model_dir,
         model_name=options.model_name,
         limits=limits,
@@ -73,11 +77,17 @@ def parse_config(arguments: Sequence[str] | None = None) -> tuple[GatewayConfig,
         server=ServerLimits(max_message_bytes=options.max_message_mib * _MIB, max_concurrent_rpcs=options.max_concurrent_rpcs),
         verifier_timeout_s=options.verifier_timeout_s,
         drain_grace_s=options.drain_grace_s,
-        coordinators=tuple(options.coordinator),
+        coordinators=_or_usage(parser, lambda: _addresses("--coordinator", options.coordinator)),
         metrics=_or_usage(parser, lambda: metrics_address_from(options)),
         audit=_or_usage(parser, lambda: _audit_limits(options)),
     )
     return config, options.log_level
+
+
+def _addresses(option: str, given: Sequence[str]) -> tuple[str, ...]:
+    for address in given:
+        check_address(option, address)
+    return tuple(given)
 
 
 def _audit_limits(options: argparse.Namespace) -> AuditLimits:
@@ -138,14 +148,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
+    positive = whole(1)
     limits = parser.add_argument_group("limits (what exceeds them is refused before any work)")
-    limits.add_argument("--max-live-requests", type=_positive, default=MAX_LIVE_REQUESTS, metavar="N", help="default %(default)s")
-    limits.add_argument("--max-live-samples", type=_positive, default=MAX_LIVE_SAMPLES, metavar="N", help="default %(default)s")
-    limits.add_argument("--max-prompt-tokens", type=_positive, metavar="N", help="default: the context less one")
-    limits.add_argument("--max-completion-tokens", type=_positive, metavar="N", help="default: the context less one")
-    limits.add_argument("--max-prompt-bytes", type=_positive, default=MAX_PROMPT_BYTES, metavar="N", help="default %(default)s")
-    limits.add_argument("--max-message-mib", type=_positive, default=MAX_MESSAGE_BYTES // _MIB, metavar="N", help="default %(default)s")
-    limits.add_argument("--max-concurrent-rpcs", type=_positive, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-live-requests", type=positive, default=MAX_LIVE_REQUESTS, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-live-samples", type=positive, default=MAX_LIVE_SAMPLES, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-prompt-tokens", type=positive, metavar="N", help="default: the context less one")
+    limits.add_argument("--max-completion-tokens", type=positive, metavar="N", help="default: the context less one")
+    limits.add_argument("--max-prompt-bytes", type=positive, default=MAX_PROMPT_BYTES, metavar="N", help="default %(default)s")
+    mib, rpcs = whole(1, MOST_MESSAGE_MIB), whole(1, MOST_CONCURRENT_RPCS)
+    limits.add_argument("--max-message-mib", type=mib, default=MAX_MESSAGE_BYTES // _MIB, metavar="N", help="default %(default)s")
+    limits.add_argument("--max-concurrent-rpcs", type=rpcs, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
@@ -171,32 +183,18 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 def _add_life_cycle(parser: argparse.ArgumentParser) -> None:
     life = parser.add_argument_group("life cycle")
     life.add_argument(
-        "--verifier-timeout-s", type=float, default=VERIFIER_TIMEOUT_S, metavar="S", help="wait this long at start (default %(default)s)"
+        "--verifier-timeout-s", type=seconds, default=VERIFIER_TIMEOUT_S, metavar="S", help="wait this long at start (default %(default)s)"
     )
     life.add_argument(
         "--failover-timeout-s",
-        type=_seconds,
+        type=seconds,
         default=PLACE_TIMEOUT_S,
         metavar="S",
         help="an answer that lost its verifier waits this long for another, or for the same one started anew (default %(default)s)",
     )
-    life.add_argument("--drain-grace-s", type=float, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
+    life.add_argument("--drain-grace-s", type=seconds, default=DRAIN_GRACE_S, metavar="S", help="for live answers (default %(default)s)")
     add_metrics_options(life)
     life.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="to stderr (default %(default)s)")
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, not negative, got {text}")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 if __name__ == "__main__":
