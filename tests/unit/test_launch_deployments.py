@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import signal
+import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
+from rich.console import Console
 
 from machine_service.__main__ import parse
+from outrider.cli.restarts import RestartLimits, Restarts
+from outrider.cli.up import watch
 from outrider.launch.deployment import Deployment, DeploymentSpec
-from outrider.launch.process import ServiceCommand, StartFailed
+from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 from outrider.launch.threads import ThreadPlan
 
 SPEC = DeploymentSpec("target", "draft", "serial", ThreadPlan(2, 1))
@@ -167,6 +175,29 @@ def test_a_service_that_cannot_start_takes_the_others_down_and_keeps_the_log() -
     log = str(failure.value).split("log: ")[1].splitlines()[0]
     with open(log) as kept:
         assert "weights are missing" in kept.read()
+
+
+def test_a_restart_that_the_system_refuses_is_one_that_failed_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, stopping, spawn = io.StringIO(), threading.Event(), ServiceProcess._spawn
+
+    def refused_once(process: ServiceProcess, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        monkeypatch.setattr(ServiceProcess, "_spawn", spawn)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    class Twice(Restarts):
+        def started(self, name: str) -> None:
+            if deployment.failures() == {}:
+                stopping.set()
+            super().started(name)
+
+    with FakeServices(SPEC) as deployment:
+        monkeypatch.setattr(ServiceProcess, "_spawn", refused_once)
+        drafter = deployment.processes["drafter"]
+        drafter.signal(signal.SIGKILL)
+        drafter.stop(1.0)
+        assert not watch(deployment, stopping, Console(file=told), Twice(RestartLimits(first_pause_s=0.0)))
+    assert "drafter could not be started: [Errno 11] Resource temporarily unavailable" in told.getvalue()
+    assert "(2 of 3)" in told.getvalue()
 
 
 def test_a_killed_service_shows_up_as_a_failure_and_can_be_restarted() -> None:

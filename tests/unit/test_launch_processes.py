@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -101,6 +103,45 @@ def test_a_stopped_service_can_still_be_ended(tmp_path: Path) -> None:
     ready(process)
     process.signal(signal.SIGSTOP)
     assert process.stop(START_S) == 0
+
+
+def test_what_the_system_refuses_to_start_is_a_failed_start_that_names_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuses)
+    with pytest.raises(StartFailed, match=r"echo could not be started: .*temporarily unavailable"):
+        service(READY, tmp_path)
+
+
+def test_a_service_that_nobody_could_listen_to_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    end = ServiceProcess.signal
+
+    def noted(process: ServiceProcess, number: signal.Signals) -> None:
+        ended.append(process.pid)
+        end(process, number)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ServiceProcess, "signal", noted)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(StartFailed, match="echo could not be started: can't start new thread"):
+        service(READY + WAIT_FOR_TERM, tmp_path)
+    (pid,) = ended
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_log_folder_that_was_tidied_away_is_made_anew_for_this_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    process = service("import sys; print('hello', file=sys.stderr)\n" + BLOCK_TERM + READY + WAIT_FOR_TERM, folder)
+    try:
+        ready(process)
+    finally:
+        process.stop(START_S)
+    assert process.log_path.read_text() == "hello\n"
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_threads_cores_and_environment_reach_the_service(tmp_path: Path) -> None:

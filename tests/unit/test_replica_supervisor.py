@@ -6,17 +6,21 @@ pytest tests/unit/test_replica_supervisor.py
 from __future__ import annotations
 
 import contextlib
+import errno
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from outrider.coordinator.kept_address import MAX_FRUITLESS_STARTS
 from outrider.coordinator.replica_supervisor import ReplicaSupervisor, SupervisionLimits
-from outrider.launch.process import ServiceCommand, StartFailed
+from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 
 START_S = 60.0
 READY = "import json, signal, sys; print(json.dumps({'ready': True, 'address': 'h:7', 'metrics': 'http://h:8/metrics'}), flush=True)\n"
@@ -47,6 +51,50 @@ def test_a_killed_process_comes_back_and_its_exit_code_is_kept(tmp_path: Path) -
         assert (second.num_starts, second.exit_codes) == (2, (-signal.SIGKILL,))
         assert one.stop() == (-signal.SIGKILL, 0)
         assert one.report().has_ended
+
+
+def test_a_start_that_the_system_refuses_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with supervised(SERVES, tmp_path) as one:
+        one.wait_ready(START_S)
+        spawn = ServiceProcess._spawn
+
+        def refused_once(process: ServiceProcess, log: IO[bytes]) -> subprocess.Popen[bytes]:
+            monkeypatch.setattr(ServiceProcess, "_spawn", spawn)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(ServiceProcess, "_spawn", refused_once)
+        one.signal(signal.SIGKILL)
+        assert one.wait_ready(START_S, num_starts=3) == "h:7"
+        report = one.report()
+        assert (report.exit_codes, report.has_ended) == ((-signal.SIGKILL,), False)
+        assert "temporarily unavailable" in report.problem
+
+
+def test_one_that_can_never_be_started_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with supervised(SERVES, tmp_path / "file" / "folder") as one:
+        with pytest.raises(StartFailed, match="one could not be started"):
+            one.wait_ready(START_S)
+        assert (one.report().num_starts, one.report().exit_codes) == (QUICK.max_failures, ())
+
+
+def test_one_whose_log_folder_is_gone_is_started_again(tmp_path: Path) -> None:
+    with supervised(SERVES, tmp_path / "logs") as one:
+        one.wait_ready(START_S)
+        shutil.rmtree(tmp_path / "logs")
+        one.signal(signal.SIGKILL)
+        assert one.wait_ready(START_S, num_starts=2) == "h:7"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # what is told on stderr
+def test_a_supervision_that_fails_itself_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: ReplicaSupervisor) -> None:
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(ReplicaSupervisor, "_supervise", fails)
+    with supervised(SERVES, tmp_path) as one, pytest.raises(StartFailed):
+        one.wait_ready(START_S)
+    assert one.report().has_ended
 
 
 @pytest.mark.parametrize(("code", "why"), [(0, "it drained"), (3, "it was superseded")])

@@ -75,7 +75,7 @@ class ReplicaSupervisor:
         self._report = SupervisionReport(0, "", 0, (), "", has_ended=False)
         self._exits: deque[int] = deque(maxlen=MAX_REMEMBERED_EXITS)
         self._process: ServiceProcess | None = None
-        self._thread = threading.Thread(target=self._supervise, name=f"supervise {command.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"supervise {command.name}", daemon=True)
 
     def start(self) -> None:
         """Start the process and keep it running."""
@@ -106,12 +106,20 @@ class ReplicaSupervisor:
         self._thread.join(self._limits.drain_s + WATCH_INTERVAL_S + 10.0)
         return self._report.exit_codes
 
+    def _run(self) -> None:
+        """Whatever ends the supervision, whoever waits or watches hears that it has ended."""
+        try:
+            self._supervise()
+        finally:
+            self._publish(has_ended=True)
+
     def _supervise(self) -> None:
         num_failures = 0
         while not self._stopping.is_set():
             begin_s = time.monotonic()
             code, problem = self._run_once()
-            self._exits.append(code)
+            if code is not None:
+                self._exits.append(code)
             num_failures = 1 if time.monotonic() - begin_s >= self._limits.steady_s else num_failures + 1
             is_over = code in self._final_codes or num_failures >= self._limits.max_failures
             self._publish(problem=problem, has_ended=is_over)
@@ -121,17 +129,19 @@ class ReplicaSupervisor:
             if not self._stopping.is_set():
                 _LOG.warning("%s is started again: %s", self._command.name, problem)
             self._stopping.wait(self.backoff_s(num_failures))
-        self._publish(has_ended=True)
 
     def backoff_s(self, num_failures: int) -> float:
         """The pause after so many failures in a row."""
         return min(self._limits.max_backoff_s, self._limits.min_backoff_s * 2.0 ** (num_failures - 1))
 
-    def _run_once(self) -> tuple[int, str]:
-        """One process from start to end: its exit code and a sentence."""
+    def _run_once(self) -> tuple[int | None, str]:
+        """One process from start to end: its exit code, None where there was no process at all, and a sentence."""
         self._publish(num_starts=self._report.num_starts + 1)
         command = replace(self._command, arguments=self._address.arguments(self._command.arguments))
-        process = self._process = ServiceProcess(command, self._log_path)
+        try:
+            process = self._process = ServiceProcess(command, self._log_path)
+        except StartFailed as error:
+            return None, str(error)  # its address is not to blame
         try:
             ready = process.wait_ready(time.monotonic() + self._limits.start_s)
         except StartFailed as error:

@@ -27,6 +27,7 @@ READER_DEADLINE_S = 2.0
 GIVEN_UP_POLL_S = 0.1  # how soon a start that nobody wants any more is left
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 16_384
+LOG_FOLDER_MODE = 0o700  # as tempfile makes them
 
 
 class StartFailed(OutriderError):
@@ -48,17 +49,22 @@ class ServiceCommand:
 
 
 class ServiceProcess:
-    """A started service. Start it from a thread that outlives it (see bound_exec)."""
+    """A started service. Start it from a thread that outlives it (see bound_exec). Raises StartFailed where the system refuses (too many
+    processes, a full disk), for whoever starts it to try again; a log folder that somebody tidied away is made anew."""
 
     def __init__(self, command: ServiceCommand, log_path: Path) -> None:
         self.command = command
         self.log_path = log_path
         self._ready: dict[str, object] | None = None
         self._decided = threading.Event()
-        with log_path.open("ab") as log:
-            self._process = self._spawn(log)
+        try:
+            log_path.parent.mkdir(mode=LOG_FOLDER_MODE, parents=True, exist_ok=True)
+            with log_path.open("ab") as log:
+                self._process = self._spawn(log)
+        except OSError as error:
+            raise StartFailed(f"{command.name} could not be started: {error}") from error
         self._reader = threading.Thread(target=self._read_stdout, name=f"{command.name}-stdout", daemon=True)
-        self._reader.start()
+        self._begin_reading()
 
     @property
     def pid(self) -> int:
@@ -129,6 +135,17 @@ class ServiceProcess:
             env=service_environment(self.command),
             start_new_session=True,
         )
+
+    def _begin_reading(self) -> None:
+        """A system with no process left to give has no thread either: then nobody would hear that the service is ready."""
+        try:
+            self._reader.start()
+        except RuntimeError as error:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            raise StartFailed(f"{self.command.name} could not be started: {error}") from error
 
     def _read_stdout(self) -> None:
         """Keep the ready line; pass anything else on to the log, so that a chatty service never blocks on a full pipe."""
