@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +97,19 @@ def test_a_supervision_that_fails_itself_is_heard_of(tmp_path: Path, monkeypatch
     with supervised(SERVES, tmp_path) as one, pytest.raises(StartFailed):
         one.wait_ready(START_S)
     assert one.report().has_ended
+
+
+def test_one_that_still_loads_is_ended_at_once_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    os.mkfifo(note)
+    deaf = f"import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, {{15}}); open({str(note)!r}, 'w').write(str(os.getpid()))\n"
+    with supervised(deaf + "while True: signal.pause()", tmp_path) as one:
+        pid = int(note.read_text())
+        begin_s = time.monotonic()
+        assert one.stop() == (-signal.SIGKILL,)
+        assert time.monotonic() - begin_s < START_S / 2
+        assert one.report().has_ended
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(("code", "why"), [(0, "it drained"), (3, "it was superseded")])

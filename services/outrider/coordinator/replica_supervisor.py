@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.coordinator.kept_address import KeptAddress
+from outrider.launch.deployment import UNREADY_DRAIN_S
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 
@@ -101,7 +102,7 @@ class ReplicaSupervisor:
             process.signal(number)
 
     def stop(self) -> tuple[int, ...]:
-        """Drain the process, end the supervision; returns the exit codes."""
+        """Drain the process, with no patience for one that is not ready; end the supervision. Returns the exit codes."""
         self._stopping.set()
         self._thread.join(self._limits.drain_s + WATCH_INTERVAL_S + 10.0)
         return self._report.exit_codes
@@ -143,10 +144,10 @@ class ReplicaSupervisor:
         except StartFailed as error:
             return None, str(error)  # its address is not to blame
         try:
-            ready = process.wait_ready(time.monotonic() + self._limits.start_s)
+            ready = process.wait_ready(time.monotonic() + self._limits.start_s, given_up=self._stopping)
         except StartFailed as error:
             self._address.failed()
-            return process.stop(self._limits.drain_s), str(error)
+            return process.stop(min(self._limits.drain_s, UNREADY_DRAIN_S)), str(error)
         address = str(ready.get("address", ""))
         self._address.bound(address)
         self._publish(pid=process.pid, address=address, metrics=str(ready.get("metrics", "")))
