@@ -60,6 +60,17 @@ def test_a_service_that_dies_at_the_start_is_explained_by_its_log(tmp_path: Path
     assert process.stop(0.0) == 3
 
 
+def test_what_is_told_of_a_failed_start_holds_no_password(tmp_path: Path) -> None:
+    command = ServiceCommand(
+        "echo", ("-c", "raise SystemExit(2)", "--redis-url", "redis://me:s3c/r@t@host:6379/1"), environment={"X": "s3cret"}
+    )
+    process = ServiceProcess(command, tmp_path / "echo.log")
+    with pytest.raises(StartFailed, match=r"--redis-url redis://\*\*\*@host:6379/1"):
+        ready(process)
+    process.stop(0.0)
+    assert "s3cret" not in repr(command)
+
+
 def test_a_service_that_never_says_ready_is_given_up_at_the_deadline(tmp_path: Path) -> None:
     process = service("import signal; signal.sigwait({signal.SIGTERM})", tmp_path)
     try:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from outrider.cli.deployment_options import add_deployment_options, spec_from
+from outrider.cli import up
+from outrider.cli.__main__ import main
+from outrider.cli.deployment_options import spec_from
+from outrider.cli.up_ray import ray_spec
+from outrider.coordinator.replica_plan import NodePlace, RayShare, ReplicaPlan
 from outrider.errors import InvalidRequest
+from outrider.launch.deployment import Deployment
+from outrider.launch.process import service_environment
 from outrider.store.shared_ngrams import SharedNgrams
 from verifier_service.settings import parse_settings
 from verifier_service.sharing import open_sharing
 from verifier_service.sharing_settings import NO_SHARING, URL_VARIABLE, SharingSettings
 
 SECRET = "s3cret"
+URL = f"redis://:{SECRET}@host:6379"
+MODELS = ("--target", "hub/target", "--draft", "hub/draft", "--dtype", "float32")
 
 
 def parsed(*extra: str) -> SharingSettings:
@@ -71,10 +82,53 @@ def test_without_the_client_installed_the_remedy_is_named(monkeypatch: pytest.Mo
         open_sharing(SharingSettings(redis_url="redis://host"))
 
 
-def test_up_hands_the_options_on() -> None:
+def asked(*extra: str) -> argparse.Namespace:
+    """What `outrider up` is asked for."""
     parser = argparse.ArgumentParser()
-    add_deployment_options(parser)
-    names = ["--target", "hub/target", "--draft", "hub/draft", "--dtype", "float32"]
-    assert spec_from(parser.parse_args(names), None).verifier_extra == ()
-    given = parser.parse_args([*names, "--redis-url", "redis://host", "--shared-ngrams", "memory", "--verifier-arg=--no-probe"])
-    assert spec_from(given, None).verifier_extra == ("--shared-ngrams", "memory", "--redis-url", "redis://host", "--no-probe")
+    up.add_parser(parser.add_subparsers())
+    return parser.parse_args(["up", *MODELS, *extra])
+
+
+def test_up_hands_the_options_on_and_the_url_where_nobody_sees_it() -> None:
+    nothing = spec_from(asked(), None)
+    assert (nothing.verifier_extra, nothing.environment) == ((), {})
+    spec = spec_from(asked("--redis-url", URL, "--shared-ngrams", "memory", "--verifier-arg=--no-probe"), None)
+    assert spec.verifier_extra == ("--shared-ngrams", "memory", "--no-probe")
+    assert spec.environment == {URL_VARIABLE: URL}
+    assert SECRET not in repr(spec)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_verifier_that_up_starts_finds_the_url_in_its_environment(
+    together: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = replace(spec_from(asked("--redis-url", URL), None), together=together)
+    deployment = object.__new__(Deployment)
+    deployment.spec, deployment.folder, deployment.ready = spec, tmp_path, {}
+    commands = {command.name: command for command in deployment.commands()}
+    assert not [command for command in commands.values() if SECRET in repr(command)]
+    monkeypatch.setenv(URL_VARIABLE, "redis://elsewhere:1")
+    assert service_environment(commands["verifier"])[URL_VARIABLE] == URL
+
+
+def test_replicas_under_ray_find_what_the_environment_of_up_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(URL_VARIABLE, URL)
+    spec = ray_spec(asked("--ray", "--ray-address", "10.0.0.1:6379"))
+    command = ReplicaPlan(spec, RayShare(), tmp_path, NodePlace("h:1", "id", "n", "10.0.0.2")).verifier(()).command
+    assert (command.environment, SECRET in repr(command)) == ({URL_VARIABLE: URL}, False)
+    unshared = spec_from(asked("--redis-url", ""), None)
+    assert unshared.environment == {URL_VARIABLE: ""}, "not what services would inherit"
+
+
+@pytest.mark.parametrize("ray", [(), ("--ray",)])
+@pytest.mark.parametrize(
+    "wrong", [("--redis-url", f"redis://:{SECRET}@host:99999"), ("--redis-url", URL, "--verifier-arg=--no-lookup")], ids=["url", "no use"]
+)
+def test_up_refuses_a_wrong_url_before_anything_starts(
+    wrong: tuple[str, ...], ray: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert main(["up", *MODELS, *ray, *wrong]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("outrider: --redis-url")
+    assert (told.count("\n"), SECRET in told) == (1, False)

@@ -59,7 +59,7 @@ def _request(request: GenerationRequest) -> pb.GenerateRequest:
         chat=None if request.messages is None else _chat(request),
         sampling=sampling_to_proto(request.sampling, request.seed),
         max_tokens=request.max_tokens,
-        stop=request.stop,
+        stop=(request.stop,) if isinstance(request.stop, str) else request.stop,  # protobuf would take its letters
         stop_token_ids=request.stop_token_ids,
         ignore_eos=request.ignore_eos or None,
         n=request.num_samples,
