@@ -48,8 +48,9 @@ def deltas(events: list[AnswerEvent]) -> list[Delta]:
 
 
 def counted(under_test: GatewayUnderTest, metric: names.Metric = names.NUM_FAILOVERS) -> dict[str, float]:
-    """By cause."""
-    return {series.label_values[1]: series.value for series in under_test.gateway.servicer.metrics.snapshot() if series.metric is metric}
+    """By cause, those that happened."""
+    found = [series for series in under_test.gateway.servicer.metrics.snapshot() if series.metric is metric and series.value]
+    return {series.label_values[1]: series.value for series in found}
 
 
 async def undisturbed() -> list[AnswerEvent]:

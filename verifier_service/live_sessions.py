@@ -116,6 +116,7 @@ class LiveSessions:
     def connect(self, up: PairUp) -> None:
         """A drafter's stream is up."""
         self._connections[up.drafter] = up.connection
+        self._counters.met(up.drafter)
         self._tell_all(_joined(up.drafter), up.drafter)
 
     def disconnect(self, down: PairDown) -> None:
