@@ -6,12 +6,19 @@ pytest tests/unit/test_alert_rules.py
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from outrider.errors import Overloaded
+from outrider.exposition.endpoint import serving_metrics
+from outrider.exposition.options import MetricsAddress
 from outrider.gateway.auditor import AuditOutcome
+from outrider.gateway.request_counters import RequestCounters
+from outrider.telemetry.local_metrics import LocalMetrics
 from outrider.telemetry.names import METRICS, MetricKind
+from scrape import Scrape
 
 RULES = (Path(__file__).parents[2] / "deploy/prometheus/rules.yaml").read_text(encoding="utf-8")
 # One line, or several that YAML folds into one (>-), indented below their key.
@@ -28,7 +35,7 @@ def test_an_alert_asks_for_metrics_and_labels_that_exist(expression: str) -> Non
     assert found
     labels = set(ADDED_BY_PROMETHEUS)
     for asked_metric in found:
-        name = asked_metric.removesuffix("_bucket")
+        name = re.sub(r"_(bucket|count)$", "", asked_metric)
         metric = BY_NAME[name]
         assert (metric.kind is MetricKind.HISTOGRAM) == (asked_metric != name)
         before = expression.split(asked_metric)[0]
@@ -49,6 +56,18 @@ def test_every_alert_has_an_expression_and_a_sentence() -> None:
 def test_the_outcomes_that_are_watched_exist() -> None:
     (pattern,) = re.findall(r'outcome=~"([^"]*)"', RULES)
     assert set(pattern.split("|")) <= {outcome.value for outcome in AuditOutcome}
+
+
+def test_the_alert_on_refusals_counts_what_a_gateway_says_to_its_clients() -> None:
+    """Whoever was full: where a coordinator or the gateway refuses no verifier counts anything."""
+    metrics = LocalMetrics()
+    with pytest.raises(Overloaded), RequestCounters(metrics, "m").ending(time.monotonic()):
+        raise Overloaded("the whole fleet is full")
+    (name, label, value) = re.findall(r'rate\((\w+)\{(\w+)="(\w+)"\}', BY_ALERT["OutriderRequestsRefused"])[0]
+    with serving_metrics(MetricsAddress("127.0.0.1", 0), metrics, lambda: None) as url:
+        found = Scrape(url)
+    assert label == "status"
+    assert found.value(name, "m", value) == 1.0
 
 
 def fires(now: tuple[float, float], day_before: tuple[float, float]) -> bool:
