@@ -31,7 +31,7 @@ def _redis_store(url: str) -> NgramStore:
     try:
         return RedisNgrams(url)
     except ValueError as error:
-        raise InvalidRequest("--redis-url", "is no URL that the package redis understands") from error
+        raise InvalidRequest("--redis-url", str(error)) from error
 
 
 def refresh_sharing(metrics: LocalMetrics, shared: SharedNgrams) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from outrider.errors import InvalidRequest
 
 OFF, MEMORY = "off", "memory"
 URL_VARIABLE = "OUTRIDER_REDIS_URL"  # the default, for URLs with a password: command lines can be read by every user of a machine
+_DATABASE = re.compile("(/[0-9]*)?")
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -52,6 +54,8 @@ def _check_url(url: str) -> None:
         raise InvalidRequest("--redis-url", f"must begin with {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if not where or port == 0:
         raise InvalidRequest("--redis-url", "must name a host and a port that is not 0, or the path of a socket")
+    if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
+        raise InvalidRequest("--redis-url", "must end with the number of a database, or with none")  # redis-py would take database 0
 
 
 def add_sharing_options(parser: argparse.ArgumentParser) -> None:

@@ -59,13 +59,53 @@ def test_a_url_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "url",
-    ["host:6379", "http://host", f"redis://u:{SECRET}@host:x", f"redis://u:{SECRET}@host:99999", "redis://", "redis://host:0", "unix://"],
+    [
+        *(
+            "host:6379",
+            "http://host",
+            f"redis://u:{SECRET}@host:x",
+            f"redis://u:{SECRET}@host:99999",
+            "redis://",
+            "redis://host:0",
+            "unix://",
+        ),
+        *("redis://host/abc", "redis://host/1/2", "rediss://host/-1", f"redis://host/{SECRET}"),
+    ],
 )
 def test_a_url_that_is_none_is_refused_by_the_flag_s_name_and_not_shown(url: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parsed("--redis-url", url)
     assert caught.value.field == "--redis-url"
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("redis://host?foo=bar", "'foo'"),
+        ("redis://host?ssl_cert_reqs=none", "'ssl_cert_reqs'"),  # of rediss:// only
+        ("unix:///run/redis.sock?host=elsewhere", "'host'"),
+        ("rediss://host?ssl_cert_reqs=bogus", "the package redis"),
+        ("redis://host?health_check_interval=x", "'health_check_interval'"),
+        ("redis://host?encoding=nonsense", "the package redis"),
+        ("redis://host?encoding=utf-16", "'encoding'"),
+        ("redis://host?decode_responses=true", "'decode_responses'"),
+    ],
+)
+def test_options_that_make_no_connection_are_refused_before_one_is_needed(url: str, named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named) as caught:
+        open_sharing(parsed("--redis-url", url.replace("//h", f"//:{SECRET}@h")))
+    assert caught.value.field == "--redis-url"
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["rediss://host?ssl_cert_reqs=none", "redis://host?client_name=us&health_check_interval=5", "redis://host/"]
+)
+def test_options_that_the_client_knows_are_taken(url: str) -> None:
+    opened = open_sharing(parsed("--redis-url", url))
+    assert opened is not None
+    assert opened.store is not None
 
 
 @pytest.mark.parametrize("options", [("--shared-ngrams", "memory"), ("--redis-url", "redis://host")])

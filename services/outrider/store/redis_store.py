@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -40,14 +40,14 @@ class RedisNgrams:
     """NgramStore in Redis. answer_timeout_s: bound of each wait for it."""
 
     def __init__(self, url: str, breaker: Breaker | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Does not connect. url: redis://, rediss:// or unix://. Raises ValueError for another."""
+        """Does not connect. url: redis://, rediss:// or unix://. Raises ValueError for another and for options that make no connection, in
+        a sentence that shows nothing of the URL but an option's name."""
         self.counts = StoreCounts()
         self._name = _address(url)
         self._breaker = breaker or Breaker()
         self._is_told = False  # whether the log says how it is
         self._refuses = False
-        options: dict[str, Any] = {"socket_timeout": answer_timeout_s, "socket_connect_timeout": CONNECT_TIMEOUT_S, "protocol": 2}
-        self._pool = redis.ConnectionPool.from_url(url, max_connections=1, retry=Retry(NoBackoff(), 0), **options)
+        self._pool = _pool(url, answer_timeout_s)
         self._client = redis.Redis(connection_pool=self._pool)
 
     def lookup(self, keys: Sequence[bytes]) -> list[Continuation]:
@@ -129,6 +129,25 @@ class RedisNgrams:
             _LOG.info("n-grams are shared through Redis at %s", self._name)
         else:
             _LOG.warning("n-grams are not shared until Redis at %s is back (%s); answers go on without", self._name, how)
+
+
+def _pool(url: str, answer_timeout_s: float) -> redis.ConnectionPool:
+    """Of one connection, which is made once for the trial, unconnected: redis-py looks at a URL's options when it makes one, and that would
+    be in the thread, long after anybody reads what a start says."""
+    options: dict[str, Any] = {"socket_timeout": answer_timeout_s, "socket_connect_timeout": CONNECT_TIMEOUT_S, "protocol": 2}
+    try:
+        pool = redis.ConnectionPool.from_url(url, max_connections=1, retry=Retry(NoBackoff(), 0), **options)
+        encoder = pool.connection_class(**pool.connection_kwargs).encoder
+        is_plain = encoder.encode("GET") == b"GET" and not encoder.decode_responses
+    except (TypeError, ValueError, LookupError, redis.RedisError) as error:
+        named = [name for name in parse_qs(urlsplit(url).query) if f"'{name}'" in str(error)]
+        problem = (
+            f"has an option {named[0]!r} that the package redis does not take there" if named else "is none that the package redis takes"
+        )
+        raise ValueError(problem) from error
+    if not is_plain:
+        raise ValueError("must have neither of the options 'decode_responses' and 'encoding': entries are no text")
+    return pool
 
 
 def _address(url: str) -> str:
