@@ -112,6 +112,33 @@ async def test_pauses_after_failures_double_up_to_the_bound(socket: str, monkeyp
     assert pauses[:4] == [0.01, 0.02, 0.04, 0.04]
 
 
+@pytest.mark.parametrize("max_sessions", [1 << 40, -1])
+async def test_a_heartbeat_that_cannot_be_made_is_told_and_tried_again(
+    max_sessions: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, process, num_unmade = FakeFleet(), Process(), 4
+    least: list[float] = []
+
+    def snapshot() -> Replica:
+        replica = process.snapshot()
+        return replica if process.num_snapshots > num_unmade else dataclasses.replace(replica, max_sessions=max_sessions)
+
+    def pause(low: float, high: float) -> float:
+        least.append(low)
+        return high
+
+    monkeypatch.setattr("outrider.rpc.announcer.random.uniform", pause)
+    async with coordinator_over(fleet) as address, asyncio.timeout(WAIT_S):
+        announcer = Announcer((address,), snapshot, process.drain, process.ended.set, QUICK)
+        announcer.start()
+        await fleet.until(lambda: len(fleet.announced) >= 1)
+        await announcer.stop()
+    assert len(least) == num_unmade, "it paused after each, as after any other failure"
+    (fault,) = [record for record in caplog.records if record.name == "outrider.rpc.announcer" and record.levelno >= logging.WARNING]
+    assert fault.levelname == "ERROR"
+    assert fault.exc_info is not None, "with what went wrong"
+
+
 async def test_news_are_told_at_once_though_the_next_heartbeat_is_far_off() -> None:
     fleet, process = FakeFleet(), Process()
     async with coordinator_over(fleet) as address, process.announced(address, limits=AnnouncerLimits(min_pause_s=WAIT_S * 2)) as announcer:

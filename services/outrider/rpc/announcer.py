@@ -2,7 +2,7 @@
 
 Knows FleetService.Announce, epochs and pauses. Must not know what is announced: a snapshot is handed in, and so is what to do when the
 process is told to drain or finds itself superseded. A coordinator that does not answer is asked again after a bounded pause, and is never
-an error for anybody's request.
+an error for anybody's request; so is one whose heartbeat could not be made, for a replica that ends announcing is lost to its fleet.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Announcer:
                 except Superseded as error:
                     self._end(address, error)
                     return
-                except OutriderError as error:
+                except Exception as error:  # noqa: BLE001 -- the task's edge: the next heartbeat may be one that can be made
                     problem = _logged(address, error, problem)
                     pause_s = backoff_s * random.uniform(0.5, 1.0)
                     backoff_s = min(self._limits.max_backoff_s, backoff_s * 2)
@@ -159,8 +159,14 @@ def end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGINT)  # of another kind: two alike may arrive as one
 
 
-def _logged(address: str, error: OutriderError, known: str | None) -> str:
-    """The problem as a sentence, logged when it is not the known one: an absent coordinator says nothing new with every pause."""
+def _logged(address: str, error: Exception, known: str | None) -> str:
+    """The problem as a sentence, logged when it is not the known one: an absent coordinator says nothing new with every pause, nor does a
+    fault of ours, whose sentence may hold another number each time."""
+    if not isinstance(error, OutriderError):
+        fault = type(error).__name__
+        if fault != known:
+            _LOG.error("no heartbeat for coordinator %s could be made; it is tried again", address, exc_info=error)
+        return fault
     if str(error) != known:
         level = logging.ERROR if isinstance(error, InvalidRequest) else logging.WARNING
         _LOG.log(level, "coordinator %s does not take heartbeats: %s", address, error)
