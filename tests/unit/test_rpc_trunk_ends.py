@@ -74,6 +74,16 @@ async def code_of_a_call_to(address: str) -> grpc.StatusCode:
         await channel.close(None)
 
 
+async def test_a_trunk_is_closed_in_the_turn_it_was_opened_in() -> None:
+    async with a_site() as site:
+        trunks = TrunkChannel(site.channel)
+        call: Any = VerifierServiceStub(trunks).Decode()  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(WAIT_S):  # not wait_for, which may give the tasks a turn
+            await trunks.close()
+        assert (await failure_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+        assert trunks.num_calls == 0
+
+
 async def test_a_peer_that_knows_no_trunks_counts_as_gone() -> None:
     server = RpcServer(("127.0.0.1:0",))
     server.add(SERVICE, add_VerifierServiceServicer_to_server, Handlers())
@@ -92,6 +102,9 @@ class Broken:
 
     async def write(self, request: trunk_pb2.CarryRequest) -> None:
         raise asyncio.InvalidStateError
+
+    def cancel(self) -> bool:
+        return False
 
     async def __aiter__(self) -> AsyncIterator[trunk_pb2.CarryResponse]:
         nothing = grpc.aio.Metadata()

@@ -110,8 +110,9 @@ class _Trunk:
         self._calls.pop(number, None)
 
     async def close(self) -> None:
-        """From this side."""
+        """From this side. What a task does at its end is not done by one that has not begun: a trunk may be closed where it was opened."""
         self._reading.cancel()
+        self._end(ENDED)
         await asyncio.gather(self._reading, self._writing, return_exceptions=True)
 
     async def _write(self) -> None:
