@@ -80,7 +80,7 @@ class Site:
         self.handlers = handlers
         self.server = server
         self.channel = channel
-        self.trunks = TrunkChannel(channel)
+        self.trunks = TrunkChannel(channel, SMALL_MESSAGE_BYTES)
         self.stub: Any = VerifierServiceStub(self.trunks)  # type: ignore[no-untyped-call]
 
     async def begin(self, what: str) -> Any:

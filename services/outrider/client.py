@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from outrider.errors import Unavailable
-from outrider.rpc.channel import READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
+from outrider.rpc.channel import MAX_MESSAGE_BYTES, READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
 from outrider.rpc.status import error_from_rpc
@@ -36,10 +36,12 @@ class OutriderClient:
     """Made by `connect`. Calls raise the errors of outrider.errors, as the gateway meant them; DeadlinePassed after timeout_s.
     Overloaded.retry_after_s says when to ask again, where somebody could tell."""
 
-    def __init__(self, address: str, channel: grpc.aio.Channel, *, share_stream: bool = False) -> None:
+    def __init__(
+        self, address: str, channel: grpc.aio.Channel, *, share_stream: bool = False, max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
         self.address = address
         self._channel = channel
-        self._trunks = TrunkChannel(channel) if share_stream else None
+        self._trunks = TrunkChannel(channel, max_message_bytes) if share_stream else None
         self._stub: Any = GenerationServiceStub(self._trunks or channel)  # type: ignore[no-untyped-call]
 
     async def generate(self, request: GenerationRequest, timeout_s: float | None = None) -> AsyncIterator[AnswerEvent]:
@@ -107,13 +109,14 @@ async def connect(
 
     share_stream: its answers come over one stream (trunk.proto), for a client with many requests at a time; not at a gateway from before
     there were trunks, whose answers then end with Unavailable."""
+    limits = limits or ChannelLimits()
     channel = open_channel(address, limits)
     try:
         await wait_ready(channel, address, timeout_s)
     except BaseException:
         await channel.close(None)
         raise
-    return OutriderClient(address, channel, share_stream=share_stream)
+    return OutriderClient(address, channel, share_stream=share_stream, max_message_bytes=limits.max_message_bytes)
 
 
 async def connect_at_once(address: str, timeout_s: float) -> OutriderClient:

@@ -14,8 +14,9 @@ import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, gateway_over, serving
 from outrider.client import OutriderClient, connect
-from outrider.errors import InvalidRequest, Unavailable
+from outrider.errors import InvalidRequest, Overloaded, Unavailable
 from outrider.gateway.verifiers import Verifier
+from outrider.rpc.channel import ChannelLimits
 from outrider.rpc.in_process_call import InProcessCall
 from outrider.rpc.status import DeadlinePassed
 from outrider.types.generation import Delta, GenerationRequest
@@ -112,6 +113,19 @@ async def test_a_refusal_on_a_shared_stream_is_one_requests_own() -> None:
             async for _ in client.generate(request(3), timeout_s=0.05):
                 pass
         await fake.wait_live(1)
+        fake.release.set()
+        assert await asyncio.wait_for(asking, IDLE_TIMEOUT_S) == tuple(SCRIPT)
+        await under_test.idle()
+
+
+async def test_a_request_larger_than_its_client_may_send_is_refused_alone() -> None:
+    fake = FakeVerifier(SCRIPT, hold=Hold.AFTER_FIRST_COMMIT)
+    limits = ChannelLimits(max_message_bytes=1 << 16)
+    async with gateway_over(fake) as under_test, await connect(under_test.gateway.address, limits=limits, share_stream=True) as client:
+        asking = asyncio.ensure_future(answered(client, 1))
+        await fake.wait_live(1)
+        with pytest.raises(Overloaded, match="bytes is more than"):
+            await anext(client.generate(replace(request(2), prompt="x" * (1 << 16))))
         fake.release.set()
         assert await asyncio.wait_for(asking, IDLE_TIMEOUT_S) == tuple(SCRIPT)
         await under_test.idle()

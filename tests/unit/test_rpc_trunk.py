@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fakes_trunks import DECODE, SERVICE, WAIT_S, Handlers, a_site, begins, committed, failure_of, next_of, raw, stop
+from fakes_trunks import DECODE, SERVICE, SMALL_MESSAGE_BYTES, WAIT_S, Handlers, a_site, begins, committed, failure_of, next_of, raw, stop
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.server import RpcServer
-from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox
 from outrider.rpc.trunk_window import UNIT_BYTES, WINDOW
 from outrider.v1 import trunk_pb2
 from outrider.v1 import verifier_pb2 as pb
@@ -80,6 +80,25 @@ async def test_a_message_too_large_to_send_costs_its_own_call() -> None:
         assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "bytes is more than" in str(failure.details())
         assert await next_of(other) == 0
+
+
+@pytest.mark.parametrize(("num_beyond", "is_too_large"), [(0, False), (1, True)])
+async def test_a_request_too_large_to_send_costs_its_own_call(num_beyond: int, is_too_large: bool) -> None:
+    async with a_site() as site:
+        large, other = await site.begin("echo"), await site.begin("echo")
+        assert [await next_of(call) for call in (large, other)] == [0, 0]
+        around = len(stop("x" * SMALL_MESSAGE_BYTES).SerializeToString()) - SMALL_MESSAGE_BYTES
+        num_letters = SMALL_MESSAGE_BYTES - EVENT_RESERVE_BYTES - around + num_beyond
+        await large.write(stop("x" * num_letters))
+        if is_too_large:
+            failure = await failure_of(large)
+            assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "bytes is more than" in str(failure.details())
+            await site.handlers.wait_for(lambda: site.handlers.live == 1)
+        else:
+            assert await next_of(large) == num_letters
+        await other.write(stop("xyz"))
+        assert await next_of(other) == 3
 
 
 async def test_calls_of_all_trunks_together_are_bounded() -> None:

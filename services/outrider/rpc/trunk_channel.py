@@ -13,9 +13,10 @@ from typing import Any, Self, cast
 
 import grpc
 
+from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.handled_call import CALLER_LEFT, EXPIRED, Metadata, Status
 from outrider.rpc.pipe import Pipe
-from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox, too_large
 from outrider.rpc.trunk_window import TELL_EVERY, WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceStub
@@ -30,10 +31,11 @@ _Parse = Callable[[bytes], Any]
 
 
 class TrunkChannel:
-    """channel: to a server with a TrunkService; it stays its owner's to close, after this one."""
+    """channel: to a server with a TrunkService; it stays its owner's to close, after this one. max_message_bytes: as of the channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._channel = channel
+        self._max_event_bytes = max_message_bytes - EVENT_RESERVE_BYTES
         self._stub = TrunkServiceStub(channel)  # type: ignore[no-untyped-call]
         self._trunk: _Trunk | None = None
 
@@ -78,14 +80,15 @@ class TrunkChannel:
 
     def _live_trunk(self) -> _Trunk:
         if self._trunk is None or self._trunk.has_ended:
-            self._trunk = _Trunk(self._stub)
+            self._trunk = _Trunk(self._stub, self._max_event_bytes)
         return self._trunk
 
 
 class _Trunk:
-    """One stream, until it breaks."""
+    """One stream, until it breaks. max_event_bytes: of a request."""
 
-    def __init__(self, stub: TrunkServiceStub) -> None:
+    def __init__(self, stub: TrunkServiceStub, max_event_bytes: int) -> None:
+        self.max_event_bytes = max_event_bytes
         self.outbox: TrunkOutbox[pb.CallerEvent] = TrunkOutbox()
         self.has_ended = False
         self._numbers = itertools.count()
@@ -184,8 +187,12 @@ class TrunkCall:
         self.send(request)
 
     def send(self, request: Any) -> None:
-        """A message; of a call that has ended nobody hears."""
-        self._say(message=self._serialize(request))
+        """A message; of a call that has ended nobody hears. One that no message can hold ends this call: sent, it would end the trunk."""
+        payload = self._serialize(request)
+        if len(payload) > self._trunk.max_event_bytes:
+            self.give_up(Status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(payload, self._trunk.max_event_bytes)))
+        else:
+            self._say(message=payload)
 
     def cancel(self) -> bool:
         """The caller wants no more; whether that ended the call."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 MAX_BATCH_BYTES = 1 << 20  # payload of a message, beyond which only a single event goes
+EVENT_RESERVE_BYTES = 1024  # of the largest message, for what stands around a single payload
 
 
 class Event(Protocol):
@@ -22,6 +23,11 @@ class Event(Protocol):
 
 
 _E = TypeVar("_E", bound=Event)
+
+
+def too_large(payload: bytes, max_bytes: int) -> str:
+    """What is said of one that no message can hold."""
+    return f"a message of {len(payload)} bytes is more than the {max_bytes} that can be sent"
 
 
 class TrunkOutbox(Generic[_E]):

@@ -18,12 +18,11 @@ from outrider.rpc.context import Context
 from outrider.rpc.handled_call import CALLER_LEFT, Behavior, HandledCall, Metadata, Status, refusing
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.served_method import ServedMethod
-from outrider.rpc.trunk_outbox import TrunkOutbox
+from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox, too_large
 from outrider.rpc.trunk_window import WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer
 
-EVENT_RESERVE_BYTES = 1024  # of the largest message, for what stands around a single payload
 US_PER_S = 1e6
 FLOODED = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MAX_UNREAD} messages wait for this call's handler")
 TOO_MANY = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
@@ -167,7 +166,7 @@ class _Carried:
         assert self.method is not None, "nobody writes in place of an unknown method"
         payload = self.method.serialize(message)
         if len(payload) > self._max_event_bytes:
-            raise Overloaded(f"a message of {len(payload)} bytes is more than the {self._max_event_bytes} that can be sent")
+            raise Overloaded(too_large(payload, self._max_event_bytes))
         while self._num_sent - self._num_read >= WINDOW:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
