@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fakes_trunks import SERVICE, WAIT_S, Handlers, a_site, begins, failure_of, stop
+from fakes_trunks import DECODE, SERVICE, WAIT_S, Handlers, a_site, begins, failure_of, stop
 from outrider.rpc.channel import open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.server import RpcServer
@@ -54,6 +54,42 @@ def leaves_after(loop: asyncio.AbstractEventLoop, num_turns: int, carrying: asyn
         loop.call_soon(leaves_after, loop, num_turns - 1, carrying)
     else:
         carrying.cancel()
+
+
+class SlowReader:
+    """Takes a turn of the loop for each message. most: of what was said and not taken, at any time."""
+
+    def __init__(self) -> None:
+        self.statuses: list[trunk_pb2.HandlerEvent] = []
+        self.trunk: Any = None
+        self.most = 0
+
+    async def write(self, response: trunk_pb2.CarryResponse) -> None:
+        self.most = max(self.most, len(response.events) + self.trunk.outbox.num_waiting)
+        await asyncio.sleep(0)
+        self.statuses += response.events
+
+
+@pytest.mark.parametrize("num_at_once", [1, 400])
+@pytest.mark.parametrize("name", ["x" * 100_000, DECODE])
+async def test_a_caller_that_does_not_read_what_its_calls_are_refused_with_is_not_heard_meanwhile(
+    num_at_once: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.rpc.trunk_outbox.MAX_WAITING_EVENTS", 8)
+    reader = SlowReader()
+    context: Any = reader
+
+    async def requests() -> AsyncIterator[trunk_pb2.CarryRequest]:
+        (reader.trunk,) = site.carrying._trunks
+        for number in range(0, 400, num_at_once):
+            yield trunk_pb2.CarryRequest(events=[begins(number + one, name) for one in range(num_at_once)])
+
+    async with a_site() as site:
+        monkeypatch.setattr(site.carrying, "_max_calls", 0)
+        await asyncio.wait_for(site.carrying.Carry(requests(), context), WAIT_S)
+    assert [event.call for event in reader.statuses] == list(range(400))
+    assert reader.most <= 2 * (8 + 1), "under way, and gathered meanwhile"
+    assert max(event.ByteSize() for event in reader.statuses) < 1000, "a name of any length is not said back"
 
 
 class NoContext:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from outrider.rpc.trunk_outbox import MAX_BATCH_BYTES, TrunkOutbox
+import pytest
+
+from outrider.rpc.trunk_outbox import MAX_BATCH_BYTES, MAX_WAITING_BYTES, MAX_WAITING_EVENTS, TrunkOutbox
 from outrider.v1 import trunk_pb2
 
 WAIT_S = 5.0
@@ -67,3 +69,24 @@ async def test_a_message_is_bounded_unless_a_single_event_is_larger() -> None:
     assert [[event.call for event in message] for message in writer.written] == [[0, 1], [2], [3], [4]]
     outbox.add(said(9))
     assert outbox.num_waiting == 0, "said to nobody"
+
+
+@pytest.mark.parametrize(("num_events", "num_bytes"), [(MAX_WAITING_EVENTS, 1), (3, MAX_WAITING_BYTES // 3 - 100)])
+async def test_whoever_has_too_much_said_waits_until_it_is_taken(num_events: int, num_bytes: int) -> None:
+    outbox: TrunkOutbox[trunk_pb2.HandlerEvent] = TrunkOutbox()
+    for number in range(num_events - 1):
+        outbox.add(said(number, num_bytes))
+    assert not outbox.is_full
+    await asyncio.wait_for(outbox.room(), WAIT_S)
+    for number in range(2):
+        outbox.add(said(number, num_bytes))
+    assert outbox.is_full
+    waiting = asyncio.ensure_future(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    writer = Writer()
+    task = await running(outbox, writer.write)
+    await asyncio.wait_for(waiting, WAIT_S)
+    assert len(writer.written) == 1, "it is being written, and need not have been"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

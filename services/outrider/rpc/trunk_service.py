@@ -1,7 +1,8 @@
 """The served end of trunks: calls that come many to a stream are handed to the methods of this server as if each had come by itself.
 
 Handlers, refusals while the server drains, deadlines and statuses are those of every other call. A handler whose caller reads slowly waits
-once a window of responses is unread; nobody else on the trunk does. Must not know services.
+once a window of responses is unread; nobody else on the trunk does. Of a caller that reads nothing at all no more is heard, once much waits
+for it: every call that it began would be answered, if only with a refusal. Must not know services.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from outrider.errors import InvalidRequest, Overloaded
 from outrider.rpc.context import Context
-from outrider.rpc.handled_call import CALLER_LEFT, Behavior, HandledCall, Metadata, Status, refusing
+from outrider.rpc.handled_call import CALLER_LEFT, Behavior, HandledCall, Metadata, Status
 from outrider.rpc.pipe import MAX_UNREAD
 from outrider.rpc.served_method import ServedMethod
 from outrider.rpc.trunk_outbox import EVENT_RESERVE_BYTES, TrunkOutbox, too_large
@@ -23,6 +24,7 @@ from outrider.rpc.trunk_window import WINDOW, credit
 from outrider.v1 import trunk_pb2 as pb
 from outrider.v1.trunk_pb2_grpc import TrunkServiceServicer
 
+MAX_QUOTED_LEN = 128  # of a method's name that nobody knows
 US_PER_S = 1e6
 FLOODED = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MAX_UNREAD} messages wait for this call's handler")
 TOO_MANY = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
@@ -101,6 +103,8 @@ class _ServedTrunk:
             async for request in requests:
                 for event in request.events:
                     self._take(event)
+                    if self.outbox.is_full:
+                        await self.outbox.room()
         finally:
             self.outbox.close()
 
@@ -133,26 +137,36 @@ class _ServedTrunk:
         method = self._methods.get(begin.method)
         if begin.HasField("timeout_us") and not begin.timeout_us:
             raise InvalidRequest("events.begin.timeout_us", "must be at least 1")
-        timeout_s = begin.timeout_us / US_PER_S if begin.HasField("timeout_us") else None
-        responses = _Carried(number, method, self.outbox, self._max_event_bytes)
-        metadata = tuple((one.key, one.value) for one in begin.metadata)
-        behavior = self._behavior(begin.method, method)
-        self._calls[number] = _CarriedCall(behavior, responses, timeout_s, metadata, lambda call: self._forget(call.number))
+        if method is None or not method.gives_stream:
+            self.outbox.add(_ended(number, _unknown(begin.method)))
+        elif not self._has_room():
+            self.outbox.add(_ended(number, TOO_MANY))
+        else:
+            timeout_s = begin.timeout_us / US_PER_S if begin.HasField("timeout_us") else None
+            responses = _Carried(number, method, self.outbox, self._max_event_bytes)
+            metadata = tuple((one.key, one.value) for one in begin.metadata)
+            self._calls[number] = _CarriedCall(method.of_stream, responses, timeout_s, metadata, lambda call: self._forget(call.number))
 
     def _forget(self, number: int) -> None:
         del self._calls[number]
 
-    def _behavior(self, name: str, method: ServedMethod | None) -> Behavior:
-        """The method's, or what answers instead."""
-        if method is None or not method.gives_stream:
-            return refusing(Status(grpc.StatusCode.UNIMPLEMENTED, f"{name!r} is no method served here that answers with a stream"))
-        return method.of_stream if self._has_room() else refusing(TOO_MANY)
+
+def _unknown(name: str) -> Status:
+    quoted = name if len(name) <= MAX_QUOTED_LEN else f"{name[:MAX_QUOTED_LEN]}…"
+    return Status(grpc.StatusCode.UNIMPLEMENTED, f"{quoted!r} is no method served here that answers with a stream")
+
+
+def _ended(number: int, status: Status) -> pb.HandlerEvent:
+    """A call's last event."""
+    trailing = [pb.CallMetadata(key=key, value=value) for key, value in status.trailing]
+    told = pb.CallStatus(code=int(status.code.value[0]), details=status.details, trailing_metadata=trailing)
+    return pb.HandlerEvent(call=number, status=told)
 
 
 class _Carried:
     """Responses of one call, on their way to the trunk."""
 
-    def __init__(self, number: int, method: ServedMethod | None, outbox: TrunkOutbox[pb.HandlerEvent], max_event_bytes: int) -> None:
+    def __init__(self, number: int, method: ServedMethod, outbox: TrunkOutbox[pb.HandlerEvent], max_event_bytes: int) -> None:
         self.number = number
         self.method = method
         self.outbox = outbox
@@ -163,7 +177,6 @@ class _Carried:
 
     async def send(self, message: Any) -> bool:
         """As a handler's context has it. Raises Overloaded for one that no message can hold."""
-        assert self.method is not None, "nobody writes in place of an unknown method"
         payload = self.method.serialize(message)
         if len(payload) > self._max_event_bytes:
             raise Overloaded(too_large(payload, self._max_event_bytes))
@@ -205,11 +218,10 @@ class _CarriedCall(HandledCall):
 
     def hear(self, payload: bytes) -> None:
         """A request."""
-        method = self.responses.method
-        if self.status is not None or method is None:
+        if self.status is not None:
             return
         try:
-            request = method.parse(payload)
+            request = self.responses.method.parse(payload)
         except DecodeError:
             self.end(UNREADABLE)
             return
@@ -221,7 +233,4 @@ class _CarriedCall(HandledCall):
         await asyncio.wait([self._handler])
 
     def _say(self, status: Status) -> None:
-        trailing = [pb.CallMetadata(key=key, value=value) for key, value in status.trailing]
-        code = int(status.code.value[0])
-        told = pb.CallStatus(code=code, details=status.details, trailing_metadata=trailing)
-        self.responses.outbox.add(pb.HandlerEvent(call=self.number, status=told))
+        self.responses.outbox.add(_ended(self.number, status))
