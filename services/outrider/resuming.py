@@ -144,7 +144,8 @@ async def generate_resuming(
             if is_refused or is_too_late or num_resumes >= limits.max_resumes or not answer.may_resume:
                 raise
         asked = answer.again()
-        await asyncio.sleep(pause_s)
+        # Never beyond the answer's own deadline, however late a full gateway says to come: the next asking says that it has passed.
+        await asyncio.sleep(pause_s if deadline_s is None else max(0.0, min(pause_s, deadline_s - clock())))
         backoff_s = min(2.0 * backoff_s, limits.max_backoff_s)
 
 

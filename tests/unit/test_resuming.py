@@ -14,6 +14,7 @@ import pytest
 from outrider import resuming
 from outrider.errors import InvalidRequest, OutriderError, Overloaded, Unavailable
 from outrider.resuming import AnswerSoFar, ResumeLimits, generate_resuming
+from outrider.rpc.status import DeadlinePassed
 from outrider.types.generation import AnswerEvent, Delta, Done, Finished, FinishReason, GenerationRequest, Started, Usage
 from outrider.types.statistics import DraftStatistics
 
@@ -134,6 +135,21 @@ async def test_who_says_to_come_later_than_anybody_waits_is_not_waited_for(monke
     gateways = Gateways((WHOLE[:2], Overloaded("full", 2 * QUICK.patience_s)))
     with pytest.raises(Overloaded, match="full"):
         await read(gateways, monkeypatch)
+
+
+async def test_a_pause_ends_with_the_answers_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateways, ask = Gateways((WHOLE[:2], LOST), ([], Overloaded("full", 60.0))), resuming._stream
+
+    def stream(
+        address: str, request: GenerationRequest, deadline_s: float | None, limits: ResumeLimits
+    ) -> AsyncGenerator[AnswerEvent, None]:
+        return (gateways.stream if len(gateways.asked) < 2 else ask)(address, request, deadline_s, limits)
+
+    monkeypatch.setattr(resuming, "_stream", stream)
+    with pytest.raises(DeadlinePassed):
+        async with asyncio.timeout(10.0):
+            _ = [event async for event in generate_resuming(("a", "b"), REQUEST, 0.1, replace(QUICK, patience_s=120.0))]
+    assert len(gateways.asked) == 2
 
 
 async def test_patience_begins_with_a_loss_and_not_with_the_silence_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
