@@ -383,3 +383,11 @@ async def test_verifiers_of_different_models_are_refused_at_start() -> None:
     with pytest.raises(OutriderError, match="weights differ"):
         async with gateway_over(FakeVerifier([EOS]), other):
             raise AssertionError("never started")
+
+
+async def test_a_text_that_cannot_fit_is_refused_by_its_length_but_its_tokens_may_be_asked_for() -> None:
+    text = "x " * 2**17
+    async with gateway_over(FakeVerifier([EOS])) as under_test:
+        with pytest.raises(DoesNotFit, match=r"^prompt: has at least \d+ tokens, at most 511 here$"):
+            await stream(under_test, GenerationRequest(prompt=text))
+        assert list(await under_test.client.tokenize(text)) == TOKENIZER.encode(text)

@@ -19,6 +19,8 @@ from outrider.types.identity import ModelIdentity, Numerics
 from outrider.types.sampling import SamplingParams
 from outrider.v1 import generation_pb2 as pb
 
+MAX_CHARACTER_BYTES = 4  # in UTF-8
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
@@ -72,8 +74,9 @@ class ResolvedRequest:
         return not self.checked.resume_ids or self.checked.resume_fingerprints == {verifier.fingerprint}
 
 
-def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: ModelTokenizer) -> list[int]:
-    """Ids of a checked input; token ids are taken as they are. Raises InvalidRequest (no template, the template refuses)."""
+def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: ModelTokenizer, most: int | None = None) -> list[int]:
+    """Ids of a checked input; token ids are taken as they are. Raises InvalidRequest (no template, the template refuses), and DoesNotFit
+    for a text that must have more than most tokens: that is told from its length, and it is not tokenised."""
     kind = message.WhichOneof("input")
     if isinstance(message, pb.GenerateRequest) and kind == "token_ids":
         return list(message.token_ids.ids)
@@ -81,8 +84,12 @@ def prompt_ids(message: pb.GenerateRequest | pb.TokenizeRequest, tokenizer: Mode
         if tokenizer.chat_template is None:
             raise InvalidRequest("chat", "this model has no chat template; send prompt or token_ids")
         turns = [(turn.role, turn.content) for turn in message.chat.messages]
-        return tokenizer.encode_rendered(tokenizer.chat_template.render(turns))
-    return tokenizer.encode(message.prompt if isinstance(message, pb.GenerateRequest) else message.text)
+        rendered = tokenizer.chat_template.render(turns)
+        _check_room("chat", rendered, tokenizer, most)
+        return tokenizer.encode_rendered(rendered)
+    text = message.prompt if isinstance(message, pb.GenerateRequest) else message.text
+    _check_room(str(kind), text, tokenizer, most)
+    return tokenizer.encode(text)
 
 
 def resolve(
@@ -106,3 +113,12 @@ def resolve(
         raise InvalidRequest("resume_token_ids", f"has {len(checked.resume_ids)} ids, but no answer has more than max_tokens, {max_tokens}")
     seed = secrets.randbits(64) if checked.seed is None else checked.seed
     return ResolvedRequest(request_id, checked, tuple(ids), seed, max_tokens)
+
+
+def _check_room(kind: str, text: str, tokenizer: ModelTokenizer, most: int | None) -> None:
+    longest = tokenizer.max_token_bytes
+    if most is None or longest is None or len(text) * MAX_CHARACTER_BYTES <= most * longest:
+        return
+    fewest = -(-len(text.encode()) // longest)
+    if fewest > most:
+        raise DoesNotFit(kind, f"has at least {fewest} tokens, at most {most} here")

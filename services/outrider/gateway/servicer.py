@@ -160,7 +160,8 @@ class GenerationServicer(GenerationServiceServicer):
         served = ServedModel(self._model_name, self._pool.identity)
         checked = check_request(message, served, self._limits)
         async with self._live.admit(message.request_id, checked.num_samples, takes_over=checked.takes_over) as request_id:
-            ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer))
+            most = self._limits.prompt_tokens(served.identity)
+            ids = await self._tokenised(message.ByteSize(), lambda: prompt_ids(message, self._tokenizer, most))
             resolved = resolve(checked, request_id, str(message.WhichOneof("input")), ids, served, self._limits)
             metadata = propagated_metadata(context)
             sent = self._auditor.begin(request_id)

@@ -30,6 +30,8 @@ def load_slow_tokenizer(model_dir: Path) -> SlowTokenizer:
 class SlowTokenizer:
     """A transformers tokenizer behind ModelTokenizer; one call at a time, since Python tokenizers promise nothing about threads."""
 
+    max_token_bytes: int | None = None
+
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()

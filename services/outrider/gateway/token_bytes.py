@@ -120,3 +120,4 @@ def _letters() -> dict[str, int]:
 
 
 _BYTE_OF_LETTER = _letters()
+BYTE_LETTERS = frozenset(_BYTE_OF_LETTER)

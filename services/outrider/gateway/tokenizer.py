@@ -7,6 +7,7 @@ without that file go through transformers (slow_tokenizer.py). Must not know req
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +18,15 @@ from outrider.errors import ModelRefused, OutriderError
 from outrider.gateway.chat_template import ChatTemplate, load_chat_template, special_token_texts
 from outrider.gateway.detokenizer import ByteTextDecoder, TextDecoder, WindowTextDecoder
 from outrider.gateway.token_bytes import Spelling, TokenTable, spelling_of, token_table
+from outrider.gateway.token_room import max_token_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+# `encode` holds the interpreter for all of its run, so a long text goes another way. Of a short one that takes a fraction of a millisecond,
+# and who let go of the interpreter on the event loop might wait longer to have it back.
+MAX_HELD_LEN = 2048
+# That way is made for many texts at once, and starts a thread a core for them unless this says no.
+_PARALLELISM_KEY = "TOKENIZERS_PARALLELISM"
 
 
 class ModelTokenizer(Protocol):
@@ -28,6 +35,11 @@ class ModelTokenizer(Protocol):
     @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's template, None when it has none."""
+        ...
+
+    @property
+    def max_token_bytes(self) -> int | None:
+        """No token of any text stands for more bytes of it; None where that cannot be said."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -68,19 +80,22 @@ class FastTokenizer:
     """A tokenizer.json."""
 
     def __init__(self, model_dir: Path, config: dict[str, Any]) -> None:
+        os.environ.setdefault(_PARALLELISM_KEY, "false")
         text = (model_dir / TOKENIZER_FILE).read_text(encoding="utf-8")
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._special_ids = _special_ids(self._tokenizer)
-        self._table = _table(self._tokenizer, self._special_ids, json.loads(text).get("decoder"))
+        described = json.loads(text)
+        self._table = _table(self._tokenizer, self._special_ids, described.get("decoder"))
+        self.max_token_bytes = max_token_bytes(described, self._table)
         self.chat_template = load_chat_template(model_dir, config)
         self._bos_id = self._tokenizer.token_to_id(special_token_texts(config).get("bos_token", ""))
         self._wants_bos: bool | None = config.get("add_bos_token")
 
     def encode(self, text: str) -> list[int]:
         """See ModelTokenizer. `add_bos_token` of the configuration overrules the tokenizer file, as in transformers."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=True).ids
+        ids = self._ids(text, add_special_tokens=True)
         starts_with_bos = bool(ids) and ids[0] == self._bos_id
         if self._bos_id is None or self._wants_bos is None or self._wants_bos == starts_with_bos:
             return ids
@@ -88,8 +103,7 @@ class FastTokenizer:
 
     def encode_rendered(self, text: str) -> list[int]:
         """See ModelTokenizer."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._ids(text, add_special_tokens=False)
 
     def decoder(self, prompt_ids: Sequence[int]) -> TextDecoder:
         """See ModelTokenizer."""
@@ -104,6 +118,15 @@ class FastTokenizer:
             return self._table.spelled[token_id] if token_id < len(self._table.spelled) else b""
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return text.encode()
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The same by both ways; only the second leaves other threads the interpreter, and it makes no offsets, which nobody reads."""
+        if len(text) <= MAX_HELD_LEN:
+            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        else:
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
+        return ids
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
