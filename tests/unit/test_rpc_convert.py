@@ -300,6 +300,11 @@ def test_a_clients_request_sets_exactly_what_it_means_to() -> None:
         request_to_proto(GenerationRequest())
 
 
+@pytest.mark.parametrize(("stop", "sent"), [("END", ["END"]), (("END",), ["END"]), (("a", "bc"), ["a", "bc"]), ((), [])])
+def test_a_plain_string_is_one_stop_string_and_not_its_letters(stop: str | tuple[str, ...], sent: list[str]) -> None:
+    assert list(request_to_proto(GenerationRequest(prompt="hi", stop=stop)).stop) == sent
+
+
 @pytest.mark.parametrize(
     "fields", [{"seed": -1}, {"seed": 2**64}, {"max_tokens": -1}, {"num_samples": 2**32}, {"stop": ("\ud800",)}, {"stop_token_ids": (0.5,)}]
 )

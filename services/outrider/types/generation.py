@@ -49,10 +49,10 @@ class DraftWishes:
 class GenerationRequest:
     """One request. Exactly one of prompt, token_ids and messages is set.
 
-    seed: None lets the gateway mint one (returned in Started). acceptance: "coupled" or "rejection". top_logprobs: None means none.
-    resume_token_ids: what this request is already known to have answered with; resume_fingerprints: the numerics that made it, without
-    which the rest is not called exact. takes_over: of a live request with this id. cache_salt: the tenant; requests share prompts that were
-    read with those of an equal salt only.
+    seed: None lets the gateway mint one (returned in Started). stop: a string is one stop string. acceptance: "coupled" or "rejection".
+    top_logprobs: None means none. resume_token_ids: what this request is already known to have answered with; resume_fingerprints: the
+    numerics that made it, without which the rest is not called exact. takes_over: of a live request with this id. cache_salt: the tenant;
+    requests share prompts that were read with those of an equal salt only.
     """
 
     prompt: str | None = None
@@ -61,7 +61,7 @@ class GenerationRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
     max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: str | tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     num_samples: int = 1
