@@ -22,7 +22,15 @@ import grpc
 from outrider.errors import Unavailable
 from outrider.rpc.channel import MAX_MESSAGE_BYTES, READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
-from outrider.rpc.convert.generation import answer_from_proto, event_from_proto, model_info_from_proto, request_to_proto
+from outrider.rpc.convert.generation import (
+    abort_to_proto,
+    answer_from_proto,
+    chat_to_proto,
+    event_from_proto,
+    model_info_from_proto,
+    request_to_proto,
+    text_to_proto,
+)
 from outrider.rpc.status import error_from_rpc
 from outrider.rpc.trunk_channel import TrunkChannel
 from outrider.types.generation import Answer, AnswerEvent, ChatMessage, GenerationRequest, ServedModelInfo
@@ -43,12 +51,14 @@ class OutriderClient:
         self._channel = channel
         self._trunks = TrunkChannel(channel, max_message_bytes) if share_stream else None
         self._stub: Any = GenerationServiceStub(self._trunks or channel)  # type: ignore[no-untyped-call]
+        self._is_closed = False
 
     async def generate(self, request: GenerationRequest, timeout_s: float | None = None) -> AsyncIterator[AnswerEvent]:
         """Stream an answer: Started, Deltas, one Finished per sample, Done. Leaving the loop early (aclose) cancels the request.
 
         timeout_s: the whole request's deadline, kept by every service; None: no deadline.
         """
+        self._check_open()
         call = self._stub.Generate(request_to_proto(request), timeout=timeout_s, metadata=TAKES_BUNDLES)
         try:
             async for bundle in call:
@@ -66,7 +76,7 @@ class OutriderClient:
 
     async def abort(self, request_id: str) -> None:
         """End a live request; raises UnknownSession when none has this id."""
-        await self._call(self._stub.Abort, pb.AbortRequest(request_id=request_id), INFO_TIMEOUT_S)
+        await self._call(self._stub.Abort, abort_to_proto(request_id), INFO_TIMEOUT_S)
 
     async def model_info(self) -> ServedModelInfo:
         """What the gateway serves and holds."""
@@ -74,17 +84,17 @@ class OutriderClient:
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, as a prompt would be."""
-        response = await self._call(self._stub.Tokenize, pb.TokenizeRequest(text=text), INFO_TIMEOUT_S)
+        response = await self._call(self._stub.Tokenize, text_to_proto(text), INFO_TIMEOUT_S)
         return tuple(response.token_ids)
 
     async def tokenize_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         """Token ids of a conversation through the model's template, as a chat request would be."""
-        chat = pb.ChatMessages(messages=[pb.ChatMessage(role=turn.role, content=turn.content) for turn in messages])
-        response = await self._call(self._stub.Tokenize, pb.TokenizeRequest(chat=chat), INFO_TIMEOUT_S)
+        response = await self._call(self._stub.Tokenize, chat_to_proto(messages), INFO_TIMEOUT_S)
         return tuple(response.token_ids)
 
     async def close(self) -> None:
-        """Close the channel; live calls end."""
+        """Close the channel; live calls end, and further ones raise Unavailable."""
+        self._is_closed = True
         if self._trunks is not None:
             await self._trunks.close()
         await self._channel.close(None)
@@ -95,7 +105,13 @@ class OutriderClient:
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
+    def _check_open(self) -> None:
+        """grpc raises what is none of our errors."""
+        if self._is_closed:
+            raise Unavailable(f"this client of {self.address} was closed")
+
     async def _call(self, method: Any, message: Any, timeout_s: float | None) -> Any:
+        self._check_open()
         try:
             return await method(message, timeout=timeout_s)
         except grpc.aio.AioRpcError as failure:

@@ -6,6 +6,9 @@ sends what cannot be; the gateway's own reading of requests lives in outrider.ga
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from outrider.errors import InvalidRequest
 from outrider.rpc.convert.identity import identity_from_proto
 from outrider.rpc.convert.sampling import acceptance_to_proto, sampling_to_proto
@@ -13,6 +16,7 @@ from outrider.rpc.convert.tokens import logprob_from_proto, origins_from_proto, 
 from outrider.types.generation import (
     Answer,
     AnswerEvent,
+    ChatMessage,
     Delta,
     Done,
     DraftWishes,
@@ -44,10 +48,35 @@ def request_to_proto(request: GenerationRequest) -> pb.GenerateRequest:
     given = [value is not None for value in (request.prompt, request.token_ids, request.messages)]
     if sum(given) != 1:
         raise InvalidRequest("input", "exactly one of prompt, token_ids and messages must be set")
-    try:
+    with _sendable("request"):
         return _request(request)
-    except (ValueError, TypeError) as error:  # protobuf's own: it names no field
-        raise InvalidRequest("request", f"holds a value that cannot be sent: {error}") from error
+
+
+def text_to_proto(text: str) -> pb.TokenizeRequest:
+    """For the ids of a text. Raises InvalidRequest for one that cannot be sent."""
+    with _sendable("text"):
+        return pb.TokenizeRequest(text=text)
+
+
+def chat_to_proto(messages: Sequence[ChatMessage]) -> pb.TokenizeRequest:
+    """For the ids of a conversation. Raises InvalidRequest for one that cannot be sent."""
+    with _sendable("messages"):
+        return pb.TokenizeRequest(chat=_chat(messages))
+
+
+def abort_to_proto(request_id: str) -> pb.AbortRequest:
+    """Raises InvalidRequest for an id that cannot be sent."""
+    with _sendable("request_id"):
+        return pb.AbortRequest(request_id=request_id)
+
+
+@contextmanager
+def _sendable(field: str) -> Iterator[None]:
+    """What is raised for a value of another kind than its field's names no field; a lone surrogate, say, or a dict for a ChatMessage."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest(field, f"holds a value that cannot be sent: {error}") from error
 
 
 def _request(request: GenerationRequest) -> pb.GenerateRequest:
@@ -56,7 +85,7 @@ def _request(request: GenerationRequest) -> pb.GenerateRequest:
         model=request.model,
         prompt=request.prompt,
         token_ids=None if request.token_ids is None else pb.TokenIds(ids=request.token_ids),
-        chat=None if request.messages is None else _chat(request),
+        chat=None if request.messages is None else _chat(request.messages),
         sampling=sampling_to_proto(request.sampling, request.seed),
         max_tokens=request.max_tokens,
         stop=(request.stop,) if isinstance(request.stop, str) else request.stop,  # protobuf would take its letters
@@ -122,9 +151,13 @@ def live_counts_to_proto(live: LiveCounts) -> identity_pb2.LiveCounts:
     )
 
 
-def _chat(request: GenerationRequest) -> pb.ChatMessages:
-    turns = request.messages or ()
-    return pb.ChatMessages(messages=[pb.ChatMessage(role=turn.role, content=turn.content) for turn in turns])
+def _chat(messages: Sequence[ChatMessage]) -> pb.ChatMessages:
+    return pb.ChatMessages(messages=[_turn(turn, f"messages[{index}]") for index, turn in enumerate(messages)])
+
+
+def _turn(turn: ChatMessage, field: str) -> pb.ChatMessage:
+    with _sendable(field):
+        return pb.ChatMessage(role=turn.role, content=turn.content)
 
 
 def _wishes(draft: DraftWishes) -> pb.DraftOptions:
