@@ -6,6 +6,7 @@ import socket
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,7 +17,11 @@ from outrider.cli.checks.network import check_network
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, model_path, spec_from
 from outrider.cli.doctor import show
+from outrider.cli.starting import start
 from outrider.errors import InvalidRequest
+from outrider.launch.deployment import DeploymentSpec
+from outrider.launch.process import StartFailed
+from outrider.launch.threads import ThreadPlan
 from outrider.types.identity import ModelIdentity, Numerics
 
 IDENTITY = ModelIdentity("big", "", "aa", "bb" * 8, 2048, "float32", Numerics.FAST, "cc", 2048, (3,))
@@ -142,6 +147,24 @@ def test_an_absent_path_is_refused_but_a_hub_name_is_not() -> None:
 def test_findings_are_shown_with_a_summary(num_broken: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     show([fine("a", "b"), note("c", "d", "e"), *[broken("f", "g", "h")] * num_broken], make_console())
     assert sentence in capsys.readouterr().out
+
+
+def test_brackets_of_a_finding_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show([broken("card", "no [triton]", "pip install 'outrider[triton]'"), fine("path", "/models/[/x]:car:")], make_console())
+    printed = capsys.readouterr().out
+    for text in ("no [triton]", "'outrider[triton]'", "/models/[/x]:car:", "BROKEN", "ok"):
+        assert text in printed, text
+
+
+def test_a_deployment_is_named_as_the_command_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started is told before anything is; that must not end a start whose options look like markup."""
+
+    def refuse(spec: DeploymentSpec) -> NoReturn:
+        raise StartFailed(spec.pacing)
+
+    monkeypatch.setattr("outrider.cli.starting.Deployment", refuse)
+    with pytest.raises(StartFailed, match=r"\[/x\]"):
+        start(DeploymentSpec("some/[/b]", None, "[/x]", ThreadPlan(1, 1)), make_console())
 
 
 def options(*arguments: str) -> Namespace:

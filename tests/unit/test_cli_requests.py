@@ -36,6 +36,7 @@ class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
     has_chat_template: bool = True
     refuse: str = ""
     max_completion_tokens: int = 0
+    stop_string: str = "!"
 
     def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeResponse:
         texts = [message.content for message in request.chat.messages] if request.HasField("chat") else [request.text]
@@ -56,7 +57,8 @@ class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
             delta = pb.Delta(index=index, text="12 cups", token_ids=[5, 6, 7], origins=[ACCEPTED, ACCEPTED, BONUS])
             yield pb.GenerateResponse(delta=delta)
             numbers = pb.DraftStatistics(num_rounds=1, num_drafted=2, num_accepted=2, mean_emitted_per_round=3.0, acceptance_rate=1.0)
-            finished = pb.Finished(index=index, finish_reason=pb.FINISH_REASON_STOP_STRING, stop_string="!", statistics=numbers)
+            finished = pb.Finished(index=index, stop_string=self.stop_string, statistics=numbers)
+            finished.finish_reason = pb.FINISH_REASON_STOP_STRING
             yield pb.GenerateResponse(finished=finished)
         yield pb.GenerateResponse(done=pb.Done())
 
@@ -96,6 +98,12 @@ def test_text_is_streamed_as_it_is_with_a_legend_and_statistics(served: Served, 
     assert "1 bonus" in printed
     assert "stop string '!'" in printed
     assert served.gateway.requests[0].prompt == "Once"
+
+
+def test_a_stop_string_that_looks_like_markup_is_named_as_it_is(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.gateway.stop_string = "[/INST]"
+    assert served.ask("Once", "--stop", "[/INST]") == 0
+    assert "stop string '[/INST]'" in capsys.readouterr().out
 
 
 def test_options_left_out_stay_unset(served: Served) -> None:

@@ -14,7 +14,10 @@ PLAIN_WIDTH = 140
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that is quiet about markup and as wide as a log line when it is not on a terminal."""
+    """A console that takes every text literally and is as wide as a log line when it is not on a terminal.
+
+    Paths, options and stop strings may hold brackets or colons, which rich would read as styles and emoji.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False)
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)

@@ -7,6 +7,7 @@ import os
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outrider.cli.checks.card import check_card
 from outrider.cli.checks.finding import Finding, Level
@@ -17,7 +18,7 @@ from outrider.cli.console import make_console
 from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET
 from outrider.cli.up import DEFAULT_LISTEN
 
-_MARKS = {Level.FINE: "[green]ok[/]", Level.NOTE: "[yellow]note[/]", Level.BROKEN: "[bold red]BROKEN[/]"}
+_MARKS = {Level.FINE: ("ok", "green"), Level.NOTE: ("note", "yellow"), Level.BROKEN: ("BROKEN", "bold red")}
 _EXAMPLES = """examples:
   outrider doctor                                        this installation and the reference pair
   outrider doctor --target ./my-model --draft ./my-small-model --dtype bfloat16
@@ -63,7 +64,7 @@ def show(findings: list[Finding], console: Console) -> None:
     """A table of findings, and one line that sums them up."""
     table = Table("", "what", "found", "remedy", show_lines=False)
     for finding in findings:
-        table.add_row(_MARKS[finding.level], finding.what, finding.found, finding.remedy)
+        table.add_row(Text(*_MARKS[finding.level]), finding.what, finding.found, finding.remedy)
     console.print(table)
     num_broken = sum(finding.level is Level.BROKEN for finding in findings)
     console.print("everything that was looked at works" if not num_broken else f"{num_broken} broken: apply the remedies from the top down")

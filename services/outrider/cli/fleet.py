@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import cast
 
 import grpc
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from outrider.cli.console import make_console
 from outrider.rpc.address import check_address
@@ -64,7 +64,7 @@ def replica_table(topology: pb.GetTopologyResponse) -> Table:
         identity = replica.identity
         described = (replica.endpoint, identity.model.rpartition("/")[2], identity.fingerprint[:_SHOWN_DIGITS])
         load = (f"{replica.live.sessions} of {replica.max_sessions}", _kv(replica), _time(replica), _drafters(replica))
-        table.add_row(*map(escape, (name, _ROLES.get(int(replica.role), "?"), *described, *load)))
+        table.add_row(*map(Text, (name, _ROLES.get(int(replica.role), "?"), *described, *load)))
     return table
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outrider.cli.connection import Connection
 from outrider.errors import IncompatiblePair, Unavailable
@@ -25,7 +26,8 @@ def start(spec: DeploymentSpec, progress: Console) -> Deployment:
     names = f"{_short(spec.target)} + {_short(spec.draft)}" if spec.draft else _short(spec.target)
     where = ", in one process" if spec.together else ""
     where += ", the gateway in the verifier's" if spec.gateway_inside else ""
-    with progress.status(f"starting {names} ({spec.pacing}; {spec.threads.describe()}{where}) ..."):
+    told = f"starting {names} ({spec.pacing}; {spec.threads.describe()}{where}) ..."
+    with progress.status(Text(told)):  # a status takes its words for markup, whatever its console does
         deployment = Deployment(spec)
         try:
             await_pair(deployment)
