@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from outrider.cli.painter import Painter, legend, local_decoder
 from outrider.v1 import generation_pb2 as pb
@@ -16,6 +18,8 @@ ACCEPTED = sampling_pb2.TOKEN_ORIGIN_ACCEPTED
 BONUS = sampling_pb2.TOKEN_ORIGIN_BONUS
 CORRECTED = sampling_pb2.TOKEN_ORIGIN_CORRECTED
 BYTES = {1: b"Hel", 2: b"lo ", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b"!", 6: b""}
+
+RAW = "a tab\t, ::m:m: and :car: [/b] [bold]x\r\nover\x08\x0c" + 40 * " wide" + "  "
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -62,9 +66,15 @@ def test_tokens_without_text_are_counted_all_the_same() -> None:
 
 
 def test_paint_keeps_the_text_and_colours_it() -> None:
-    text = Painter(decode).paint(delta("Hel!", (1, ACCEPTED), (5, CORRECTED)))
-    assert text.plain == "Hel!"
-    assert [str(span.style) for span in text.spans] == ["green", "bold red"]
+    painted = Painter(decode).paint(delta("Hel!", (1, ACCEPTED), (5, CORRECTED)))
+    assert painted.pieces == (("Hel", "green"), ("!", "bold red"))
+
+
+def test_painted_text_is_the_deltas_character_by_character() -> None:
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=20, force_terminal=True, color_system="standard")
+    console.print(Painter(None).paint(delta(RAW, (1, ACCEPTED))), soft_wrap=True)
+    assert terminal.getvalue() == f"\x1b[32m{RAW}\x1b[0m"
 
 
 def test_the_legend_counts_tokens() -> None:

@@ -30,13 +30,14 @@ CORRECTED = sampling_pb2.TOKEN_ORIGIN_CORRECTED
 
 @dataclass
 class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
-    """Answers every request with `12` and the word ` cups`; remembers what it was asked. A word is a token, and so is a message."""
+    """Answers every request with `text`; remembers what it was asked. A word is a token, and so is a message."""
 
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     has_chat_template: bool = True
     refuse: str = ""
     max_completion_tokens: int = 0
     stop_string: str = "!"
+    text: str = "12 cups"
 
     def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeResponse:
         texts = [message.content for message in request.chat.messages] if request.HasField("chat") else [request.text]
@@ -54,7 +55,7 @@ class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuse)
         yield pb.GenerateResponse(started=pb.Started(request_id="r", model="big", seed=7, exact=True))
         for index in range(request.n or 1):
-            delta = pb.Delta(index=index, text="12 cups", token_ids=[5, 6, 7], origins=[ACCEPTED, ACCEPTED, BONUS])
+            delta = pb.Delta(index=index, text=self.text, token_ids=[5, 6, 7], origins=[ACCEPTED, ACCEPTED, BONUS])
             yield pb.GenerateResponse(delta=delta)
             numbers = pb.DraftStatistics(num_rounds=1, num_drafted=2, num_accepted=2, mean_emitted_per_round=3.0, acceptance_rate=1.0)
             finished = pb.Finished(index=index, stop_string=self.stop_string, statistics=numbers)
@@ -104,6 +105,15 @@ def test_a_stop_string_that_looks_like_markup_is_named_as_it_is(served: Served, 
     served.gateway.stop_string = "[/INST]"
     assert served.ask("Once", "--stop", "[/INST]") == 0
     assert "stop string '[/INST]'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["streamed", "samples"])
+def test_the_answers_text_is_printed_character_by_character(
+    served: Served, arguments: tuple[str, ...], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    served.gateway.text = "a tab\t, ::m:m: and :car: [/b] [bold]x\r\nover\x08\x0c" + 100 * " wide" + "  "
+    assert served.ask("Once", *arguments) == 0
+    assert served.gateway.text.encode() + b"\n" in capsysbinary.readouterr().out
 
 
 def test_options_left_out_stay_unset(served: Served) -> None:

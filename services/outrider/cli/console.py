@@ -7,10 +7,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 
 PLAIN_WIDTH = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """(text, style) pieces that reach the stream character by character: rich's own texts lose control characters and expand tabs.
+
+    No line end follows; print it with soft_wrap=True, or lines are cut at the console's width.
+    """
+
+    pieces: tuple[tuple[str, str], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        return (Segment(text, console.get_style(style)) for text, style in self.pieces)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.connection import CollectedAnswer, Connection
-from outrider.cli.console import make_console
+from outrider.cli.console import Literal, make_console
 from outrider.cli.painter import Painter, legend, local_decoder
 from outrider.cli.sampling_options import add_draft_options, add_length_options, add_sampling_options, request_from
 from outrider.cli.up import DEFAULT_LISTEN
@@ -166,13 +166,14 @@ def finish_text(finished: generation_pb2.Finished) -> str:
 
 def _print_delta(console: Console, painter: Painter, event: generation_pb2.GenerateResponse) -> None:
     if event.HasField("delta"):
-        console.print(painter.paint(event.delta), end="", soft_wrap=True)
+        console.print(painter.paint(event.delta), soft_wrap=True)
 
 
 def _print_samples(console: Console, answer: CollectedAnswer) -> Counter[int]:
     counts: Counter[int] = Counter()
     for index, sample in sorted(answer.samples.items()):
         console.rule(f"sample {index}")
-        console.print(sample.text, markup=False, soft_wrap=True)
+        console.print(Literal(((sample.text, ""),)), soft_wrap=True)
+        console.print()
         counts.update(sample.origins)
     return counts

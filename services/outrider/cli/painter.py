@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.text import Text
 from tokenizers import Tokenizer
 
+from outrider.cli.console import Literal
 from outrider.v1 import generation_pb2, sampling_pb2
 
 CONTEXT_TOKENS = 6
@@ -62,12 +63,9 @@ class Painter:
             pieces.append((delta.text[begin:], last))
         return pieces
 
-    def paint(self, delta: generation_pb2.Delta) -> Text:
+    def paint(self, delta: generation_pb2.Delta) -> Literal:
         """The delta's text in the colours of its tokens."""
-        text = Text()
-        for piece, origin in self.pieces(delta):
-            text.append(piece, STYLES.get(origin, ""))
-        return text
+        return Literal(tuple((piece, STYLES.get(origin, "")) for piece, origin in self.pieces(delta)))
 
     def _ends(self, delta: generation_pb2.Delta) -> list[int]:
         """Where each token's text ends in delta.text, as far as it can be told."""

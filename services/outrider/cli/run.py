@@ -109,7 +109,7 @@ def ask_both(
 
     def show(event: generation_pb2.GenerateResponse) -> None:
         if event.HasField("delta"):
-            console.print(painter.paint(event.delta), end="", soft_wrap=True)
+            console.print(painter.paint(event.delta), soft_wrap=True)
 
     console.rule("answer")
     drafted, plain = [gateway.ask(request, show)], [gateway.ask(plain_request)]
