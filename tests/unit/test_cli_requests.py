@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from outrider.cli import run
-from outrider.cli.__main__ import main
+from outrider.cli.__main__ import build_parser, main
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.generate import finish_text
 from outrider.cli.run import DEFAULT_MAX_TOKENS, compare, request_from_prompt, without_drafts
@@ -114,6 +114,44 @@ def test_the_answers_text_is_printed_character_by_character(
     served.gateway.text = "a tab\t, ::m:m: and :car: [/b] [bold]x\r\nover\x08\x0c" + 100 * " wide" + "  "
     assert served.ask("Once", *arguments) == 0
     assert served.gateway.text.encode() + b"\n" in capsysbinary.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "most"),
+    [
+        *(("generate", "--seed", value, 2**64 - 1) for value in ("-1", str(2**64), "1.5")),
+        *(
+            ("generate", option, value, 2**32 - 1)
+            for option in ("--top-k", "--max-tokens", "-n", "--logprobs", "--draft-len", "--tree-width", "--stop-token-id")
+            for value in ("-1", str(2**32))
+        ),
+        ("generate", "--logit-bias", "99999999999=2", 2**32 - 1),
+        ("run", "--seed", "-1", 2**64 - 1),
+        ("run", "--max-tokens", "-1", 2**32 - 1),
+        ("run", "--repeats", "0", None),
+        ("bench", "--jobs", "-1", None),
+        ("bench", "--sim-seed", "-1", 2**63 - 1),
+        ("bench", "--sim-seed", str(2**63), 2**63 - 1),
+        ("bench", "--repeats", "-1", None),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name_before_anything_is_done(
+    command: str, option: str, value: str, most: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        build_parser().parse_args([command, option, value])
+    assert leaving.value.code == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: must be a whole number" in complaint
+    assert ("of at least" if most is None else f", {most}], got {value.partition('=')[0]}") in complaint
+
+
+def test_the_largest_numbers_are_sent_as_they_are(served: Served) -> None:
+    most = str(2**32 - 1)
+    assert served.ask("Once", "--seed", str(2**64 - 1), "--top-k", most, "--max-tokens", most, "--logit-bias", f"{most}=1") == 0
+    request = served.gateway.requests[0]
+    assert (request.sampling.seed, request.sampling.top_k, request.max_tokens) == (2**64 - 1, 2**32 - 1, 2**32 - 1)
+    assert dict(request.sampling.logit_bias) == {2**32 - 1: 1.0}
 
 
 def test_options_left_out_stay_unset(served: Served) -> None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from outrider.cli import numbers
 from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET, model_path
 from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, FLOAT32, auto_dtype
 from outrider.engine.config import SHORTLIST_HELP, shortlist_from
@@ -38,6 +39,7 @@ WITH_SHORTLIST = ("speed", "peers")
 AS_SERVED = ("speed", "network", "machines", "load", "grid")  # in the dtype that `outrider up` would take
 TARGET_SIZES = ("tiny", "1b", "3b", "8b")
 MADE_FAMILIES = ("qwen3", "mistral", "gpt_neox", "widened", "spread", "enlarged")
+_SEED, _SOME = numbers.whole_number(0, numbers.MAX_INT64), numbers.whole_number(0)
 _EXAMPLES = """examples:
   outrider bench                              everything: about twenty minutes on two cores
   outrider bench --quick                      few prompts, no tuning, no two machines: about four minutes
@@ -117,12 +119,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="of those records, what holds the text (the first there is of prompt, turns, question, ...)",
     )
-    parser.add_argument("--repeats", type=int, metavar="N", help="speed, peers: repetitions of each cell, for medians")
-    parser.add_argument("--prompts", type=int, metavar="N", help="speed, peers: prompts of each task; identity: requests")
+    parser.add_argument("--repeats", type=_SOME, metavar="N", help="speed, peers: repetitions of each cell, for medians")
+    parser.add_argument("--prompts", type=_SOME, metavar="N", help="speed, peers: prompts of each task; identity: requests")
     parser.add_argument(
-        "--prompt-seed", type=int, default=23, metavar="N", help="of the prompts that are reported; others tune (%(default)s)"
+        "--prompt-seed", type=_SEED, default=23, metavar="N", help="of the prompts that are reported; others tune (%(default)s)"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+    parser.add_argument("--max-tokens", type=_SOME, metavar="N", help="most tokens of an answer")
     parser.add_argument("--quick", action="store_true", help="fewer prompts and repetitions, no tuning")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="also write the tables as markdown, and a plot beside it where matplotlib is"
@@ -131,8 +133,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_gpu(parser.add_argument_group("gpu (it replays drafts too), and peers on a card"))
     _add_simulation(parser.add_argument_group("simulate"))
     chaos = parser.add_argument_group("chaos")
-    chaos.add_argument("--faults", type=int, metavar="N", help="how many (200; --quick: 16)")
-    chaos.add_argument("--fault-seed", type=int, default=1, metavar="N", help="of the schedule (%(default)s)")
+    chaos.add_argument("--faults", type=_SOME, metavar="N", help="how many (200; --quick: 16)")
+    chaos.add_argument("--fault-seed", type=_SEED, default=1, metavar="N", help="of the schedule (%(default)s)")
     parser.add_argument(
         "--machines", choices=("auto", "namespaces", "loopback"), default="auto",
         help="chaos, machines: network namespaces where permitted, or loopback addresses (%(default)s)",
@@ -164,7 +166,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         metavar="H",
         help="of the second choice where the first is wrong; 0: none is sent (%(default)s, as the reference draft's on prose at T = 0.8)",
     )
-    group.add_argument("--draft-us", type=int, default=200, metavar="US", help="what drafting a token takes (%(default)s)")
+    group.add_argument("--draft-us", type=_SOME, default=200, metavar="US", help="what drafting a token takes (%(default)s)")
 
 
 def _add_gpu(group: argparse._ArgumentGroup) -> None:
@@ -202,13 +204,13 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--curve", type=Path, metavar="FILE", help='measured: {"verify_us": {"1": us, ...}, "draft_us": {...}} by rows')
     group.add_argument("--target-ms", type=_positive, default=6.0, metavar="MS", help="a target step of one row (%(default)s)")
-    group.add_argument("--message-us", type=int, default=130, metavar="US", help="what a message costs beside the delay (%(default)s)")
-    group.add_argument("--step-overhead-us", type=int, default=200, metavar="US", help="of a step, beside the target (%(default)s)")
+    group.add_argument("--message-us", type=_SOME, default=130, metavar="US", help="what a message costs beside the delay (%(default)s)")
+    group.add_argument("--step-overhead-us", type=_SOME, default=200, metavar="US", help="of a step, beside the target (%(default)s)")
     group.add_argument("--floor", type=_positive, default=0.97, metavar="X", help="least ratio of a judged policy (%(default)s)")
     group.add_argument("--share", type=_positive, metavar="X", help="of the usual number of tokens a cell")
     group.add_argument("--drafter", choices=("chain", "session"), default="chain", help="reduced or real sessions (%(default)s)")
-    group.add_argument("--sim-seed", type=int, default=1, metavar="N", help="of the luck of drafts; fleet: of everything (%(default)s)")
-    group.add_argument("--jobs", type=int, metavar="N", help="processes (as many as there are cores)")
+    group.add_argument("--sim-seed", type=_SEED, default=1, metavar="N", help="of the luck of drafts; fleet: of everything (%(default)s)")
+    group.add_argument("--jobs", type=numbers.whole_number(1), metavar="N", help="processes (as many as there are cores)")
 
 
 def _add_fleet(group: argparse._ArgumentGroup) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
+from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import Literal, make_console
 from outrider.cli.painter import Painter, legend, local_decoder
@@ -41,8 +42,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--system", metavar="TEXT", help="a system message before it")
     address = os.environ.get("OUTRIDER_GATEWAY") or DEFAULT_LISTEN
     parser.add_argument("--gateway", default=address, metavar="ADDRESS", help="of the client API (OUTRIDER_GATEWAY, %(default)s)")
-    parser.add_argument("-n", type=int, metavar="N", help="samples of the same prompt, 1 to 16")
-    parser.add_argument("--logprobs", type=int, metavar="N", help="log-probabilities of each token and of the N best (with --json)")
+    parser.add_argument("-n", type=numbers.count, metavar="N", help="samples of the same prompt, 1 to 16")
+    parser.add_argument(
+        "--logprobs", type=numbers.count, metavar="N", help="log-probabilities of each token and of the N best (with --json)"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object instead of streaming")
     add_sampling_options(parser)
     add_length_options(parser)

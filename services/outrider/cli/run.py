@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
+from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
@@ -54,8 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--prompt", default=os.environ.get("PROMPT") or DEFAULT_PROMPT, metavar="TEXT", help="what to ask (an arithmetic problem)"
     )
     most = f"most tokens of the answer ({DEFAULT_MAX_TOKENS}, or what the context has room for)"
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=most)
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="times each request is asked, for medians (%(default)s)")
+    parser.add_argument("--max-tokens", type=numbers.whole_number(1, numbers.MAX_UINT32), metavar="N", help=most)
+    asked = "times each request is asked, for medians (%(default)s)"
+    parser.add_argument("--repeats", type=numbers.whole_number(1), default=3, metavar="N", help=asked)
     add_sampling_options(parser, temperature=0.0, seed=DEFAULT_SEED)
     add_deployment_options(parser)
     parser.set_defaults(run=run)

@@ -7,19 +7,21 @@ the service's defaults apply.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
+from outrider.cli import numbers
 from outrider.v1 import generation_pb2, sampling_pb2
 
-_SAMPLING_OPTIONS: tuple[tuple[str, type, str], ...] = (
+_SAMPLING_OPTIONS: tuple[tuple[str, Callable[[str], float], str], ...] = (
     ("temperature", float, "0 is argmax; the service's default is 1"),
-    ("top-k", int, "keep the k most probable tokens (0: off)"),
+    ("top-k", numbers.count, "keep the k most probable tokens (0: off)"),
     ("top-p", float, "keep the smallest set of tokens with this mass (1: off)"),
     ("min-p", float, "keep tokens at least this fraction as probable as the best (0: off)"),
     ("repetition-penalty", float, "above 1 discourages tokens of prompt and output"),
     ("presence-penalty", float, "subtracted once from tokens of the output, -2 to 2"),
     ("frequency-penalty", float, "subtracted per occurrence in the output, -2 to 2"),
-    ("seed", int, "address of the noise: the same seed gives the same tokens, with any draft"),
+    ("seed", numbers.seed, "address of the noise: the same seed gives the same tokens, with any draft"),
 )
 
 
@@ -39,9 +41,11 @@ def add_sampling_options(parser: argparse.ArgumentParser, **defaults: float) -> 
 def add_length_options(parser: argparse.ArgumentParser) -> None:
     """Where the answer ends."""
     group = parser.add_argument_group("length")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="most tokens per sample")
+    group.add_argument("--max-tokens", type=numbers.count, metavar="N", help="most tokens per sample")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
-    group.add_argument("--stop-token-id", action="append", default=[], type=int, metavar="ID", help="end at this token; repeatable")
+    group.add_argument(
+        "--stop-token-id", action="append", default=[], type=numbers.count, metavar="ID", help="end at this token; repeatable"
+    )
     group.add_argument("--ignore-eos", action="store_true", help="do not end at the model's end token")
 
 
@@ -49,8 +53,8 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
     """Speculation: changes the speed, never the tokens."""
     group = parser.add_argument_group("drafting (changes the speed, never the tokens)")
     group.add_argument("--draft-off", action="store_true", help="plain decoding")
-    group.add_argument("--draft-len", type=int, metavar="N", help="most drafted tokens a round, 1 to 64")
-    group.add_argument("--tree-width", type=int, metavar="N", help="children tried per node, 1 (a chain) to 8")
+    group.add_argument("--draft-len", type=numbers.count, metavar="N", help="most drafted tokens a round, 1 to 64")
+    group.add_argument("--tree-width", type=numbers.count, metavar="N", help="children tried per node, 1 (a chain) to 8")
     group.add_argument("--stop-below", type=float, metavar="P", help="stop drafting below this draft probability")
     group.add_argument("--svip-threshold", type=float, metavar="T", help="stop drafting above this bound on rejection by entropy (SVIP)")
     group.add_argument("--request-pacing", metavar="NAME", help="pacing policy of this request: plain, serial, pearl, ...")
@@ -105,6 +109,7 @@ def request_from(args: argparse.Namespace) -> generation_pb2.GenerateRequest:
 def _bias(text: str) -> tuple[int, float]:
     token, _, value = text.partition("=")
     try:
-        return int(token), float(value)
+        bias = int(token), float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not ID=VALUE, for example 42=-5") from None
+    return numbers.count(token), bias[1]
