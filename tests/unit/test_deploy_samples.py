@@ -13,7 +13,7 @@ from pathlib import Path
 from drafter_service.settings import parse_settings as drafter_settings
 from outrider.cli.__main__ import build_parser
 from outrider.gateway.__main__ import parse_config as gateway_config
-from outrider.launch.deployment import DRAIN_DEADLINE_S
+from outrider.launch.grace import DRAIN_DEADLINE_S
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 from verifier_service.settings import parse_settings as verifier_settings
 

@@ -21,6 +21,7 @@ from outrider.coordinator.replica_supervisor import SupervisionReport
 from outrider.coordinator.state import FleetState, new_fleet
 from outrider.errors import OutriderError
 from outrider.exposition.options import NOWHERE, MetricsAddress
+from outrider.launch.grace import drain_deadline_s
 from outrider.launch.process import StartFailed
 
 NAMESPACE = "outrider"
@@ -29,7 +30,7 @@ OBJECT_STORE_BYTES = 78_643_200
 # Not 127.0.0.1, which Ray replaces by the machine's outward address.
 LOCAL_NODE_IP = "127.0.0.2"
 ACTOR_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+STOP_MARGIN_S = 15.0  # of an actor, beyond what its service may take to drain
 
 
 class RayMissing(OutriderError):
@@ -186,7 +187,7 @@ class Cluster:
             return
         stopping = [handle.actor.stop.remote() for handle in replicas]
         if stopping:
-            self.ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
+            self.ray.wait(stopping, num_returns=len(stopping), timeout=stop_timeout_s([handle.spec for handle in replicas]))
         for handle in replicas:
             self.ray.kill(handle.actor)
         self._replicas = [handle for handle in self._replicas if handle not in replicas]
@@ -229,6 +230,11 @@ class Cluster:
             "include_dashboard": False,
         }
         return {**local, **shared, **({"num_cpus": self._options.num_cpus} if self._options.num_cpus else {})}
+
+
+def stop_timeout_s(specs: Sequence[ReplicaSpec]) -> float:
+    """For all of these to drain, side by side."""
+    return STOP_MARGIN_S + max(drain_deadline_s(spec.command.arguments, spec.limits.drain_s) for spec in specs)
 
 
 def _import_ray() -> Any:

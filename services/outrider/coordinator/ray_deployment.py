@@ -32,9 +32,8 @@ from outrider.launch.process import ServiceCommand, StartFailed
 from outrider.launch.threads import usable_cores
 from outrider.types.fleet import Role
 
-GATEWAY_DRAIN_S = 15.0
 # A gateway that does not last is given up sooner than a replica: nobody else serves this machine's clients, so an operator must hear of it.
-GATEWAY_LIMITS = SupervisionLimits(max_failures=4, drain_s=GATEWAY_DRAIN_S, start_s=START_DEADLINE_S)
+GATEWAY_LIMITS = SupervisionLimits(max_failures=4, start_s=START_DEADLINE_S)
 MAX_REPLICAS = 256  # of each role on this node
 _NODE_NAME_LEN = 8
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from outrider.coordinator.kept_address import KeptAddress
 from outrider.launch.deployment import UNREADY_DRAIN_S
+from outrider.launch.grace import DRAIN_DEADLINE_S, drain_deadline_s
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE
 
@@ -30,14 +31,15 @@ WATCH_INTERVAL_S = 0.1
 @dataclass(frozen=True, slots=True)
 class SupervisionLimits:
     """Seconds, but for max_failures: starts in a row that did not last steady_s before it is given up. min_backoff_s, max_backoff_s: pause
-    before the next start, doubling with each such failure. start_s: to become ready. drain_s: to end on SIGTERM."""
+    before the next start, doubling with each such failure. start_s: to become ready. drain_s: to end on SIGTERM, more where the service was
+    given a longer grace."""
 
     min_backoff_s: float = 0.5
     max_backoff_s: float = 30.0
     max_failures: int = 10
     steady_s: float = 30.0
     start_s: float = 300.0
-    drain_s: float = 15.0
+    drain_s: float = DRAIN_DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class ReplicaSupervisor:
         self._address = KeptAddress(note)
         self._log_path = log_path
         self._limits = limits or SupervisionLimits()
+        self._drain_s = drain_deadline_s(command.arguments, self._limits.drain_s)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._report = SupervisionReport(0, "", 0, (), "", has_ended=False)
@@ -104,7 +107,7 @@ class ReplicaSupervisor:
     def stop(self) -> tuple[int, ...]:
         """Drain the process, with no patience for one that is not ready; end the supervision. Returns the exit codes."""
         self._stopping.set()
-        self._thread.join(self._limits.drain_s + WATCH_INTERVAL_S + 10.0)
+        self._thread.join(self._drain_s + WATCH_INTERVAL_S + 10.0)
         return self._report.exit_codes
 
     def _run(self) -> None:
@@ -147,13 +150,13 @@ class ReplicaSupervisor:
             ready = process.wait_ready(time.monotonic() + self._limits.start_s, given_up=self._stopping)
         except StartFailed as error:
             self._address.failed()
-            return process.stop(min(self._limits.drain_s, UNREADY_DRAIN_S)), str(error)
+            return process.stop(min(self._drain_s, UNREADY_DRAIN_S)), str(error)
         address = str(ready.get("address", ""))
         self._address.bound(address)
         self._publish(pid=process.pid, address=address, metrics=str(ready.get("metrics", "")))
         while process.exit_code is None and not self._stopping.wait(WATCH_INTERVAL_S):
             pass
-        code = process.stop(self._limits.drain_s)
+        code = process.stop(self._drain_s)
         return code, f"it ended with exit code {code}"
 
     def _publish(

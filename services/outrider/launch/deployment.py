@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
+from outrider.launch.grace import drain_deadline_s
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan
 
 START_DEADLINE_S = 300.0  # a bound against hanging, wide enough for a machine that is busy with other things
-DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
 UNREADY_DRAIN_S = 1.0  # of a service that serves nobody yet
 GATEWAY_THREADS = 1
 METRICS_PLACES = ("gateway", "verifier", "drafter")  # from DeploymentSpec.metrics_port on
@@ -135,18 +135,19 @@ class Deployment:
     ) -> None:
         """Start a service again at its old address (ending it if it still runs), with further command-line arguments. Raises StartFailed,
         also once given_up is set; the new process is left to `stop` then."""
-        self.processes[name].stop(drain_s=DRAIN_DEADLINE_S)
+        self.processes[name].stop(drain_deadline_s(self.processes[name].command.arguments))
         command = next(command for command in self.commands() if command.name == name)
         command = replace(command, arguments=(*command.arguments, *extra))
         self.processes[name] = self.launch(command)
         self.ready[name] = self.processes[name].wait_ready(time.monotonic() + deadline_s, given_up)
 
-    def stop(self, drain_s: float = DRAIN_DEADLINE_S, keep_logs: bool = False) -> dict[str, int]:
-        """Drain and end every service, the gateway first, with no patience for one that was not ready; returns their exit codes. Safe to
-        call again."""
+    def stop(self, drain_s: float | None = None, keep_logs: bool = False) -> dict[str, int]:
+        """Drain and end every service, the gateway first, with no patience for one that was not ready; returns their exit codes. drain_s:
+        for each of them, None: as its own grace has it. Safe to call again."""
         codes: dict[str, int] = {}
         for name, process in reversed(self.processes.items()):
-            codes[name] = process.stop(drain_s if process.is_ready else min(drain_s, UNREADY_DRAIN_S))
+            patience_s = drain_deadline_s(process.command.arguments) if drain_s is None else drain_s
+            codes[name] = process.stop(patience_s if process.is_ready else min(patience_s, UNREADY_DRAIN_S))
         if not keep_logs:
             shutil.rmtree(self.folder, ignore_errors=True)
         return codes
