@@ -7,6 +7,7 @@ is refused when the engine opens the sequence.
 from __future__ import annotations
 
 from outrider.errors import DoesNotFit, InvalidRequest, UnsupportedParameter
+from outrider.rpc.address import MAX_ADDRESS_LEN
 from outrider.rpc.convert.bounds import bounded, finite, name, token_ids
 from outrider.rpc.convert.sampling import REJECTION, acceptance_name, noise_from_proto, sampling_from_proto
 from outrider.session.opening import VerifierSpec
@@ -119,6 +120,8 @@ def _refuse_unsupported(start: pb.DecodeStart) -> None:
         raise UnsupportedParameter("adapter", f"no adapters are served here, so not {start.adapter!r}")
     if len(start.drafters) > MAX_NAMED_DRAFTERS:
         raise InvalidRequest("drafters", f"names {len(start.drafters)} drafters, at most {MAX_NAMED_DRAFTERS}")
+    for endpoint in start.drafters:
+        name("drafters", endpoint, MAX_ADDRESS_LEN)  # it will be in this verifier's heartbeats, which coordinators must take
 
 
 def _top_logprobs(start: pb.DecodeStart) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from outrider.engine.config import NO_CARD_GRAPHS_HELP, WEIGHTS_HELP, DType, EngineConfig, EngineKind, WeightFormat
 from outrider.errors import InvalidRequest
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
+from outrider.rpc.address import check_address
 from outrider.rpc.membership import NO_FLEET, Membership, add_membership_options, membership_from
 from outrider.session.pacing.default import DEFAULT_PACING
 from outrider.session.pacing.draft_length import MAX_DRAFT_LEN
@@ -94,6 +95,8 @@ class VerifierSettings:
         """Raise InvalidRequest naming the first argument that is wrong."""
         self.engine.check()
         self.membership.check_listening((self.listen,))
+        for address in self.drafters:
+            check_address("--drafter", address)
         self.draft.check()
         self.sharing.check(lookup=self.draft.lookup)
         if self.max_sessions < 1:

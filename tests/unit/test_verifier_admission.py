@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
+from fakes_coordinator import fake_replica
 from fakes_verifier import fake_identity
 from fakes_verifier_service import PROMPT, start
 from outrider.errors import DoesNotFit, InvalidRequest
+from outrider.rpc.address import MAX_ADDRESS_LEN
+from outrider.rpc.convert.fleet import replica_from_proto, replica_to_proto
+from outrider.types.fleet import PairMeasurement
 from outrider.types.frames import MAX_SVIP_THRESHOLD, DraftLimits
 from outrider.v1 import generation_pb2 as pb
 from verifier_service.admission import Admission
-from verifier_service.settings import DraftDefaults
+from verifier_service.settings import DraftDefaults, parse_settings
 
 DEFAULTS = DraftDefaults(pacing="serial", max_len=16, max_nodes=48, tree_width=2, stop_below=0.375, svip_threshold=0.25)
 
@@ -32,6 +37,26 @@ def test_every_stop_rule_can_be_wished_for_and_switched_off() -> None:
     assert (wished.tree_width, wished.stop_below, wished.svip_threshold) == (1, 0.0, 0.5)
     assert limits(svip_threshold=0.0).svip_threshold == 0.0
     assert limits(svip_threshold=0.0).stop_below == 0.375
+
+
+def test_a_drafter_that_no_coordinator_would_take_in_a_heartbeat_is_refused() -> None:
+    longest = "unix:/".ljust(MAX_ADDRESS_LEN, "x")
+    admission = Admission(fake_identity(), DEFAULTS, 0)
+    assert admission.check(start(drafters=[longest]), frozenset()).spec.request_id
+    with pytest.raises(InvalidRequest, match=str(MAX_ADDRESS_LEN)) as caught:
+        admission.check(start(drafters=["d:1", longest + "x"]), frozenset())
+    assert caught.value.field == "drafters"
+    paired = dataclasses.replace(fake_replica(), pairs={longest: PairMeasurement(1)})
+    assert replica_from_proto(replica_to_proto(paired)).pairs.keys() == {longest}
+    with pytest.raises(InvalidRequest):
+        replica_from_proto(replica_to_proto(dataclasses.replace(fake_replica(), pairs={longest + "x": PairMeasurement(1)})))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "unix:/".ljust(MAX_ADDRESS_LEN + 1, "x")])
+def test_a_configured_drafter_at_no_address_is_refused_before_a_model_is_loaded(address: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_settings(["--model", "nowhere", "--drafter", "10.0.0.2:7072", "--drafter", address])
+    assert caught.value.field == "--drafter"
 
 
 @pytest.mark.parametrize("threshold", [-0.1, MAX_SVIP_THRESHOLD + 0.1, math.nan, math.inf])

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from outrider.errors import InvalidRequest
 
+MAX_ADDRESS_LEN = 256  # characters: no coordinator takes a longer one, and one among a replica's pairs would cost it all its heartbeats
 _EVERY_HOST = ("0.0.0.0", "[::]", "")
 
 
 def check_address(field: str, address: str) -> None:
-    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535) or `unix:/path`."""
+    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535) or `unix:/path`, MAX_ADDRESS_LEN at most."""
+    if len(address) > MAX_ADDRESS_LEN:
+        raise InvalidRequest(field, f"has {len(address)} characters, at most {MAX_ADDRESS_LEN}")
     if address.startswith("unix:"):
         if len(address) == len("unix:"):
             raise InvalidRequest(field, "unix: needs a path")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 from outrider.errors import InvalidRequest
+from outrider.rpc.address import MAX_ADDRESS_LEN
 from outrider.rpc.convert.bounds import MAX_POSITION, bounded, finite, name
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
 from outrider.types.fleet import MAX_PREFIX_DIGESTS, PairMeasurement, PlacementWish, Replica, Role
@@ -60,7 +61,7 @@ def replica_from_proto(message: pb.Replica, field: str = "replica") -> Replica:
         replica_id=name(f"{field}.replica_id", message.replica_id),
         incarnation=message.incarnation,
         role=role,
-        endpoint=name(f"{field}.endpoint", message.endpoint),
+        endpoint=name(f"{field}.endpoint", message.endpoint, MAX_ADDRESS_LEN),
         identity=identity_from_proto(message.identity, f"{field}.identity"),
         draining=message.draining,
         num_sessions=bounded(f"{field}.live.sessions", message.live.sessions, 0),
@@ -73,7 +74,7 @@ def replica_from_proto(message: pb.Replica, field: str = "replica") -> Replica:
         queue_us=finite(f"{field}.queue_us", message.queue_us, 0.0, MAX_US),
         draft_us=finite(f"{field}.draft_us", message.draft_us, 0.0, MAX_US),
         read_us=finite(f"{field}.read_us", message.read_us, 0.0, MAX_US),
-        pairs={name(f"{field}.pairs.drafter", pair.drafter): _pair(f"{field}.pairs", pair) for pair in message.pairs},
+        pairs={name(f"{field}.pairs.drafter", pair.drafter, MAX_ADDRESS_LEN): _pair(f"{field}.pairs", pair) for pair in message.pairs},
     )
 
 
@@ -113,7 +114,7 @@ def wish_from_proto(message: pb.PlaceRequest) -> PlacementWish:
         max_tokens=bounded("max_tokens", message.max_tokens, 1),
         num_samples=bounded("num_samples", message.num_samples or 1, 1),
         fingerprint=name("fingerprint", message.fingerprint),
-        exclude=frozenset(name("exclude", endpoint) for endpoint in message.exclude),
+        exclude=frozenset(name("exclude", endpoint, MAX_ADDRESS_LEN) for endpoint in message.exclude),
         wants_drafts=message.wants_drafts,
         prefix_digests=tuple(message.prefix_digests),
         prefix_digest_lens=lens,
