@@ -97,4 +97,8 @@ def test_the_pods_command_is_one_that_a_drafter_takes() -> None:
     assert settings.membership.replica_id == "pod-1", "pods of one deployment never share a name"
     assert settings.membership.endpoint("0.0.0.0:7072") == "10.1.0.9:7072"
     assert set(re.findall(r"(?:port|containerPort): (\d+)", MANIFEST)) == {"7072"}
+    listen, advertise = re.findall(r"^ +# Where pods have IPv6 addresses: (\S+) and (\S+),", MANIFEST, re.MULTILINE)[0]
+    assert [one.split("=")[0] for one in arguments[1:3]] == ["--listen", "--advertise"]
+    in_ipv6 = [arguments[0], listen, advertise.replace("$(POD_IP)", "fd00:10:244::5"), *arguments[3:]]
+    assert drafter_settings(in_ipv6).membership.endpoint("[::]:7072") == "[fd00:10:244::5]:7072"
     assert float(told(MANIFEST, r"terminationGracePeriodSeconds: (\d+)$")) > DRAIN_DEADLINE_S

@@ -12,7 +12,8 @@ _EVERY_HOST = ("0.0.0.0", "[::]", "")
 
 
 def check_address(field: str, address: str) -> None:
-    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535) or `unix:/path`, MAX_ADDRESS_LEN at most."""
+    """Raise InvalidRequest unless the address is `host:port` (port 0 to 65535, an IPv6 host in brackets) or `unix:/path`, of at most
+    MAX_ADDRESS_LEN characters."""
     if len(address) > MAX_ADDRESS_LEN:
         raise InvalidRequest(field, f"has {len(address)} characters, at most {MAX_ADDRESS_LEN}")
     if address.startswith("unix:"):
@@ -22,6 +23,8 @@ def check_address(field: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidRequest(field, f"{address!r} is neither host:port nor unix:/path")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):  # peers would take all of it for the host, or part for the port
+        raise InvalidRequest(field, f"{address!r} has an IPv6 host without brackets: write [{host.strip('[]')}]:{port}")
 
 
 def reachable_address(field: str, wanted: str, bound: str) -> str:
