@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from outrider.engine.contract import Engine
+from outrider.rpc.address import is_of_this_machine
 from outrider.session.pacing.contract import CostCurve
 from outrider.session.verifier import VerifierSession
 from verifier_service.cost_model import CostModel, StepCosts, measure_cost, rising
 from verifier_service.loan_worth import LoanWorth
 
-_NEAR = ("unix:", "127.", "localhost:", "[::1]:")
 _NOBODY: frozenset[str] = frozenset()
 
 
@@ -53,7 +53,7 @@ class CoreLoan:
     def observe_drafters(self, drafters: Iterable[str]) -> None:
         """From now on these are connected, by endpoint."""
         if self.is_possible:
-            self._near = frozenset(filter(is_near, drafters))
+            self._near = frozenset(filter(is_of_this_machine, drafters))
             self._drafting = None
 
     # --- what steps cost --------------------------------------------------------------------------------------------------
@@ -162,8 +162,3 @@ def measure_loan(engine: Engine) -> CoreLoan:
     engine.end_loan()
     both = own.rows & lent.rows  # steps of many rows that lent threads make in time may take too long without them to be measured
     return CoreLoan(own.among(both), lent.among(both), most_lent)
-
-
-def is_near(drafter: str) -> bool:
-    """Whether this endpoint is of the machine we run on, as far as an address tells."""
-    return drafter.startswith(_NEAR)

@@ -248,6 +248,19 @@ def test_the_command_line_of_a_member() -> None:
 
 
 @pytest.mark.parametrize("parse", [drafter_settings, verifier_settings])
+@pytest.mark.parametrize("listen", ["127.0.0.1:7072", "localhost:0", "[::1]:7072", "unix:/tmp/v.sock"])
+def test_an_address_of_this_machine_is_not_announced_to_coordinators_elsewhere(parse: Callable[[list[str]], object], listen: str) -> None:
+    line = ["--model", "nowhere", "--listen", listen, "--replica-id", "r", "--coordinator", "10.0.0.1:7069"]
+    with pytest.raises(InvalidRequest, match="--listen or --advertise") as caught:
+        parse(line)
+    assert caught.value.field == "--advertise"
+    parse([*line, "--advertise", "10.0.0.2:7072"])
+    parse([*line, "--coordinator", "127.0.0.1:7069"])
+    with pytest.raises(InvalidRequest, match="this machine only"):
+        parse(["--model", "nowhere", "--listen", "0.0.0.0:7072", "--advertise", "127.0.0.1:0", *line[4:]])
+
+
+@pytest.mark.parametrize("parse", [drafter_settings, verifier_settings])
 def test_an_address_that_means_every_host_is_refused_before_a_model_is_loaded(parse: Callable[[list[str]], object]) -> None:
     line = ["--model", "nowhere", "--listen", "0.0.0.0:7072"]
     fleet = ["--coordinator", "h:1", "--replica-id", "r"]

@@ -103,7 +103,7 @@ def test_an_unknown_source_is_refused_before_a_model_is_loaded(tmp_path: Path) -
 
 
 def test_a_member_of_a_fleet_knows_from_the_start_what_a_token_costs(model: Path) -> None:
-    member = loaded(model, "--coordinator", "h:1", "--replica-id", "d")
+    member = loaded(model, "--coordinator", "localhost:1", "--replica-id", "d")
     assert 0.0 < member.read_us < 3 * member.token_us, "a token of many in a step is no dearer than one by itself"
     assert member.engine.num_free_blocks == member.engine.limits.num_blocks, "nothing is held"
     assert (loaded(model).token_us, loaded(model).read_us) == (0.0, 0.0), "nobody asks"

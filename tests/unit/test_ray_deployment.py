@@ -28,12 +28,16 @@ from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.threads import ThreadPlan
 from verifier_service.settings import parse_settings as verifier_settings
 
-COORDINATOR = "10.0.0.1:7069"
+COORDINATOR, COORDINATOR_HERE = "10.0.0.1:7069", "127.0.0.2:7069"  # of several machines, and of this one alone
 SPEC = DeploymentSpec("target", "draft", "serial", ThreadPlan(verifier=2, drafter=1), listen="127.0.0.1:7070")
 
 
 def plan(share: RayShare, spec: DeploymentSpec = SPEC) -> ReplicaPlan:
-    return ReplicaPlan(spec, share, Path("/tmp/o"), NodePlace(COORDINATOR, "node-id", "n", "10.0.0.2"))
+    return ReplicaPlan(spec, share, Path("/tmp/o"), _place(share))
+
+
+def _place(share: RayShare) -> NodePlace:
+    return NodePlace(COORDINATOR, "node-id", "n", "10.0.0.2") if share.address else NodePlace(COORDINATOR_HERE, "node-id", "n", "127.0.0.2")
 
 
 def specs(share: RayShare, spec: DeploymentSpec = SPEC) -> list[ReplicaSpec]:
@@ -60,7 +64,7 @@ def test_every_command_line_is_one_that_its_service_takes() -> None:
     assert list(commands) == ["drafter-n-0", "drafter-n-1", "drafter-n-2", "verifier-n-0", "verifier-n-1"]
     for name, arguments in commands.items():
         settings = (verifier_settings if name.startswith("verifier") else drafter_settings)(list(arguments))
-        assert (settings.membership.coordinators, settings.membership.replica_id) == ((COORDINATOR,), name)
+        assert (settings.membership.coordinators, settings.membership.replica_id) == ((COORDINATOR_HERE,), name)
     second = verifier_settings(list(commands["verifier-n-1"]))
     assert second.drafters == ("unix:/tmp/o/drafter-n-1.sock", "unix:/tmp/o/drafter-n-2.sock")
     assert second.listen == "unix:/tmp/o/verifier-n-1.sock"

@@ -14,7 +14,7 @@ from outrider.session.pacing.serial import SerialPacing
 from outrider.session.verifier import VerifierSession
 from outrider.types.frames import Close, CloseReason, Opened, Tail, TailEnd
 from outrider.types.tree import Verdict
-from verifier_service.core_loan import CoreLoan, is_near, measure_loan
+from verifier_service.core_loan import CoreLoan, measure_loan
 from verifier_service.cost_model import MOST_US, CostModel, measure_cost
 from verifier_service.loan_worth import MIN_STAY, LoanWorth
 
@@ -76,18 +76,6 @@ def test_a_drafter_that_left_rests(left: DrafterLost | DrafterFrameArrived) -> N
     assert session.is_drafted_for_by({NEAR})
     session.step(left)
     assert not session.is_drafted_for_by({NEAR})
-
-
-def test_addresses_tell_who_is_near() -> None:
-    assert [is_near(address) for address in (NEAR, "127.0.0.1:7", "localhost:7", "[::1]:7", FAR, "127-racks:7", "host:1")] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
 
 
 def loan(*drafters: str) -> CoreLoan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from outrider.errors import InvalidRequest
 
 MAX_ADDRESS_LEN = 256  # characters: no coordinator takes a longer one, and one among a replica's pairs would cost it all its heartbeats
+_THIS_MACHINE = ("unix:", "127.", "localhost:", "[::1]:")
 _EVERY_HOST = ("0.0.0.0", "[::]", "")
 
 
@@ -25,6 +26,11 @@ def check_address(field: str, address: str) -> None:
         raise InvalidRequest(field, f"{address!r} is neither host:port nor unix:/path")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):  # peers would take all of it for the host, or part for the port
         raise InvalidRequest(field, f"{address!r} has an IPv6 host without brackets: write [{host.strip('[]')}]:{port}")
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether only this machine can reach it, as far as an address tells."""
+    return address.startswith(_THIS_MACHINE)
 
 
 def reachable_address(field: str, wanted: str, bound: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.errors import InvalidRequest
-from outrider.rpc.address import check_address, reachable_address
+from outrider.rpc.address import check_address, is_of_this_machine, reachable_address
 
 MAX_COORDINATORS = 8
 MAX_REPLICA_ID_LEN = 128
@@ -41,10 +41,17 @@ class Membership:
             raise InvalidRequest("--coordinator", "is missing: --replica-id and --advertise say nothing without one")
 
     def check_listening(self, addresses: Sequence[str]) -> None:
-        """Raise InvalidRequest where no peer could be told to connect to the first of these: before a model is loaded, not after."""
+        """Raise InvalidRequest where no peer could be told to connect to the first of these: before a model is loaded, not after.
+
+        One that only this machine can reach is announced to coordinators of this machine alone: to a fleet of several it would mean
+        another process on each, and two replicas of two machines at one address are taken for one, of which the older must end.
+        """
         for address in addresses[:1] if self.coordinators else ():
             check_address("--listen", address)
-            self.endpoint(address)
+            endpoint = self.endpoint(address)
+            if is_of_this_machine(endpoint) and not any(map(is_of_this_machine, self.coordinators)):
+                problem = f"{endpoint} is reached from this machine only, and no --coordinator is at such an address"
+                raise InvalidRequest("--advertise", f"{problem}; say with --listen or --advertise where peers connect")
 
     def endpoint(self, bound: str) -> str:
         """Where peers connect to a service that is bound at this address. Raises InvalidRequest when that is every host."""
