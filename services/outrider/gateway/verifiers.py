@@ -14,7 +14,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 
@@ -313,8 +313,15 @@ class VerifierPool:
     async def _watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float) -> None:
         while True:
             await asyncio.sleep(refresh_s)
-            await asyncio.gather(*(self._ask_again(verifier) for verifier in self._verifiers))
+            await self._ask_all_again()
             await on_readiness(any(verifier.identity for verifier in self._verifiers))
+
+    async def _ask_all_again(self) -> None:
+        """All are counted as asked before any task begins: one that was forgotten in between would be asked over a closed channel."""
+        with ExitStack() as asked:
+            for verifier in self._verifiers:
+                asked.enter_context(verifier.asked())
+            await asyncio.gather(*(self._ask_again(verifier) for verifier in self._verifiers))
 
     async def _ask_again(self, verifier: Verifier) -> None:
         """One that is gone is left out; one that is merely slow to answer (its machine is busy) is not."""

@@ -1,0 +1,39 @@
+"""Who watches over a gateway's verifiers goes on watching, whatever a topology says in the midst of it.
+
+Run: pytest tests/integration/test_gateway_watch.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, serving
+from outrider.gateway.topology import Topology
+from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, Verifier, VerifierPool
+
+GONE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+async def test_a_verifier_may_leave_the_fleet_in_the_turn_in_which_it_is_asked_anew(num_turns: int) -> None:
+    fake, readiness = FakeVerifier([5, 3]), asyncio.Queue[bool]()
+    async with serving(fake) as address:
+        pool = VerifierPool((address,))
+        await pool.connect(IDLE_TIMEOUT_S)
+        gone = Verifier(GONE)
+        gone.num_missed = MAX_MISSED_TOPOLOGIES - 1
+        pool._verifiers += (gone,)
+        pool.watch(readiness.put, 0.0)
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        await pool.follow(Topology(1, ()))
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            assert [await readiness.get() for _ in range(3)] == [True] * 3, "it goes on asking"
+            await pool.follow(Topology(2, ()))
+            while len(pool._verifiers) > 1:  # one that is being asked is forgotten with a later topology
+                await pool.follow(Topology(3, ()))
+                await readiness.get()
+        await pool.close()
+        await gone.close()
