@@ -6,7 +6,6 @@ has announced itself.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from outrider.errors import InvalidRequest, OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
 from outrider.rpc.process_exit import exit_at_once
+from outrider.rpc.process_log import level_from_environment, start_log
 from outrider.rpc.server import RpcServer, ServerLimits, run_service, run_until_signal
 from outrider.types.fleet import Replica
 
@@ -113,8 +113,8 @@ def main(argv: list[str]) -> int:
 def serve_loaded(settings: DrafterSettings, load: Callable[[], LoadedDrafter]) -> int:
     """Serve what `load` makes, and turn what went wrong at start into a sentence; returns the exit code, raises SystemExit(1) late."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        start_log(level_from_environment())
         run_service(serve(settings, load))
     except OutriderError as error:
         return _refused(error)

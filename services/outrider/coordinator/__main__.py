@@ -7,7 +7,6 @@ it knew, replicas tell the next one within a heartbeat: nothing is kept on disk.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from outrider.errors import OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.exposition.options import NOWHERE, MetricsAddress, add_metrics_options, metrics_address_from
 from outrider.rpc.process_exit import exit_at_once
+from outrider.rpc.process_log import level_from_environment, start_log
 from outrider.rpc.server import run_service, run_until_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7069"
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         metrics = metrics_address_from(options)
+        start_log(level_from_environment())
     except OutriderError as error:
         return _refused(error)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         run_service(serve(tuple(options.listen or [DEFAULT_LISTEN]), new_fleet(new_epoch()), metrics))
     except OutriderError as error:

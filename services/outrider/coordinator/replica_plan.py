@@ -112,8 +112,10 @@ class ReplicaPlan:
 
     def _replica_metrics(self, name: str) -> tuple[str, ...]:
         taken = set(self._metrics.values())
-        place = self._metrics[name] = next(place for place in itertools.count(FIRST_REPLICA_METRICS) if place not in taken)
-        return metrics_options(metrics_address(self._spec, self._share, place, self._place.ip))
+        place = next(place for place in itertools.count(FIRST_REPLICA_METRICS) if place not in taken)
+        options = metrics_options(metrics_address(self._spec, self._share, place, self._place.ip))
+        self._metrics[name] = place  # only now, for a port that cannot be is nobody's
+        return options
 
     def _socket(self, name: str) -> str:
         return f"unix:{self._folder / name}.sock"

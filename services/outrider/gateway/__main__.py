@@ -6,7 +6,6 @@ Knows the command line. Prints one JSON line when it is ready, drains on SIGTERM
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from outrider.gateway.option_values import seconds, whole
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.process_exit import exit_at_once
+from outrider.rpc.process_log import LEVELS, start_log
 from outrider.rpc.server import MAX_CONCURRENT_RPCS, ServerLimits, run_service
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -113,7 +113,7 @@ async def serve(config: GatewayConfig) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process's exit status."""
     config, log_level = parse_config(arguments)
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    start_log(LEVELS[log_level])
     try:
         run_service(serve(config))
     except OutriderError as error:
