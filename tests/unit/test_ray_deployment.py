@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from drafter_service.settings import parse_settings as drafter_settings
-from outrider.cli import up
+from outrider.cli import up, up_ray
+from outrider.cli.__main__ import main
 from outrider.cli.up_ray import endpoints, ray_spec, resources_from
 from outrider.coordinator.cluster import RayMissing
 from outrider.coordinator.demands import demand_of
@@ -111,6 +112,10 @@ def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
         (("--fleet-port", "0"), "--fleet-port"),
         (("--scaling-listen", "nowhere"), "--scaling-listen"),
         (("--metrics-port", "0"), "--metrics-port"),
+        (("--pin",), "--pin"),
+        (("--verifier-cpus", "-1"), "--verifier-cpus"),
+        (("--drafter-cpus", "nan"), "--drafter-cpus"),
+        (("--verifier-cpus", "inf"), "--verifier-cpus"),
         (("--verifier-gpus", "1.5"), "--verifier-gpus"),
         (("--drafter-gpus", "-1"), "--drafter-gpus"),
         (("--drafter-gpus", "nan"), "--drafter-gpus"),
@@ -126,6 +131,37 @@ def test_a_wrong_option_is_refused_by_its_name(arguments: tuple[str, ...], field
     with pytest.raises(InvalidRequest) as caught:
         ray_spec(given(*arguments))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--ray-address", "10.0.0.1:6379"),
+        ("--ray-node-ip", "10.0.0.2"),
+        ("--verifiers", "3"),
+        ("--drafters", "0"),
+        ("--verifier-cpus", "nan"),
+        ("--drafter-gpus", "8"),
+        ("--verifier-resources", "fast=1"),
+        ("--fleet-port", "99999999"),
+        ("--scaling-listen", "nonsense"),
+    ],
+)
+def test_what_is_ignored_without_ray_is_refused_before_anything_starts(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "start", None)
+    assert main(["up", *option]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"outrider: {option[0]}")
+    assert "give --ray too" in told
+
+
+def test_the_options_of_ray_at_their_defaults_are_none_and_half_a_core_more_is_one() -> None:
+    args = given("--verifiers", "1", "--fleet-port", "7069")
+    args.ray = False
+    up_ray.check_no_ray_options(args)
+    assert ray_spec(given("--verifier-cpus", "1.5")).draft is not None
 
 
 def test_each_role_asks_for_what_is_its_own() -> None:

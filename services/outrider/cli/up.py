@@ -16,7 +16,7 @@ from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.restarts import Restarts
 from outrider.cli.starting import endpoint_table, start
-from outrider.cli.up_ray import add_ray_options, run_ray
+from outrider.cli.up_ray import add_ray_options, check_no_ray_options, run_ray
 from outrider.launch.deployment import UNREADY_DRAIN_S, Deployment
 from outrider.launch.process import StartFailed
 
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost for good."""
     if args.ray:
         return run_ray(args)
+    check_no_ray_options(args)
     console, progress = make_console(), make_console(stderr=True)
     stopping = threading.Event()
     with start(spec_from(args, args.listen), progress) as deployment:

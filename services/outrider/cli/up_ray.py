@@ -68,6 +68,15 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_no_ray_options(args: argparse.Namespace) -> None:
+    """Whoever gives one without --ray would get something else than asked for. Raises InvalidRequest naming the first that was given."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_ray_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        if getattr(args, name) != default:
+            raise InvalidRequest(f"--{name.replace('_', '-')}", "belongs to a fleet under Ray; give --ray too, or leave it out")
+
+
 def run_ray(args: argparse.Namespace) -> int:
     """Start, print who is where, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when the gateway or this node was lost for good."""
     from outrider.coordinator.ray_deployment import RayDeployment
@@ -139,10 +148,13 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
 
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
+    if args.pin:
+        raise InvalidRequest("--pin", "with --ray, replicas come and go, and none has cores of its own; leave it out")
     for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
         if not 0 <= count <= MAX_REPLICAS:
             raise InvalidRequest(flag, f"must be in [0, {MAX_REPLICAS}], got {count}")
     for role in ("verifier", "drafter"):
+        _check_cpus(f"--{role}-cpus", getattr(args, f"{role}_cpus"))
         _check_amount(f"--{role}-gpus", getattr(args, f"{role}_gpus"))
         resources_from(f"--{role}-resources", getattr(args, f"{role}_resources"))
     last = MAX_PORT + 1 - FIRST_REPLICA_METRICS - args.verifiers - args.drafters
@@ -173,6 +185,12 @@ def resources_from(flag: str, given: Sequence[str]) -> dict[str, float]:
             raise InvalidRequest(flag, f"{text!r} is not NAME=N, N a number") from None
         _check_amount(flag, found[name], least=MIN_RESOURCE)
     return found
+
+
+def _check_cpus(flag: str, amount: float) -> None:
+    """Of these Ray takes one and a half, too."""
+    if not 0.0 <= amount <= MAX_AMOUNT:
+        raise InvalidRequest(flag, f"must be in [0, {MAX_AMOUNT:g}], got {amount:g}")
 
 
 def _check_amount(flag: str, amount: float, least: float = 0.0) -> None:
