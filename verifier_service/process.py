@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from outrider.engine.load import load_engine
 from outrider.errors import OutriderError
 from outrider.exposition.endpoint import serving_metrics
 from outrider.rpc.announcer import SUPERSEDED_EXIT_CODE, Announcer, drain_this_process, end_this_process
+from outrider.rpc.process_log import level_from_environment, start_log
 from outrider.rpc.server import run_service, run_until_signal
 from verifier_service.fleet_entry import FleetEntry
 from verifier_service.resident import ResidentDrafter
@@ -43,10 +43,10 @@ def serve_engine(
 
     Exit codes: 0 after a drain, 1 when the engine died, 2 when it could not start, 3 when a newer incarnation of it is in the fleet.
     """
-    logging.basicConfig(level=os.environ.get("OUTRIDER_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     codes: list[int] = []
     try:
+        start_log(level_from_environment())
         run_service(_serve(settings, load, load_resident, serve, codes))
     except OutriderError as error:
         print(f"verifier_service: {error}", file=sys.stderr)

@@ -190,6 +190,7 @@ def test_ports_of_metrics_that_have_run_out_are_said() -> None:
     replicas.drafter()
     with pytest.raises(InvalidRequest, match="no port above it is left"):
         replicas.drafter()
+    assert list(replicas._metrics) == ["drafter-n-0"], "one that cannot be has none"
 
 
 def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:

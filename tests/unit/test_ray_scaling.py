@@ -136,6 +136,15 @@ def test_what_the_node_cannot_hold_is_refused_before_anything_starts() -> None:
     assert "9105" in handle_of_next(share).spec.command.arguments, "its port was not lost to those that were refused"
 
 
+@pytest.mark.parametrize("numbers", [(None, 40), (40, None), (9, 9)])
+def test_an_order_that_the_ports_of_metrics_do_not_suffice_for_costs_none_of_them(numbers: tuple[int | None, int | None]) -> None:
+    share, cluster = deployment(spec=replace(SPEC, metrics_port=65_520))
+    with pytest.raises(InvalidRequest, match="no port above it is left"):
+        share.scale(*numbers)
+    assert (len(cluster.started), cluster.ended) == (3, [])
+    assert len(share.scale(num_drafters=12)) == 14, "all there are, from 65522 on"
+
+
 @pytest.mark.parametrize(
     ("numbers", "share", "field"),
     [

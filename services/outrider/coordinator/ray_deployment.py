@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from outrider.coordinator.cluster import Cluster, ClusterOptions, ReplicaHandle
+from outrider.coordinator.replica_actor import ReplicaSpec
 from outrider.coordinator.replica_plan import (
     COORDINATOR_METRICS,
     GATEWAY_METRICS,
@@ -155,11 +156,12 @@ class RayDeployment:
             raise
 
     def _ask_for(self, missing: Mapping[Role, int]) -> None:
-        """Start so many more; whoever cannot be started at all is not asked for."""
-        specs = [self._plan.drafter() for _ in range(missing[Role.DRAFTER])]
-        drafters = [replica.replica_id for replica in self._of(Role.DRAFTER)] + [spec.command.name for spec in specs]
-        specs += [self._plan.verifier(drafters) for _ in range(missing[Role.VERIFIER])]
+        """Start so many more; whoever cannot be started at all is not asked for, and keeps no port of metrics."""
+        specs: list[ReplicaSpec] = []
         try:
+            specs.extend(self._plan.drafter() for _ in range(missing[Role.DRAFTER]))
+            drafters = [replica.replica_id for replica in self._of(Role.DRAFTER)] + [spec.command.name for spec in specs]
+            specs.extend(self._plan.verifier(drafters) for _ in range(missing[Role.VERIFIER]))
             self._cluster.check_demands([*(replica.spec for replica in self.replicas), *specs])
             while specs:
                 self.replicas = [*self.replicas, self._cluster.start_replica(specs[0])]
