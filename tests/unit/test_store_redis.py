@@ -15,7 +15,8 @@ from outrider.store.breaker import Breaker
 from outrider.store.contract import NOTHING
 from outrider.store.ngram_keys import NgramKeys
 from outrider.store.packed import MAX_PACKED_LEN
-from outrider.store.redis_store import ANSWER_TIMEOUT_S, NUM_SLOTS, TTL_S, RedisNgrams, slot_of
+from outrider.store.redis_store import ANSWER_TIMEOUT_S, NUM_SLOTS, PING_EVERY_S, TTL_S, RedisNgrams, slot_of
+from outrider.store.shared_ngrams import SharedNgrams
 from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.loopback import free_address
 
@@ -52,6 +53,11 @@ def found_again(store: RedisNgrams) -> bool:
     return store.observe([ENTRY]) and store.lookup([KEY]) == [ENTRY[1]]
 
 
+def is_back(store: RedisNgrams) -> bool:
+    store.tend()
+    return store.counts.is_connected
+
+
 def test_a_server_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     store = RedisNgrams(f"redis://user:secret@{free_address(HOST)}/0")
     with caplog.at_level(logging.INFO):
@@ -70,12 +76,44 @@ def test_a_server_that_is_killed_and_comes_back_empty(server: RedisServer, store
         server.kill()
         assert store.lookup([KEY]) == [NOTHING]
         assert not store.observe([ENTRY])
-        assert store.tend() is not None, "it wants to try again"
+        assert store.tend() < PING_EVERY_S, "it wants to try again"
         server.start()
-        until(lambda: store.tend() is None)
+        until(lambda: is_back(store))
         assert store.lookup([KEY]) == [NOTHING], "it knows nothing"
         assert found_again(store)
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+
+
+def test_a_server_that_is_lost_while_nobody_asks_is_missed(server: RedisServer) -> None:
+    now = [100.0]
+    store = RedisNgrams(server.url, answer_timeout_s=WAIT_S, clock=lambda: now[0])
+    assert store.tend() == PING_EVERY_S
+    now[0] += PING_EVERY_S - 1.0
+    assert store.observe([ENTRY])
+    now[0] += PING_EVERY_S - 1.0
+    server.kill()
+    assert store.tend() == 1.0, "it was asked lately"
+    assert store.counts.is_connected
+    now[0] += 1.0
+    store.tend()
+    assert not store.counts.is_connected
+    server.start()
+    until(lambda: is_back(store))
+    store.close()
+
+
+def test_the_thread_that_shares_asks_an_idle_server_by_itself(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.store.redis_store.PING_EVERY_S", 0.05)
+    shared = SharedNgrams(RedisNgrams(server.url, answer_timeout_s=WAIT_S))
+    store = shared.store
+    assert store is not None
+    shared.start()
+    until(lambda: store.counts.is_connected)
+    server.kill()
+    until(lambda: not store.counts.is_connected)
+    server.start()
+    until(lambda: store.counts.is_connected)
+    shared.stop(WAIT_S)
 
 
 def test_a_server_that_hangs_costs_one_bounded_wait(server: RedisServer) -> None:
@@ -101,7 +139,7 @@ def test_late_answers_are_not_taken_for_those_of_other_questions(server: RedisSe
         server.pause()
         assert store.lookup([KEY]) == [NOTHING]
         server.go_on()
-        until(lambda: store.tend() is None and store.lookup([OTHER]) == [(9,)])
+        until(lambda: is_back(store) and store.lookup([OTHER]) == [(9,)])
         assert store.lookup([KEY, OTHER]) in ([ENTRY[1], (9,)], [NOTHING, NOTHING])
     store.close()
 

@@ -45,7 +45,8 @@ class NgramStore(Protocol):
         ...
 
     def tend(self) -> float | None:
-        """What is to be done without being asked (a lost server is tried again); seconds until it is to be called next, None: never."""
+        """What is to be done without being asked (a lost server is tried again, an idle one now and then); seconds until it is to be called
+        next, None: never."""
         ...
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ written it, and no more of it is asked for than an entry has. Must not know tena
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +27,7 @@ NUM_SLOTS = 1 << 20  # entries at most, of all verifiers together: some 200 MB; 
 TTL_S = 24 * 3600
 CONNECT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 0.25
+PING_EVERY_S = 5.0  # without anything else to ask: `is_connected` is wrong for as long at most
 MAX_BATCH = 256  # commands of one pipeline
 # redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind.
 _FAILURES = (redis.RedisError, OSError, ValueError)
@@ -37,14 +39,22 @@ def slot_of(key: bytes) -> bytes:
 
 
 class RedisNgrams:
-    """NgramStore in Redis. answer_timeout_s: bound of each wait for it."""
+    """NgramStore in Redis. answer_timeout_s: bound of each wait for it. clock: seconds that only grow."""
 
-    def __init__(self, url: str, breaker: Breaker | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        breaker: Breaker | None = None,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Does not connect. url: redis://, rediss:// or unix://. Raises ValueError for another and for options that make no connection, in
         a sentence that shows nothing of the URL but an option's name."""
         self.counts = StoreCounts()
         self._name = _address(url)
         self._breaker = breaker or Breaker()
+        self._clock = clock
+        self._asked_s = clock()
         self._is_told = False  # whether the log says how it is
         self._refuses = False
         self._pool = _pool(url, answer_timeout_s)
@@ -58,11 +68,15 @@ class RedisNgrams:
         """See NgramStore; what follows a failure is not tried."""
         return all(self._stored(entries[begin : begin + MAX_BATCH]) for begin in range(0, len(entries), MAX_BATCH))
 
-    def tend(self) -> float | None:
-        """Try a server that failed again, once its pause is over."""
-        if self._breaker.is_open or not self._is_told:
+    def tend(self) -> float:
+        """Try a server that failed again, once its pause is over, and now and then one that nobody asks: it may be gone."""
+        if self._breaker.is_open or not self._is_told or self._idle_s() >= PING_EVERY_S:
             self._try(lambda: [self._client.ping()])
-        return self._breaker.wait_s if self._breaker.is_open else None
+        return self._breaker.wait_s if self._breaker.is_open else max(0.0, PING_EVERY_S - self._idle_s())
+
+    def _idle_s(self) -> float:
+        """Since it was last asked for anything."""
+        return self._clock() - self._asked_s
 
     def close(self) -> None:
         """Close the connection."""
@@ -108,6 +122,7 @@ class RedisNgrams:
         """What the server answered; [] where it did not, or is not to be asked yet."""
         if not self._breaker.allows:
             return []
+        self._asked_s = self._clock()
         try:
             answers = ask()
         except _FAILURES as error:

@@ -191,7 +191,7 @@ NUM_SHARED_NGRAM_PUBLICATIONS = Metric(
 SHARED_NGRAMS_CONNECTED = Metric(
     "outrider_shared_ngrams_connected",
     MetricKind.GAUGE,
-    "1 while Redis answers, through which n-grams are shared, else 0.",
+    "1 while Redis answers, through which n-grams are shared, else 0; looked at every few seconds at least.",
     (Label.SERVICE,),
 )
 NUM_DRAFTER_LOSSES = Metric(
