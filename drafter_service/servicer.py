@@ -70,6 +70,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         self._with_lanes = with_lanes
         self._streams: dict[Outbox, DraftStream] = {}
         self._next_stream = 0
+        self._draining = False
         self._room = asyncio.Event()
         self.thread = DraftingThread(limits, self._wake, self._room.set, self._on_thread_ended, self._on_lane_lost)
         self.metrics = LocalMetrics()
@@ -182,7 +183,9 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         return hand_on
 
     async def drain(self, grace_s: float) -> None:
-        """Close every session, write what is waiting, end the streams. The server bounds it by its grace."""
+        """Close every session, write what is waiting, end the streams. The server bounds it by its grace. A call that it has taken
+        may say its Hello only now: it is refused, for nobody would tell it to end, and all would wait for it."""
+        self._draining = True
         await self.thread.drain()
         for stream in self._streams.values():
             stream.finishing = True
@@ -212,8 +215,11 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServiceServicer):
         return frames[1:]
 
     def _attach(self) -> DraftStream:
-        """A place for a stream that has shaken hands; raises Overloaded (here, so that none slips in while others say hello)."""
+        """A place for a stream that has shaken hands; raises Overloaded, or Unavailable once this drains (here, so that none slips in
+        while others say hello)."""
         assert self._scheduler is not None
+        if self._draining:
+            raise Unavailable("the drafter is draining; ask another one or retry later")
         if len(self._streams) >= MAX_STREAMS:
             raise Overloaded(f"the drafter serves {MAX_STREAMS} streams already")
         self._next_stream += 1

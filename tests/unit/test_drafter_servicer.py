@@ -21,7 +21,7 @@ from drafter_service.servicer import DrafterServicer
 from fakes_drafting import VOCAB_SIZE, TableEngine, fake_identity, table_ranking
 from outrider.drafting.contract import DraftSource, Proposal, ProposeRequest
 from outrider.drafting.model_source import ModelSource
-from outrider.errors import ProtocolViolation
+from outrider.errors import ProtocolViolation, Unavailable
 from outrider.rpc.channel import open_channel
 from outrider.rpc.context import Context
 from outrider.rpc.convert.drafter_frames import drafter_frames
@@ -36,6 +36,7 @@ from outrider.v1 import drafter_pb2
 from outrider.v1.drafter_pb2_grpc import DrafterServiceStub, add_DrafterServiceServicer_to_server
 
 WITHIN_S = 60.0
+REFUSED_WITHIN_S = 5.0
 HELLO = Hello(fake_identity(), "tests")
 
 
@@ -315,6 +316,30 @@ async def test_a_drain_closes_sessions_and_ends_streams_cleanly(tmp_path: Path) 
         await stopping
         late = Peer(service)
         assert (await late.status())[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def saying_hello() -> AsyncIterator[drafter_pb2.DraftRequest]:
+    yield draft_request((HELLO,))
+    await asyncio.Event().wait()
+
+
+async def test_a_drain_does_not_wait_for_who_shakes_hands_during_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        wire, other = SlowWire(), SlowWire()
+        call = asyncio.ensure_future(service.servicer.Draft(saying_hello(), cast(Context, wire)))
+        async with asyncio.timeout(WITHIN_S):
+            await wire.is_writing.wait()
+        draining = asyncio.ensure_future(service.servicer.drain(WITHIN_S))
+        async with asyncio.timeout(WITHIN_S):
+            while not all(stream.finishing for stream in service.servicer._streams.values()):
+                await asyncio.sleep(0)
+        other.let_go.set()
+        with pytest.raises(Unavailable, match="draining"):
+            async with asyncio.timeout(REFUSED_WITHIN_S):
+                await service.servicer.Draft(saying_hello(), cast(Context, other))
+        assert not draining.done()
+        wire.let_go.set()
+        await asyncio.wait_for(asyncio.gather(call, draining), WITHIN_S)
 
 
 class Held(ModelSource):
