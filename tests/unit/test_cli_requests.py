@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -152,6 +154,41 @@ def test_the_largest_numbers_are_sent_as_they_are(served: Served) -> None:
     request = served.gateway.requests[0]
     assert (request.sampling.seed, request.sampling.top_k, request.max_tokens) == (2**64 - 1, 2**32 - 1, 2**32 - 1)
     assert dict(request.sampling.logit_bias) == {2**32 - 1: 1.0}
+
+
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")  # as the interpreter hands an argument over
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ((NOT_UTF8,), "TEXT"),
+        (("--chat", NOT_UTF8), "--chat"),
+        (("--chat", "Hello", "--system", NOT_UTF8), "--system"),
+        (("Once", "--stop", "a", "--stop", NOT_UTF8), "--stop"),
+        (("Once", "--request-pacing", NOT_UTF8), "--request-pacing"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_by_name(
+    served: Served, arguments: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert served.ask(*arguments) == 2
+    assert capsys.readouterr().err == f"outrider: {option}: is not UTF-8 text\n"
+    assert not served.gateway.requests
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_standard_input_that_is_no_text_is_refused(
+    served: Served, errors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"text \xff"), encoding="utf-8", errors=errors))
+    assert served.ask("-") == 2
+    assert "not UTF-8 text" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_text_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "start", lambda *_: pytest.fail("it was started"))
+    assert main(["run", "--prompt", NOT_UTF8]) == 2
 
 
 def test_options_left_out_stay_unset(served: Served) -> None:

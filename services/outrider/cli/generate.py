@@ -15,7 +15,7 @@ from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import Literal, make_console
 from outrider.cli.painter import Painter, legend, local_decoder
-from outrider.cli.sampling_options import add_draft_options, add_length_options, add_sampling_options, request_from
+from outrider.cli.sampling_options import add_draft_options, add_length_options, add_sampling_options, request_from, sendable
 from outrider.cli.up import DEFAULT_LISTEN
 from outrider.errors import InvalidRequest
 from outrider.v1 import generation_pb2, sampling_pb2
@@ -81,14 +81,22 @@ def full_request(args: argparse.Namespace) -> generation_pb2.GenerateRequest:
         raise InvalidRequest("prompt", "give either TEXT to continue (- for standard input) or --chat TEXT")
     request = request_from(args)
     if args.chat is not None:
-        request.chat.CopyFrom(chat_messages(args.chat, args.system))
+        system = None if args.system is None else sendable("--system", args.system)
+        request.chat.CopyFrom(chat_messages(sendable("--chat", args.chat), system))
     else:
-        request.prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+        request.prompt = _standard_input() if args.prompt == "-" else sendable("TEXT", args.prompt)
     if args.n is not None:
         request.n = args.n
     if args.logprobs is not None:
         request.top_logprobs = args.logprobs
     return request
+
+
+def _standard_input() -> str:
+    try:
+        return sendable("TEXT", sys.stdin.read())
+    except UnicodeDecodeError:
+        raise InvalidRequest("TEXT", "standard input is not UTF-8 text") from None
 
 
 def chat_messages(user: str, system: str | None = None) -> generation_pb2.ChatMessages:

@@ -21,7 +21,7 @@ from outrider.cli.console import make_console
 from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.generate import chat_messages
 from outrider.cli.painter import Painter, legend, local_decoder
-from outrider.cli.sampling_options import add_sampling_options, given_sampling, sampling_from
+from outrider.cli.sampling_options import add_sampling_options, given_sampling, sampling_from, sendable
 from outrider.cli.starting import endpoint_table, start
 from outrider.launch.deployment import Deployment
 from outrider.v1 import generation_pb2
@@ -66,6 +66,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when drafted and plain answers have the same tokens, 1 otherwise."""
     console, progress = make_console(), make_console(stderr=True)
+    sendable("--prompt", args.prompt)
     with start(spec_from(args, None), progress) as deployment:
         console.print(endpoint_table(deployment))
         with Connection(deployment.gateway) as gateway:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outrider.cli import numbers
+from outrider.errors import InvalidRequest
 from outrider.v1 import generation_pb2, sampling_pb2
 
 _SAMPLING_OPTIONS: tuple[tuple[str, Callable[[str], float], str], ...] = (
@@ -74,6 +75,15 @@ def sampling_from(args: argparse.Namespace) -> sampling_pb2.SamplingParams:
     return sampling_pb2.SamplingParams(**given_sampling(args), logit_bias=dict(args.logit_bias))
 
 
+def sendable(option: str, text: str) -> str:
+    """The text as it is. Raises InvalidRequest naming the option where its bytes are no UTF-8, which is all that a message can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # the interpreter keeps bytes that it cannot decode as lone surrogates
+        raise InvalidRequest(option, "is not UTF-8 text") from None
+    return text
+
+
 def draft_from(args: argparse.Namespace) -> generation_pb2.DraftOptions:
     """The request's wishes about speculation."""
     options = generation_pb2.DraftOptions(
@@ -81,7 +91,7 @@ def draft_from(args: argparse.Namespace) -> generation_pb2.DraftOptions:
         tree_width=args.tree_width,
         stop_below=args.stop_below,
         svip_threshold=args.svip_threshold,
-        pacing=args.request_pacing,
+        pacing=None if args.request_pacing is None else sendable("--request-pacing", args.request_pacing),
     )
     if args.draft_off:
         options.off = True
@@ -98,7 +108,7 @@ def request_from(args: argparse.Namespace) -> generation_pb2.GenerateRequest:
     return generation_pb2.GenerateRequest(
         sampling=sampling_from(args),
         max_tokens=args.max_tokens,
-        stop=args.stop,
+        stop=[sendable("--stop", text) for text in args.stop],
         stop_token_ids=args.stop_token_id,
         ignore_eos=args.ignore_eos or None,
         draft=draft_from(args),
