@@ -21,10 +21,12 @@ from outrider.session.pacing.default import DEFAULT_PACING
 from outrider_kernels.native_library import find_compiler
 from outrider_kernels.thin_team import takes_bfloat16
 from outrider_models.paths import MODEL_NAMES, model_dir
+from verifier_service.sharing_settings import MEMORY, OFF, URL_VARIABLE, SharingSettings
 
 DEFAULT_TARGET = "ref-large"
 DEFAULT_DRAFT = "ref-small"
 NO_DRAFT = "none"
+NO_LOOKUP = "--no-lookup"  # the verifier's own option
 IN_TURNS = "serial"  # whose plan of threads gives verifier and drafter every core in turn
 AUTO, TOGETHER, APART = "auto", "together", "apart"
 
@@ -84,15 +86,15 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--shared-ngrams",
-        choices=("off", "memory"),
-        default="off",
+        choices=(OFF, MEMORY),
+        default=OFF,
         help="memory: pacings that look up (lookup, adaptive) guess from earlier answers to the same tenant too (%(default)s)",
     )
     group.add_argument(
         "--redis-url",
-        default="",
+        default=os.environ.get(URL_VARIABLE, ""),
         metavar="URL",
-        help="share such guesses with other verifiers through this Redis: redis://HOST:PORT ($OUTRIDER_REDIS_URL hides a password)",
+        help=f"share such guesses with other verifiers through this Redis: redis://HOST:PORT (${URL_VARIABLE} hides a password)",
     )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
     for service in ("verifier", "drafter", "gateway"):
@@ -184,13 +186,21 @@ def _metrics_port(base: int | None) -> int | None:
 
 
 def _sharing_options(args: argparse.Namespace) -> tuple[str, ...]:
-    """The verifier's options of what it shares; it checks them."""
-    memory = () if args.shared_ngrams == "off" else ("--shared-ngrams", args.shared_ngrams)
-    return memory + (("--redis-url", args.redis_url) if args.redis_url else ())
+    """The verifier's options of what it shares, but for the URL, which may hold a password."""
+    return () if args.shared_ngrams == OFF else ("--shared-ngrams", args.shared_ngrams)
+
+
+def _sharing_environment(args: argparse.Namespace) -> dict[str, str]:
+    """The URL where neither logs nor other users of the machine see it. It is said to services even if they would inherit it, for those
+    under Ray inherit what Ray was started with. Raises InvalidRequest for a URL that cannot be, without it."""
+    lookup = NO_LOOKUP not in args.verifier_arg
+    SharingSettings(args.shared_ngrams != OFF, args.redis_url).check(lookup=lookup)
+    return {URL_VARIABLE: args.redis_url} if args.redis_url or URL_VARIABLE in os.environ else {}
 
 
 def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
     """The deployment the options describe; raises InvalidRequest for models that cannot be served."""
+    environment = _sharing_environment(args)
     if args.draft == NO_DRAFT and args.draft_weights == "int8":
         raise InvalidRequest("--draft-weights", f"there is no draft model whose weights could be {args.draft_weights}; leave it out")
     shortlist_from("--draft-shortlist", args.draft_shortlist)
@@ -212,5 +222,6 @@ def spec_from(args: argparse.Namespace, listen: str | None) -> DeploymentSpec:
         drafter_extra=tuple(args.drafter_arg),
         verifier_extra=(*_sharing_options(args), *args.verifier_arg),
         gateway_extra=tuple(args.gateway_arg),
+        environment=environment,
         metrics_port=_metrics_port(args.metrics_port),
     )

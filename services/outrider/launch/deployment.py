@@ -32,7 +32,7 @@ class DeploymentSpec:
     auto, off or a number of ids that guesses are chosen among. drafter_extra, verifier_extra, gateway_extra: further command-line
     arguments of each service. together: verifier and drafter are one process, called `verifier`. gateway_inside: the gateway is part of the
     verifier's process, with the drafter unless that is apart. metrics_port: of the gateway's metrics, the next ones are the verifier's and
-    the drafter's; None: none."""
+    the drafter's; None: none. environment: of every service, beside what it inherits; it may hold a password."""
 
     target: str
     draft: str | None
@@ -50,7 +50,7 @@ class DeploymentSpec:
     drafter_extra: tuple[str, ...] = ()
     verifier_extra: tuple[str, ...] = ()
     gateway_extra: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
     metrics_port: int | None = None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
 # Whoever else holds a service's stdout when it has ended (a child of its own) is not waited for.
 READER_DEADLINE_S = 2.0
 GIVEN_UP_POLL_S = 0.1  # how soon a start that nobody wants any more is left
+# Of a URL that somebody gave a service by hand: what is told of a failed start ends up in logs and reports.
+_PASSWORD = re.compile(r"(?<=://)\S*(?=@)")
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 16_384
 LOG_FOLDER_MODE = 0o700  # as tempfile makes them
@@ -38,14 +41,14 @@ class StartFailed(OutriderError):
 class ServiceCommand:
     """What to run. name: for people and log files. arguments: after the interpreter, for example ("-m", "drafter_service", ...).
 
-    num_threads: compute threads, through the environment. cores: to be pinned to, empty for any.
+    num_threads: compute threads, through the environment. cores: to be pinned to, empty for any. environment: may hold a password.
     """
 
     name: str
     arguments: tuple[str, ...]
     num_threads: int = 1
     cores: tuple[int, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class ServiceProcess:
@@ -169,7 +172,7 @@ class ServiceProcess:
 
     def _explain(self, problem: str) -> str:
         tail = self.log_tail().strip() or "(the log is empty)"
-        command = " ".join(("python", *self.command.arguments))
+        command = _PASSWORD.sub("***", " ".join(("python", *self.command.arguments)))
         return f"{self.command.name} {problem}\n  command: {command}\n  log: {self.log_path}\n--- end of its log ---\n{tail}"
 
 
