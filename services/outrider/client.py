@@ -12,8 +12,10 @@ An answer that goes on at another gateway when its own is lost: outrider.resumin
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -61,11 +63,10 @@ class OutriderClient:
         self._check_open()
         call = self._stub.Generate(request_to_proto(request), timeout=timeout_s, metadata=TAKES_BUNDLES)
         try:
-            async for bundle in call:
-                for message in unbundled(bundle):
-                    yield event_from_proto(message)
-        except grpc.aio.AioRpcError as failure:
-            raise error_from_rpc(failure) from failure
+            with _errors_of_ours():
+                async for bundle in call:
+                    for message in unbundled(bundle):
+                        yield event_from_proto(message)
         finally:
             call.cancel()
 
@@ -93,7 +94,7 @@ class OutriderClient:
         return tuple(response.token_ids)
 
     async def close(self) -> None:
-        """Close the channel; live calls end, and further ones raise Unavailable."""
+        """Close the channel; live calls end with Unavailable, and further ones raise it."""
         self._is_closed = True
         if self._trunks is not None:
             await self._trunks.close()
@@ -112,10 +113,23 @@ class OutriderClient:
 
     async def _call(self, method: Any, message: Any, timeout_s: float | None) -> Any:
         self._check_open()
-        try:
+        with _errors_of_ours():
             return await method(message, timeout=timeout_s)
-        except grpc.aio.AioRpcError as failure:
-            raise error_from_rpc(failure) from failure
+
+
+@contextmanager
+def _errors_of_ours() -> Iterator[None]:
+    """In place of what grpc raises. A channel that is closed cancels its calls, whose readers nobody asked to end: a task group would take
+    it for its own doing, and the answer would be lost without a word."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as failure:
+        raise error_from_rpc(failure) from failure
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unavailable("the client was closed") from None
 
 
 async def connect(

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import grpc
 import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, gateway_over
+from outrider.client import OutriderClient, connect
 from outrider.errors import Cancelled, Overloaded, Unavailable
 from outrider.gateway.limits import FailoverLimits, GatewayLimits
 from outrider.rpc.status import DeadlinePassed
@@ -44,6 +45,31 @@ async def test_a_client_that_leaves_frees_everything_at_every_state(hold: Hold, 
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await fake.wait_live(0)
+
+
+async def streamed(client: OutriderClient) -> None:
+    async for _ in client.generate(REQUEST):
+        pass
+
+
+async def at_once(client: OutriderClient) -> None:
+    await client.generate_once(REQUEST)
+
+
+@pytest.mark.parametrize("share_stream", [False, True])
+@pytest.mark.parametrize("ask", [streamed, at_once])
+async def test_who_reads_from_a_client_that_is_closed_is_told_so_and_not_cancelled(
+    ask: Callable[[OutriderClient], Awaitable[None]], share_stream: bool
+) -> None:
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        client = await connect(under_test.gateway.address, share_stream=share_stream)
+        task = asyncio.ensure_future(ask(client))
+        await fake.reached.wait()
+        await client.close()
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(task, IDLE_TIMEOUT_S)
         await fake.wait_live(0)
 
 
