@@ -25,7 +25,7 @@ def test_the_reference_template_renders_as_transformers_renders_it() -> None:
     assert slow.chat_template is not None
     rendered = fast.chat_template.render(TURNS)
     messages = [{"role": role, "content": content} for role, content in TURNS]
-    assert rendered == slow._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert rendered == slow._reading.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert slow.chat_template.render(TURNS) == rendered
     assert fast.encode_rendered(rendered) == slow.encode_rendered(rendered)
     assert fast.encode("plain text") == slow.encode("plain text")
