@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from outrider.errors import Unavailable
+from outrider.errors import InvalidRequest, Unavailable
 from outrider.rpc.channel import MAX_MESSAGE_BYTES, READY_TIMEOUT_S, ChannelLimits, open_channel, wait_connected, wait_ready
 from outrider.rpc.convert.bundle import TAKES_BUNDLES, unbundled
 from outrider.rpc.convert.generation import (
@@ -40,6 +40,7 @@ from outrider.v1 import generation_pb2 as pb
 from outrider.v1.generation_pb2_grpc import GenerationServiceStub
 
 INFO_TIMEOUT_S = 10.0
+MAX_TIMEOUT_S = 1e9  # thirty years; grpc takes some longer times, and an infinite one, for times that have passed
 
 
 class OutriderClient:
@@ -58,10 +59,10 @@ class OutriderClient:
     async def generate(self, request: GenerationRequest, timeout_s: float | None = None) -> AsyncIterator[AnswerEvent]:
         """Stream an answer: Started, Deltas, one Finished per sample, Done. Leaving the loop early (aclose) cancels the request.
 
-        timeout_s: the whole request's deadline, kept by every service; None: no deadline.
+        timeout_s: the whole request's deadline, kept by every service; None, or infinite: no deadline.
         """
         self._check_open()
-        call = self._stub.Generate(request_to_proto(request), timeout=timeout_s, metadata=TAKES_BUNDLES)
+        call = self._stub.Generate(request_to_proto(request), timeout=checked_timeout(timeout_s), metadata=TAKES_BUNDLES)
         try:
             with _errors_of_ours():
                 async for bundle in call:
@@ -114,7 +115,7 @@ class OutriderClient:
     async def _call(self, method: Any, message: Any, timeout_s: float | None) -> Any:
         self._check_open()
         with _errors_of_ours():
-            return await method(message, timeout=timeout_s)
+            return await method(message, timeout=checked_timeout(timeout_s))
 
 
 @contextmanager
@@ -130,6 +131,15 @@ def _errors_of_ours() -> Iterator[None]:
         if task is None or task.cancelling():
             raise
         raise Unavailable("the client was closed") from None
+
+
+def checked_timeout(timeout_s: float | None) -> float | None:
+    """None for one beyond MAX_TIMEOUT_S. Raises InvalidRequest for what is no time."""
+    if timeout_s is None:
+        return None
+    if not timeout_s >= 0.0:  # nor is NaN
+        raise InvalidRequest("timeout_s", f"must be at least 0, got {timeout_s}")
+    return timeout_s if timeout_s <= MAX_TIMEOUT_S else None
 
 
 async def connect(

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import cast
 
-from outrider.client import connect_at_once
+from outrider.client import checked_timeout, connect_at_once
 from outrider.errors import InvalidRequest, OutriderError, Overloaded, Unavailable
 from outrider.rpc.status import DeadlinePassed
 from outrider.types.generation import AnswerEvent, Delta, Done, Finished, GenerationRequest, Started
@@ -115,12 +115,13 @@ async def generate_resuming(
     token twice, one Finished a sample, Done. `Finished.exact` says whether it is one sequence all the same; its times are of the last
     gateway.
 
-    timeout_s: the whole answer's deadline; None: none. Raises what generate raises; Unavailable and Overloaded once an answer has begun
-    only when no gateway went on within the limits, or when it cannot be resumed (AnswerSoFar.may_resume). A gateway that is full before
-    the answer begins is passed on as it is.
+    timeout_s: the whole answer's deadline; None, or infinite: none. Raises what generate raises; Unavailable and Overloaded once an answer
+    has begun only when no gateway went on within the limits, or when it cannot be resumed (AnswerSoFar.may_resume). A gateway that is full
+    before the answer begins is passed on as it is.
     """
     if not addresses:
         raise InvalidRequest("addresses", "names no gateway")
+    timeout_s = checked_timeout(timeout_s)
     limits = limits or ResumeLimits()
     clock = asyncio.get_running_loop().time
     deadline_s = None if timeout_s is None else clock() + timeout_s
