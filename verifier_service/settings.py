@@ -25,6 +25,9 @@ from verifier_service.sharing_settings import NO_SHARING, SharingSettings, add_s
 AUTO = "auto"
 DEFAULT_GRACE_S = 10.0
 MAX_SECONDS = 3600.0
+# As a drafter's: more sessions than steps have rows for, and more threads than machines have cores.
+MAX_SESSIONS = 4096
+MAX_THREADS = 1024
 # Of waiting before the first step; few clients wait longer, and another verifier may be free by then.
 DEFAULT_MAX_QUEUE_MS = 10_000.0
 # Tokens that come faster travel together: a message costs three processes about half a millisecond, as much as a quick model's step.
@@ -93,14 +96,14 @@ class VerifierSettings:
 
     def check(self) -> None:
         """Raise InvalidRequest naming the first argument that is wrong."""
+        self._check_sizes()
         self.engine.check()
+        check_address("--listen", self.listen)
         self.membership.check_listening((self.listen,))
         for address in self.drafters:
             check_address("--drafter", address)
         self.draft.check()
         self.sharing.check(lookup=self.draft.lookup)
-        if self.max_sessions < 1:
-            raise InvalidRequest("--max-sessions", f"must be positive, got {self.max_sessions}")
         if self.max_prompt_len < 0:
             raise InvalidRequest("--max-prompt-len", f"must be 0 or positive, got {self.max_prompt_len}")
         if not 0.0 <= self.max_queue_ms <= 1000 * MAX_SECONDS:
@@ -113,6 +116,16 @@ class VerifierSettings:
         for flag, seconds in (("--grace-s", self.grace_s), ("--wait-drafters-s", self.wait_drafters_s)):
             if not 0.0 <= seconds <= MAX_SECONDS:
                 raise InvalidRequest(flag, f"must be in [0, {MAX_SECONDS:g}], got {seconds}")
+
+    def _check_sizes(self) -> None:
+        engine = self.engine
+        for flag, value, least, most in (
+            ("--max-sessions", self.max_sessions, 1, MAX_SESSIONS),
+            ("--threads", engine.num_threads, 0, MAX_THREADS),
+            ("--lent-threads", engine.lent_threads, 0, MAX_THREADS),
+        ):
+            if not least <= value <= most:
+                raise InvalidRequest(flag, f"must be in [{least}, {most}], got {value}")
 
 
 def parse_settings(arguments: list[str]) -> VerifierSettings:
