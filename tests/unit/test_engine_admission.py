@@ -24,7 +24,7 @@ from outrider.engine.config import EngineConfig, EngineKind, InvariantSizes
 from outrider.engine.load import load_engine
 from outrider.engine.paged_cache import LayerShape
 from outrider.engine.transformers_forward import LayerTrace, check_layers
-from outrider.errors import InvalidRequest, ModelRefused
+from outrider.errors import DoesNotFit, InvalidRequest, ModelRefused
 
 LEAN_FAMILY, OTHER_FAMILY = "llama", "gemma2"
 DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -34,7 +34,7 @@ Damage = Callable[[Path], None]
 
 def load(directory: Path, **settings: Any) -> None:
     torch.set_num_threads(1)
-    load_engine(EngineConfig(str(directory), num_blocks=4, **settings))
+    load_engine(EngineConfig(str(directory), **{"num_blocks": 4, **settings}))
 
 
 def in_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Damage:
@@ -183,6 +183,8 @@ def test_layers_must_slide_as_the_configuration_says(told: tuple[int | None, int
         ("engine.device", {"device": "warp"}),
         ("engine.num_threads", {"num_threads": -1}),
         ("engine.max_context", {"max_context": -1}),
+        ("engine.kv_budget_mib", {"kv_budget_mib": 2**31}),
+        ("engine.num_blocks", {"num_blocks": 10**30}),
         ("engine.invariant.group_blocks", {"invariant": InvariantSizes(group_blocks=-4)}),
     ],
 )
@@ -192,3 +194,14 @@ def test_settings_that_cannot_be_are_named(family: str, field: str, settings: di
     with pytest.raises(InvalidRequest) as caught:
         load(tmp_path, **settings)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("size", [{"num_blocks": 0, "kv_budget_mib": 2**31 - 1}, {"num_blocks": 2**31 - 1}], ids=["mib", "blocks"])
+@pytest.mark.parametrize("family", [LEAN_FAMILY, OTHER_FAMILY])
+def test_a_cache_that_no_memory_holds_is_refused_with_what_there_is(family: str, size: dict[str, Any], tmp_path: Path) -> None:
+    fakes_models.make_model(family, tmp_path)
+    with pytest.raises(
+        DoesNotFit, match=r"^--kv-mib, --kv-blocks: \d+ MiB for the KV cache could not be had on cpu, which has \d+ MiB"
+    ) as caught:
+        load(tmp_path, **size)
+    assert len(str(caught.value).splitlines()) == 1

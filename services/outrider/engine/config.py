@@ -18,6 +18,7 @@ DRAFT_WEIGHTS_HELP = (
     "multiplied with in 16 bits, where this processor multiplies such numbers quicker than floats (AVX512_VNNI, or AVX2 and no AVX512), "
     "else full; it changes no answer (%(default)s)"
 )
+MAX_CACHE_SIZE = 2**31 - 1  # blocks, or MiB: what is counted in bytes then still fits 64 bits
 AUTO_SHORTLIST = -1
 SHORTLIST_IDS = 32768  # auto: a fifth to a quarter of the vocabularies that are large
 LEAST_SHORTLIST_IDS = 1024  # with fewer most guesses would be missed
@@ -161,3 +162,6 @@ class EngineConfig:
                 raise InvalidRequest(f"engine.{name}", f"must be 0 or positive, got {getattr(self, name)}")
         if self.num_blocks < 0 or self.kv_budget_mib <= 0:
             raise InvalidRequest("engine.num_blocks", "the cache needs a size: num_blocks > 0 or kv_budget_mib > 0")
+        for name in ("num_blocks", "kv_budget_mib"):
+            if getattr(self, name) > MAX_CACHE_SIZE:
+                raise InvalidRequest(f"engine.{name}", f"must be at most {MAX_CACHE_SIZE}, got {getattr(self, name)}")

@@ -6,6 +6,7 @@ Must not know models, trees, sequences or which block is whose.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outrider.engine.block_table import BlockTable
+from outrider.errors import DoesNotFit
 from outrider_kernels.compact import compact
 
 
@@ -34,10 +36,12 @@ class SlotMover(Protocol):
 
 
 class PagedCache:
-    """All KV memory of an engine. pools[layer]: [2, kv_heads, num_slots, head_dim], zeroed (unread slots must stay finite)."""
+    """All KV memory of an engine. pools[layer]: [2, kv_heads, num_slots, head_dim], zeroed (unread slots must stay finite).
+
+    Raises DoesNotFit where the device has not got that much."""
 
     def __init__(self, layers: tuple[LayerShape, ...], num_slots: int, dtype: torch.dtype, device: str) -> None:
-        self.pools = [torch.zeros(2, shape.num_kv_heads, num_slots, shape.head_dim, dtype=dtype, device=device) for shape in layers]
+        self.pools = _pools(layers, num_slots, dtype, device)
         self.keys = [pool[0] for pool in self.pools]
         self.values = [pool[1] for pool in self.pools]
         self.device = self.pools[0].device
@@ -61,6 +65,21 @@ class PagedCache:
     def copy(self, source: list[int], destination: list[int]) -> None:
         """Copy pool slots in every layer."""
         self._move(source, destination)
+
+
+def _pools(layers: tuple[LayerShape, ...], num_slots: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+    try:
+        return [torch.zeros(2, shape.num_kv_heads, num_slots, shape.head_dim, dtype=dtype, device=device) for shape in layers]
+    except RuntimeError as error:  # torch has no class of its own for memory that could not be had, but for cards
+        mib = (bytes_per_slot(layers, dtype) * num_slots) >> 20
+        problem = f"{mib} MiB for the KV cache could not be had on {device}, which has {_memory_mib(device)} MiB in all"
+        raise DoesNotFit("--kv-mib, --kv-blocks", f"{problem} ({str(error).partition(chr(10))[0]})") from error
+
+
+def _memory_mib(device: str) -> int:
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1]) >> 20
+    return (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
 
 
 def bytes_per_slot(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:
