@@ -107,6 +107,20 @@ def test_a_node_that_the_cluster_has_given_up_ends_with_what_to_do() -> None:
     assert deployment.num_asked == 2, "a replica's silence alone is no reason, nor is a look while all answer"
 
 
+def test_a_signal_is_heard_between_two_replicas_that_are_silent() -> None:
+    deployment = ScriptedDeployment(Scripted([RUNS]))
+
+    class Stops(Scripted):
+        def report(self, timeout_s: float = 0.0) -> SupervisionReport:
+            deployment.stopping.set()
+            return super().report(timeout_s)
+
+    deployment.replicas = [Scripted([None]), Stops([None], "verifier-n-1"), Scripted([None], "verifier-n-2")]
+    is_lost, told = watched(deployment)
+    assert not is_lost
+    assert [line.split(":")[0] for line in told.splitlines()] == ["verifier-n-0", "verifier-n-1"]
+
+
 def test_a_replica_that_is_added_later_is_watched_too() -> None:
     deployment = ScriptedDeployment(Scripted([RUNS]))
 

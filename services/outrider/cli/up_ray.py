@@ -110,6 +110,8 @@ def watch(deployment: RayDeployment, stopping: threading.Event, progress: Consol
             return True
         is_silent = False
         for replica in deployment.replicas:
+            if stopping.is_set():
+                return False  # those that are silent take their time, each of them
             try:
                 news = _told(replica.report(REPORT_TIMEOUT_S))
             except StartFailed as error:
