@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from drafter_service.settings import parse_settings as drafter_settings
-from outrider.cli import up, up_ray
+from outrider.cli import deployment_options, up, up_ray
 from outrider.cli.__main__ import main
 from outrider.cli.up_ray import endpoints, ray_spec, resources_from
 from outrider.coordinator.cluster import RayMissing
@@ -197,6 +197,26 @@ def test_verifier_and_drafter_are_apart_and_lend_no_cores() -> None:
     spec = ray_spec(given("--verifiers", "2"))
     assert (spec.together, spec.threads.lent) == (False, 0)
     assert ray_spec(given("--verifiers", "0", "--ray-address", "10.0.0.1:6379")).listen == up.DEFAULT_LISTEN
+
+
+@pytest.mark.parametrize(
+    ("arguments", "threads"),
+    [
+        ((), (12, 4)),
+        (("--verifiers", "2"), (6, 4)),
+        (("--verifiers", "4", "--drafters", "3"), (3, 1)),
+        (("--verifiers", "32", "--drafters", "32"), (1, 1)),
+        (("--verifiers", "2", "--drafters", "2", "--verifier-threads", "8"), (8, 2)),
+        (("--verifiers", "2", "--drafters", "2", "--drafter-threads", "3"), (6, 3)),
+        (("--verifiers", "0", "--drafters", "0", "--ray-address", "10.0.0.1:6379"), (12, 4)),
+    ],
+)
+def test_replicas_share_the_cores_of_the_machine(
+    arguments: tuple[str, ...], threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment_options, "usable_cores", lambda: tuple(range(16)))
+    spec = ray_spec(given("--pacing", "pearl", *arguments))
+    assert (spec.threads.verifier, spec.threads.drafter, spec.threads.lent) == (*threads, 0)
 
 
 def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:

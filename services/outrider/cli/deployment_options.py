@@ -55,8 +55,18 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     """How the machine is shared among the processes."""
     group = parser.add_argument_group("processes")
     group.add_argument("--pacing", default=DEFAULT_PACING, metavar="NAME", help="adaptive, plain, serial, pearl, lookup (%(default)s)")
-    group.add_argument("--verifier-threads", type=int, metavar="N", help="compute threads of the verifier (planned from cores and pacing)")
-    group.add_argument("--drafter-threads", type=int, metavar="N", help="compute threads of the drafter (planned from cores and pacing)")
+    group.add_argument(
+        "--verifier-threads",
+        type=int,
+        metavar="N",
+        help="compute threads of the verifier (planned from cores and pacing; with --ray of each of them)",
+    )
+    group.add_argument(
+        "--drafter-threads",
+        type=int,
+        metavar="N",
+        help="compute threads of the drafter (planned from cores and pacing; with --ray of each of them)",
+    )
     group.add_argument(
         "--lent-threads",
         type=int,

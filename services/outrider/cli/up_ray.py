@@ -21,6 +21,7 @@ from outrider.errors import InvalidRequest
 from outrider.exposition.options import MAX_PORT
 from outrider.launch.deployment import DeploymentSpec
 from outrider.launch.process import StartFailed
+from outrider.launch.threads import ThreadPlan
 from outrider.rpc.address import check_address
 
 if TYPE_CHECKING:
@@ -170,8 +171,15 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
         raise InvalidRequest("--fleet-port", f"must be in [1, 65535], got {args.fleet_port}")
     args.pair = APART
     spec = spec_from(args, args.listen)
-    # Cores are lent between one verifier and its drafter; here nobody knows who drafts for whom.
-    return replace(spec, threads=replace(spec.threads, lent=0))
+    return replace(spec, threads=_shared_out(spec.threads, args))
+
+
+def _shared_out(plan: ThreadPlan, args: argparse.Namespace) -> ThreadPlan:
+    """The plan of one verifier and one drafter, shared out among all of this machine, at least one thread each; what was given by hand is
+    for each as it is. Cores are lent between one verifier and its drafter; here nobody knows who drafts for whom."""
+    verifier = args.verifier_threads or max(1, plan.verifier // max(1, args.verifiers))
+    drafter = args.drafter_threads or max(1, plan.drafter // max(1, args.drafters))
+    return replace(plan, verifier=verifier, drafter=drafter, lent=0)
 
 
 def resources_from(flag: str, given: Sequence[str]) -> dict[str, float]:
