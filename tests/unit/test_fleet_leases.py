@@ -11,6 +11,7 @@ from fakes_fleet import drafter
 from outrider.coordinator.fleet import Fleet, FleetLimits
 from outrider.coordinator.leases import Leases
 from outrider.coordinator.waking_clock import MAX_GAP_S, TICK_S, WakingClock
+from outrider.errors import Superseded
 
 LIMITS = FleetLimits(max_replicas=64, max_heartbeats_per_s=10.0)
 
@@ -40,6 +41,20 @@ def test_who_was_told_to_wait_long_is_not_given_up_when_the_fleet_shrinks() -> N
     assert [one.replica_id for one in fleet.replicas(15.9)] == ["d0"], "it was told to come in four seconds"
     fleet.announce(drafter("d0"), 15.9)
     assert fleet.replicas(18.0) == [], "and now in half a second"
+
+
+def test_a_replica_whose_clock_went_back_is_taken_again_after_a_while() -> None:
+    """Incarnations are start times: what was started on a clock that was ahead is not newer for ever than what its machine starts now."""
+    fleet = Fleet(7, LIMITS)
+    for name, left_s in (("d0", 0.0), ("d1", 100.0)):
+        fleet.announce(drafter(name, incarnation=2_000), left_s)
+    fleet.drain("d1")
+    gone_s = LIMITS.lease_s + 100.0 + TICK_S
+    assert fleet.replicas(gone_s) == []
+    with pytest.raises(Superseded, match="incarnation 2000"):
+        fleet.announce(drafter("d1", incarnation=1_000), gone_s + LIMITS.gone_memory_s)
+    assert fleet.announce(drafter("d0", incarnation=1_000), gone_s + LIMITS.gone_memory_s) is False, "it left long before"
+    assert fleet.announce(drafter("d1", incarnation=1_000), gone_s + LIMITS.gone_memory_s + 1.0) is False, "and the order was the other's"
 
 
 def test_leases_end_when_they_are_said_to_however_they_were_renewed() -> None:

@@ -29,7 +29,8 @@ class FleetLimits:
     placement_lease_s: after which a
     placement that was never finished is forgotten. affinity_s: for which a prefix is believed to be warm. max_replicas: in lease.
     max_affinity_entries: of each role.
-    max_incarnations: replicas that are gone and of which is still known which incarnation was the newest, and whether it was to drain."""
+    max_incarnations: replicas that are gone and of which is still known which incarnation was the newest, and whether it was to drain;
+    gone_memory_s: for how long. Incarnations are start times, so one whose machine's clock went back is taken again after that."""
 
     announce_every_s: float = 0.5
     # Each takes a third of a millisecond of the one core that placements wait for: a thousand took a third of it. A fleet of 3,000 places
@@ -40,6 +41,7 @@ class FleetLimits:
     affinity_s: float = 600.0
     max_replicas: int = 16_384
     max_incarnations: int = 65_536
+    gone_memory_s: float = 3600.0
     max_placements: int = 262_144
     max_affinity_entries: int = 262_144
 
@@ -54,6 +56,15 @@ class _Member:
     ordered_to_drain: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """What is still known of a replica that left. incarnation: its newest."""
+
+    incarnation: int
+    ordered_to_drain: bool
+    left_s: float
+
+
 class Fleet:
     """One coordinator's view. epoch: the later one started has the larger. Times in seconds, on one clock that never goes back."""
 
@@ -63,7 +74,7 @@ class Fleet:
         self._table = FleetTable(self.limits.max_replicas)
         self._members: dict[str, _Member] = {}  # by replica_id
         self._at_endpoint: dict[tuple[Role, str], str] = {}
-        self._gone: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # newest incarnation, whether it was ordered to drain
+        self._gone: OrderedDict[str, _Gone] = OrderedDict()  # who left last is last
         self._numbers = 0
         self._leases = Leases()
         self._by_number: dict[int, _Member] = {}
@@ -85,10 +96,10 @@ class Fleet:
         are max_replicas.
         """
         self._forget_silent(now_s)
-        self._check_incarnation(replica)
+        self._check_incarnation(replica, now_s)
         member = self._members.get(replica.replica_id)
         if member is not None and not _same_process(member.replica, replica):
-            self._leave(member)
+            self._leave(member, now_s)
             member = None
         if member is None:
             member = self._join(replica)
@@ -145,35 +156,38 @@ class Fleet:
         members = sorted(self._members.values(), key=lambda member: member.replica.replica_id)
         return [replace(one.replica, draining=True) if one.ordered_to_drain else one.replica for one in members]
 
-    def _check_incarnation(self, replica: Replica) -> None:
-        member = self._members.get(replica.replica_id)
-        newest = member.replica.incarnation if member else self._gone.get(replica.replica_id, (replica.incarnation, False))[0]
-        if replica.incarnation < newest:
-            raise Superseded(f"replica {replica.replica_id!r} has announced itself as incarnation {newest}: {replica.incarnation} must end")
+    def _check_incarnation(self, replica: Replica, now_s: float) -> None:
+        known = self._members.get(replica.replica_id)
+        newest = known.replica if known else self._gone.get(replica.replica_id, replica)
+        if replica.incarnation < newest.incarnation:
+            raise Superseded(
+                f"replica {replica.replica_id!r} has announced itself as incarnation {newest.incarnation}: {replica.incarnation} must end"
+            )
         holder = self._members.get(self._at_endpoint.get((replica.role, replica.endpoint), replica.replica_id))
         if holder is None or holder.replica.replica_id == replica.replica_id:
             return
         if replica.incarnation <= holder.replica.incarnation:
             raise Superseded(f"{replica.endpoint} belongs to replica {holder.replica.replica_id!r}, which was started later")
-        self._leave(holder)  # one address has one process: the older one is gone and cannot say so
+        self._leave(holder, now_s)  # one address has one process: the older one is gone and cannot say so
 
     def _join(self, replica: Replica) -> _Member:
         if len(self._members) >= self.limits.max_replicas:
             raise Overloaded(f"the fleet has {len(self._members)} replicas, the most that it may have")
         self._numbers += 1
-        was_ordered = self._gone.pop(replica.replica_id, None) == (replica.incarnation, True)  # it was silent for a while, no more
+        gone = self._gone.pop(replica.replica_id, None)
+        was_ordered = gone is not None and gone.ordered_to_drain and gone.incarnation == replica.incarnation  # silent for a while, no more
         member = _Member(replica, self._table.join(replica), self._numbers, was_ordered)
         self._members[replica.replica_id] = self._by_number[member.number] = member
         self._at_endpoint[replica.role, replica.endpoint] = replica.replica_id
         return member
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: _Member, now_s: float) -> None:
         replica = member.replica
         self._table.leave(member.seat)
         self._leases.end(member.number)
         del self._members[replica.replica_id], self._by_number[member.number]
         del self._at_endpoint[replica.role, replica.endpoint]
-        self._gone[replica.replica_id] = replica.incarnation, member.ordered_to_drain
+        self._gone[replica.replica_id] = _Gone(replica.incarnation, member.ordered_to_drain, now_s)
         self._gone.move_to_end(replica.replica_id)
         if len(self._gone) > self.limits.max_incarnations:
             self._gone.popitem(last=False)
@@ -181,7 +195,9 @@ class Fleet:
     def _forget_silent(self, now_s: float) -> None:
         """Whoever and whatever is past its lease."""
         for number in self._leases.expired(now_s):
-            self._leave(self._by_number[number])
+            self._leave(self._by_number[number], now_s)
+        while self._gone and now_s - next(iter(self._gone.values())).left_s > self.limits.gone_memory_s:
+            self._gone.popitem(last=False)
         for placement in self._placements.expired(now_s):
             self._release(placement)
 
