@@ -13,7 +13,8 @@ from enum import Enum, StrEnum
 
 
 class Span(StrEnum):
-    """Names of spans. GENERATE is completed with the model's name: `{operation} {model}`."""
+    """Names of spans; nothing makes one yet (docs/architecture.md, section 2c). GENERATE is completed with the model's name:
+    `{operation} {model}`."""
 
     GENERATE = "text_completion"
     CHAT = "chat"
@@ -26,7 +27,7 @@ class Span(StrEnum):
 
 
 class Attribute(StrEnum):
-    """Names of span attributes; units last."""
+    """Names of span attributes, for when there are spans; units last."""
 
     OPERATION_NAME = "gen_ai.operation.name"
     PROVIDER_NAME = "gen_ai.provider.name"
