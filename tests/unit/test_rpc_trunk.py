@@ -101,6 +101,19 @@ async def test_a_request_too_large_to_send_costs_its_own_call(num_beyond: int, i
         assert await next_of(other) == 3
 
 
+async def test_what_is_said_at_once_goes_in_as_many_messages_as_may_be_that_large() -> None:
+    """Both ends of a channel whose bound is below the usual one's."""
+    async with a_site(max_calls=32) as site:
+        calls = [await site.begin("echo") for _ in range(16)]
+        assert [await next_of(call) for call in calls] == [0] * 16
+        for call in calls:
+            await call.write(stop("x" * (SMALL_MESSAGE_BYTES // 4)))
+        assert [await next_of(call) for call in calls] == [SMALL_MESSAGE_BYTES // 4] * 16
+        site.handlers.num_bytes = SMALL_MESSAGE_BYTES // 4
+        loud = [await site.begin("write") for _ in range(16)]
+        assert len({await next_of(call) for _ in range(4) for call in loud}) > 16, "all of them go on"
+
+
 async def test_calls_of_all_trunks_together_are_bounded() -> None:
     async with a_site(max_calls=3) as site:
         calls = [await site.begin("echo") for _ in range(3)]

@@ -89,7 +89,7 @@ class _Trunk:
 
     def __init__(self, stub: TrunkServiceStub, max_event_bytes: int) -> None:
         self.max_event_bytes = max_event_bytes
-        self.outbox: TrunkOutbox[pb.CallerEvent] = TrunkOutbox()
+        self.outbox: TrunkOutbox[pb.CallerEvent] = TrunkOutbox(max_event_bytes)
         self.has_ended = False
         self._numbers = itertools.count()
         self._calls: dict[int, TrunkCall] = {}

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 MAX_BATCH_BYTES = 1 << 20  # payload of a message, beyond which only a single event goes
 MAX_WAITING_EVENTS = 4096
 MAX_WAITING_BYTES = 4 * MAX_BATCH_BYTES
+FRAME_BYTES = 5  # of an event in its message, beside its own: most of one that is not alone there
 EVENT_RESERVE_BYTES = 1024  # of the largest message, for what stands around a single payload
 
 
@@ -36,9 +37,11 @@ def too_large(payload: bytes, max_bytes: int) -> str:
 
 
 class TrunkOutbox(Generic[_E]):
-    """`add` from any callback of the loop; `run` in one task."""
+    """`add` from any callback of the loop; `run` in one task. max_event_bytes: what the channel lets through of one event, and of many in
+    one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_event_bytes: int = MAX_BATCH_BYTES) -> None:
+        self._max_batch_bytes = min(MAX_BATCH_BYTES, max_event_bytes)
         self._events: list[_E] = []
         self._sizes: list[int] = []
         self._num_bytes = 0
@@ -59,7 +62,7 @@ class TrunkOutbox(Generic[_E]):
     def add(self, event: _E) -> None:
         """Say it with the next message, full or not; after `close` it is said to nobody."""
         if not self._closed:
-            size = event.ByteSize()
+            size = event.ByteSize() + FRAME_BYTES
             self._events.append(event)
             self._sizes.append(size)
             self._num_bytes += size
@@ -89,8 +92,8 @@ class TrunkOutbox(Generic[_E]):
         """The oldest events, as many as a message may hold."""
         events, sizes, num_bytes = self._events, self._sizes, self._num_bytes
         self._events, self._sizes, self._num_bytes = [], [], 0
-        if num_bytes > MAX_BATCH_BYTES:
-            place = max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), MAX_BATCH_BYTES))
+        if num_bytes > self._max_batch_bytes:
+            place = max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), self._max_batch_bytes))
             self._events, self._sizes = events[place:], sizes[place:]
             self._num_bytes = sum(self._sizes)
             events = events[:place]

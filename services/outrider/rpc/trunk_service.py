@@ -86,7 +86,7 @@ class _ServedTrunk:
     """One of them. has_room: whether another call may begin."""
 
     def __init__(self, methods: Mapping[str, ServedMethod], has_room: Callable[[], bool], max_event_bytes: int) -> None:
-        self.outbox: TrunkOutbox[pb.HandlerEvent] = TrunkOutbox()
+        self.outbox: TrunkOutbox[pb.HandlerEvent] = TrunkOutbox(max_event_bytes)
         self._methods = methods
         self._has_room = has_room
         self._max_event_bytes = max_event_bytes
