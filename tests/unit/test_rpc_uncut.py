@@ -6,6 +6,8 @@ Run: pytest tests/unit/test_rpc_uncut.py
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -118,3 +120,26 @@ async def test_what_is_left_can_be_given_up() -> None:
     uncut.close()
     assert writing.steps == ["left"]
     assert not writing.taken[0].done(), "grpc may still end the write, to nobody"
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_how_a_write_that_was_given_up_ends_is_nobodys_complaint(is_early: bool) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    writing = Writing()
+    uncut = Uncut(writing.write())
+    waiting = asyncio.ensure_future(uncut.rest())
+    await turns()
+    waiting.cancel()
+    await turns()
+    taken = writing.taken
+    if is_early:
+        taken[0].set_exception(ConnectionError("the reader left"))
+    uncut.close()
+    if not is_early:
+        taken[0].set_exception(ConnectionError("the reader left"))
+    await turns()
+    taken.clear()
+    del writing, uncut, waiting
+    gc.collect()
+    assert complaints == []

@@ -38,8 +38,16 @@ class Uncut:
                 await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Give up what is left; safe to repeat."""
+        """Give up what is left, and with it how whatever it waited for ends; safe to repeat."""
         self._coroutine.close()
+        if self._waited is not None:
+            self._waited.add_done_callback(_heard)
+
+
+def _heard(waited: asyncio.Future[Any]) -> None:
+    """Of a failure that nobody asked for the loop complains; but nobody is left who could: a write to a client that has gone fails."""
+    if not waited.cancelled():
+        waited.exception()
 
 
 async def _done(waited: asyncio.Future[Any]) -> None:
