@@ -260,6 +260,7 @@ async def test_messages_and_concurrent_calls_are_bounded() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetInfo(pb.VerifierServiceGetInfoRequest.FromString(unknown_field))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert type(error_from_rpc(caught.value)) is DoesNotFit, "in whatever words grpc has for it"
 
 
 @pytest.mark.parametrize("address", ["", "nohost", "host:", "host:x", "host:70000", ":80", "unix:"])

@@ -93,6 +93,21 @@ def test_a_status_without_our_metadata_is_read_by_its_code(code: grpc.StatusCode
     assert type(error_from_rpc(failure)) is kind
 
 
+@pytest.mark.parametrize(
+    ("sentence", "kind"),
+    [
+        ("CLIENT: Sent message larger than max (20000005 vs. 16777216)", errors.DoesNotFit),
+        ("Received message larger than max (20000005 vs. 16777216)", errors.DoesNotFit),
+        ("a message of 20000005 bytes is more than the 16776192 that can be sent", errors.DoesNotFit),
+        ("Concurrent RPC limit exceeded!", errors.Overloaded),
+    ],
+)
+def test_a_message_that_no_retry_sends_is_no_overload(sentence: str, kind: type[errors.OutriderError]) -> None:
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert type(error_from_rpc(grpc.aio.AioRpcError(exhausted, grpc.aio.Metadata(), grpc.aio.Metadata(), sentence, None))) is kind
+    assert type(error_from_rpc(as_failure(errors.Overloaded(sentence)))) is errors.Overloaded, "a service's own word counts"
+
+
 def test_a_lying_class_name_does_not_overrule_the_code() -> None:
     failure = as_failure(errors.Overloaded("full"), (("outrider-error", "Cancelled"),))
     assert type(error_from_rpc(failure)) is errors.Overloaded

@@ -8,6 +8,7 @@ asking again may help, under the key that gRPC clients with a retry policy follo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import cast
 
@@ -38,6 +39,9 @@ MAX_DIGITS = 12
 # Details travel as a percent-encoded header, up to 12 bytes a character, and a peer may refuse headers beyond 8 KiB with a status of
 # its own: a sentence that quotes what the caller sent must not cost the caller its status.
 MAX_DETAILS_LEN = 512
+# What grpc, and a trunk's calling end, say of a message that will never go through, with the code of an overload, after which a caller
+# would come again with the same message for ever.
+_TOO_LARGE = re.compile(r"message larger than max|bytes is more than the \d+ that can be sent")
 
 
 class DeadlinePassed(Cancelled):
@@ -109,6 +113,8 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> OutriderError:
             return ProtocolViolation(sentence)
         return _invalid(named, str(metadata.get(ERROR_FIELD_KEY, "")), sentence)
     if failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if named is None and _TOO_LARGE.search(sentence):
+            return DoesNotFit("message", sentence)
         return Overloaded(sentence, _retry_after_s(str(metadata.get(RETRY_AFTER_KEY, ""))))
     if named is not None and STATUS_CODES[named] is failure.code():
         return named(sentence)
