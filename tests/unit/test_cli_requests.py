@@ -254,6 +254,12 @@ def test_exactly_one_input_is_needed(served: Served, arguments: list[str], capsy
     assert "either TEXT to continue" in capsys.readouterr().err
 
 
+def test_a_system_message_without_a_chat_is_refused(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask("Once", "--system", "Be brief") == 2
+    assert "--system: goes before a message of --chat" in capsys.readouterr().err
+    assert not served.gateway.requests
+
+
 def test_an_absent_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--gateway", f"unix:{tmp_path}/none.sock", "Once"]) == 1
     assert "outrider up" in capsys.readouterr().err

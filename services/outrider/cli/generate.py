@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("prompt", nargs="?", metavar="TEXT", help="text to continue as it is; - reads standard input")
     parser.add_argument("--chat", metavar="TEXT", help="a user's message, through the model's chat template")
-    parser.add_argument("--system", metavar="TEXT", help="a system message before it")
+    parser.add_argument("--system", metavar="TEXT", help="a system message before that of --chat")
     address = os.environ.get("OUTRIDER_GATEWAY") or DEFAULT_LISTEN
     parser.add_argument("--gateway", default=address, metavar="ADDRESS", help="of the client API (OUTRIDER_GATEWAY, %(default)s)")
     parser.add_argument("-n", type=numbers.count, metavar="N", help="samples of the same prompt, 1 to 16")
@@ -79,6 +79,8 @@ def full_request(args: argparse.Namespace) -> generation_pb2.GenerateRequest:
     """The request with its input; raises InvalidRequest when there is not exactly one."""
     if (args.prompt is None) == (args.chat is None):
         raise InvalidRequest("prompt", "give either TEXT to continue (- for standard input) or --chat TEXT")
+    if args.system is not None and args.chat is None:
+        raise InvalidRequest("--system", "goes before a message of --chat; TEXT is continued as it is")
     request = request_from(args)
     if args.chat is not None:
         system = None if args.system is None else sendable("--system", args.system)
