@@ -58,6 +58,9 @@ class ScriptedGateway(generation_pb2_grpc.GenerationServiceServicer):
         yield pb.GenerateResponse(started=pb.Started(request_id="r", model="big", seed=7, exact=True))
         for index in range(request.n or 1):
             delta = pb.Delta(index=index, text=self.text, token_ids=[5, 6, 7], origins=[ACCEPTED, ACCEPTED, BONUS])
+            best = list(range(5, 5 + request.top_logprobs))
+            for _ in delta.token_ids if request.HasField("top_logprobs") else ():
+                delta.logprobs.add(logprob=-0.5, top_token_ids=best, top_logprobs=[-0.5 * token for token in best])
             yield pb.GenerateResponse(delta=delta)
             numbers = pb.DraftStatistics(num_rounds=1, num_drafted=2, num_accepted=2, mean_emitted_per_round=3.0, acceptance_rate=1.0)
             finished = pb.Finished(index=index, stop_string=self.stop_string, statistics=numbers)
@@ -240,6 +243,24 @@ def test_json_is_one_object_for_programs(served: Served, capsys: pytest.CaptureF
     assert answer["seed"] == 7
     assert answer["samples"][0]["text"] == "12 cups"
     assert answer["samples"][0]["origins"] == ["TOKEN_ORIGIN_ACCEPTED", "TOKEN_ORIGIN_ACCEPTED", "TOKEN_ORIGIN_BONUS"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_a_token"),
+    [("2", [{"token_id": 5, "logprob": -2.5}, {"token_id": 6, "logprob": -3.0}]), ("0", [])],
+)
+def test_json_has_the_best_of_each_place(
+    served: Served, asked: str, of_a_token: list[dict[str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert served.ask("Once", "--json", "--logprobs", asked) == 0
+    (sample,) = json.loads(capsys.readouterr().out)["samples"]
+    assert (sample["logprobs"], sample["top_logprobs"]) == ([-0.5] * 3, [of_a_token] * 3)
+
+
+def test_json_has_no_logprobs_where_none_were_asked_for(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert served.ask("Once", "--json") == 0
+    (sample,) = json.loads(capsys.readouterr().out)["samples"]
+    assert (sample["logprobs"], sample["top_logprobs"]) == (None, None)
 
 
 def test_a_refused_field_is_a_sentence_and_exit_code_2(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,11 +109,11 @@ def chat_messages(user: str, system: str | None = None) -> generation_pb2.ChatMe
 
 def as_json(gateway: Connection, request: generation_pb2.GenerateRequest) -> dict[str, object]:
     """The whole answer for programs."""
-    logprobs: dict[int, list[float]] = {}
+    logprobs: dict[int, list[sampling_pb2.TokenLogprob]] = {}
 
     def note(event: generation_pb2.GenerateResponse) -> None:
         if event.HasField("delta") and event.delta.logprobs:
-            logprobs.setdefault(event.delta.index, []).extend(entry.logprob for entry in event.delta.logprobs)
+            logprobs.setdefault(event.delta.index, []).extend(event.delta.logprobs)
 
     answer = gateway.ask(request, note)
     samples = []
@@ -124,7 +124,7 @@ def as_json(gateway: Connection, request: generation_pb2.GenerateRequest) -> dic
                 "text": sample.text,
                 "token_ids": sample.token_ids,
                 "origins": [sampling_pb2.TokenOrigin.Name(origin) for origin in sample.origins],
-                "logprobs": logprobs.get(index),
+                **_logprob_fields(logprobs.get(index)),
                 "finish_reason": generation_pb2.FinishReason.Name(sample.finished.finish_reason),
                 "rounds": statistics.num_rounds,
                 "drafted": statistics.num_drafted,
@@ -147,6 +147,15 @@ def as_json(gateway: Connection, request: generation_pb2.GenerateRequest) -> dic
         "total_ms": round(1000 * answer.total_s, 3),
         "samples": samples,
     }
+
+
+def _logprob_fields(entries: list[sampling_pb2.TokenLogprob] | None) -> dict[str, object]:
+    """Of each token, and of the best in its place, the likeliest first; null where none were asked for."""
+    if entries is None:
+        return {"logprobs": None, "top_logprobs": None}
+    best = [zip(entry.top_token_ids, entry.top_logprobs, strict=True) for entry in entries]
+    top = [[{"token_id": token, "logprob": logprob} for token, logprob in pairs] for pairs in best]
+    return {"logprobs": [entry.logprob for entry in entries], "top_logprobs": top}
 
 
 def statistics_table(answer: CollectedAnswer) -> Table:
