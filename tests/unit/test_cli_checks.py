@@ -82,6 +82,47 @@ def test_a_free_port_has_no_deployment() -> None:
     assert levels(check_network(f"127.0.0.1:{port}"))["deployment"] is Level.NOTE
 
 
+def test_no_socket_file_is_no_deployment_rather_than_a_broken_one(tmp_path: Path) -> None:
+    found = levels(check_network(f"unix:{tmp_path}/nothing.sock"))
+    assert (found["address"], found["deployment"]) == (Level.FINE, Level.NOTE)
+
+
+def test_a_socket_file_that_nobody_listens_at_is_free(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/left.sock")
+    assert levels(check_network(f"unix:{tmp_path}/left.sock"))["deployment"] is Level.NOTE
+
+
+def test_an_address_of_ipv6_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def refuse(address: tuple[str, int], timeout: float) -> NoReturn:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert levels(check_network("[::1]:7070"))["deployment"] is Level.NOTE
+    assert asked == [("::1", 7070)]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nonsense", "unix:", "[::1]"])
+def test_what_is_no_address_is_broken(address: str) -> None:
+    found = levels(check_network(address))
+    assert found["address"] is Level.BROKEN
+    assert "deployment" not in found
+
+
+@pytest.mark.parametrize("more", [[], ["--ray"]])
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nonsense"])
+def test_nothing_is_started_for_an_address_that_is_none(
+    address: str, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("start", "run_ray"):
+        monkeypatch.setattr(f"outrider.cli.up.{name}", lambda *_: pytest.fail("it was started"))
+    assert main(["up", "--listen", address, *more]) == 2
+    assert "--listen" in capsys.readouterr().err
+
+
 def test_another_programs_port_is_broken() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

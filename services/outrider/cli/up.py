@@ -19,6 +19,7 @@ from outrider.cli.starting import endpoint_table, start
 from outrider.cli.up_ray import add_ray_options, check_no_ray_options, run_ray
 from outrider.launch.deployment import UNREADY_DRAIN_S, Deployment
 from outrider.launch.process import StartFailed
+from outrider.rpc.address import check_address
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 WATCH_INTERVAL_S = 0.5
@@ -56,6 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Start, print the table, wait. Exit code 0 after Ctrl-C or SIGTERM, 1 when a service was lost for good."""
+    check_address("--listen", args.listen)  # before models are loaded for nothing
     if args.ray:
         return run_ray(args)
     check_no_ray_options(args)

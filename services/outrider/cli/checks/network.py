@@ -11,7 +11,8 @@ from pathlib import Path
 
 from outrider.cli.checks.finding import Finding, broken, fine, note
 from outrider.cli.connection import Connection
-from outrider.errors import OutriderError, Unavailable
+from outrider.errors import InvalidRequest, OutriderError, Unavailable
+from outrider.rpc.address import check_address
 
 MAX_UNIX_PATH = 107
 LONGEST_SOCKET_NAME = "outrider-xxxxxxxx/verifier.sock"
@@ -39,15 +40,19 @@ def _unix_sockets() -> Finding:
 
 
 def _deployment(gateway: str) -> list[Finding]:
-    if not gateway.startswith("unix:"):
-        occupied = _listening(gateway)
-        if occupied is None:
-            return [broken("address", f"{gateway} does not name a host here", "give --gateway host:port")]
-        if not occupied:
-            return [
-                fine("address", f"{gateway} is free"),
-                note("deployment", f"none is running at {gateway}", "start one with `outrider up`"),
-            ]
+    remedy = "give --gateway host:port or unix:/path"
+    try:
+        check_address("--gateway", gateway)
+    except InvalidRequest as error:
+        return [broken("address", error.problem, remedy)]
+    occupied = _listening(gateway)
+    if occupied is None:
+        return [broken("address", f"{gateway} cannot be reached from here", remedy)]
+    if not occupied:
+        return [
+            fine("address", f"{gateway} is free"),
+            note("deployment", f"none is running at {gateway}", "start one with `outrider up`"),
+        ]
     try:
         with Connection(gateway) as connection:
             return _health(connection, gateway)
@@ -75,11 +80,24 @@ def _health(connection: Connection, gateway: str) -> list[Finding]:
 
 def _listening(address: str) -> bool | None:
     """Whether something accepts connections there; None when the address cannot be one of this machine or its network."""
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_S):
+        with _connected(address):
             return True
-    except (ConnectionRefusedError, TimeoutError):
+    except (ConnectionRefusedError, TimeoutError, FileNotFoundError):
         return False
-    except (OSError, ValueError):
+    except OSError:
         return None
+
+
+def _connected(address: str) -> socket.socket:
+    if not address.startswith("unix:"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), timeout=CONNECT_S)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(CONNECT_S)
+        peer.connect(address.removeprefix("unix:"))
+    except BaseException:
+        peer.close()
+        raise
+    return peer
