@@ -79,9 +79,9 @@ def _records(path: Path) -> Iterator[object]:
         raise InvalidRequest(
             OPTION, f"{path}: a prompt file is one of {', '.join(_SUFFIXES)} (a JSON record a line, a list, a prompt a line)"
         )
-    content = _content(path)
+    content = _content(path)  # whose lines end at \n alone: a JSON text may hold U+2028, at which splitlines would split it
     if path.suffix == ".txt":
-        yield from content.splitlines()
+        yield from content.split("\n")
         return
     try:
         if path.suffix == ".json":
@@ -90,7 +90,7 @@ def _records(path: Path) -> Iterator[object]:
                 raise InvalidRequest(OPTION, f"{path} is no JSON list")
             yield from listed
         else:
-            yield from (json.loads(line) for line in content.splitlines() if line.strip())
+            yield from (json.loads(line) for line in content.split("\n") if line.strip())
     except json.JSONDecodeError as error:
         raise InvalidRequest(OPTION, f"{path} is not {path.suffix[1:]}: {error}") from error
 

@@ -60,6 +60,15 @@ def test_lists_and_lines_of_text_are_read_too(tmp_path: Path) -> None:
     assert files.texts == {"listed": ("one", "two"), "lines": ("first", "second, with an ü")}
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_line_ends_at_a_newline_only(tmp_path: Path, separator: str) -> None:
+    text = f"How many{separator}ducks?"
+    records, lines = tmp_path / "records.jsonl", tmp_path / "lines.txt"
+    records.write_bytes(f'{json.dumps({"prompt": text}, ensure_ascii=False)}\r\n"next"\n'.encode())
+    lines.write_bytes(f"{text}\r\nnext\n".encode())
+    assert read_files([records, lines], None).texts == {"records": (text, "next"), "lines": (text, "next")}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
