@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -263,6 +264,16 @@ def _read_prompts(args: argparse.Namespace) -> None:
     args.tasks = list(args.prompt_files.tasks) or args.tasks
 
 
+def _check_out(out: Path | None) -> None:
+    """A table that cannot be written is known before it takes minutes to measure."""
+    if out is None:
+        return
+    if not out.parent.is_dir():
+        raise InvalidRequest("--out", f"there is no folder {out.parent}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise InvalidRequest("--out", f"{out} cannot be written")
+
+
 def run(args: argparse.Namespace) -> int:
     """Hand over to the driver; its exit code is 0 when every answer that must be identical was."""
     if importlib.util.find_spec("outrider_bench") is None:
@@ -271,6 +282,7 @@ def run(args: argparse.Namespace) -> int:
         sys.path.insert(0, str(BENCH_ROOT))
     if args.files and args.what != "plots":
         raise InvalidRequest("bench", f"{args.what} takes no further word, got {args.files[0]}")
+    _check_out(args.out)
     args.device = _device(args.what, args.device)
     _check_shortlist(args)
     importlib.import_module("outrider_bench.prompts").check_prompt_seed(args.prompt_seed)
