@@ -138,7 +138,7 @@ async def test_a_request_that_is_none_ends_its_own_call() -> None:
     async with a_site() as site:
         stream = await raw(site, begins(1), begins(2), trunk_pb2.CallerEvent(call=1, message=b"\xff\xff\xff"))
         (event,) = (await asyncio.wait_for(stream.read(), WAIT_S)).events
-        assert (event.call, event.status.code) == (1, grpc.StatusCode.INTERNAL.value[0])
+        assert (event.call, event.status.code) == (1, grpc.StatusCode.INVALID_ARGUMENT.value[0])
         stream.cancel()
 
 

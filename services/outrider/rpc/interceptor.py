@@ -1,4 +1,5 @@
-"""One server interceptor: errors become statuses, a draining server refuses new calls, and generators are closed on cancellation.
+"""One server interceptor: errors become statuses, requests that cannot be read among them, a draining server refuses new calls, and
+generators are closed on cancellation.
 
 Knows the four handler shapes of grpc.aio. Must not know any service. Streaming handlers may be async generators or coroutines that
 use `context.read` / `context.write`; generators run inside a coroutine that closes them, so that their `finally` blocks run at once
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from outrider.errors import OutriderError, Unavailable
+from outrider.rpc.bad_message import UNREADABLE, guarded_parse, unreadable
 from outrider.rpc.context import Context
 from outrider.rpc.status import error_metadata, status_details, status_of
 
@@ -49,7 +51,7 @@ class ErrorInterceptor(_ServerInterceptor):
         if wrapped is not None:
             return wrapped
         handler = await continuation(handler_call_details)
-        if handler is None or method.startswith(_ALWAYS_SERVED):
+        if handler is None:
             return handler
         wrapped = self._handlers[method] = self._wrapped(handler, method)
         return wrapped
@@ -59,8 +61,9 @@ class ErrorInterceptor(_ServerInterceptor):
         return self._guarded(handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream, method)
 
     def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
+        parse = handler.request_deserializer
         serializers = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": parse and guarded_parse(parse, takes_stream=bool(handler.request_streaming)),
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary:
@@ -73,10 +76,13 @@ class ErrorInterceptor(_ServerInterceptor):
 
     def _guarded(self, behavior: Any, method: str) -> Behavior:
         run: Behavior = _written_out(behavior) if inspect.isasyncgenfunction(behavior) else behavior
+        may_be_refused = not method.startswith(_ALWAYS_SERVED)
 
         async def call(request: Any, context: Context) -> Any:
             try:
-                if self.draining:
+                if request is UNREADABLE:
+                    raise unreadable()
+                if self.draining and may_be_refused:
                     raise Unavailable("the service is draining; ask another replica or retry later")
                 return await run(request, context)
             except OutriderError as error:

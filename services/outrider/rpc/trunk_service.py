@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from outrider.errors import InvalidRequest, Overloaded
+from outrider.rpc.bad_message import unreadable_status
 from outrider.rpc.context import Context
 from outrider.rpc.handled_call import CALLER_LEFT, Behavior, HandledCall, Metadata, Status
 from outrider.rpc.pipe import MAX_UNREAD
@@ -28,7 +29,6 @@ MAX_QUOTED_LEN = 128  # of a method's name that nobody knows
 US_PER_S = 1e6
 FLOODED = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MAX_UNREAD} messages wait for this call's handler")
 TOO_MANY = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
-UNREADABLE = Status(grpc.StatusCode.INTERNAL, "a message is none of this method's requests")
 
 
 class TrunkServicer(TrunkServiceServicer):
@@ -223,7 +223,7 @@ class _CarriedCall(HandledCall):
         try:
             request = self.responses.method.parse(payload)
         except DecodeError:
-            self.end(UNREADABLE)
+            self.end(unreadable_status())
             return
         if not self.requests.put(request):
             self.end(FLOODED)

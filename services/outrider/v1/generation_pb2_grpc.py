@@ -68,8 +68,8 @@ class GenerationServiceServicer:
 
     def Generate(self, request, context):
         """Streams one request's answer: Started, then Deltas of its samples in any interleaving, one Finished per sample, then Done.
-        Status: INVALID_ARGUMENT (a named field), RESOURCE_EXHAUSTED (full; grpc-retry-pushback-ms
-        in the trailing metadata says when to come again, where that can be told), ALREADY_EXISTS (the id is live),
+        Status: INVALID_ARGUMENT (a named field, or `request`: bytes that are no message of the method), RESOURCE_EXHAUSTED (full;
+        grpc-retry-pushback-ms in the trailing metadata says when to come again, where that can be told), ALREADY_EXISTS (the id is live),
         UNAVAILABLE (draining or no verifier), DEADLINE_EXCEEDED, CANCELLED, INTERNAL (a service's own fault). Retrying with the same seed
         gives the same tokens. A client that loses its gateway, or its link to it, in the midst of an answer asks any gateway of the model for
         the rest: the same request with the seed of Started, resume_token_ids, resume_fingerprints, and takes_over if it kept the id.
