@@ -6,6 +6,8 @@ import argparse
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -261,6 +263,21 @@ def test_json_has_no_logprobs_where_none_were_asked_for(served: Served, capsys: 
     assert served.ask("Once", "--json") == 0
     (sample,) = json.loads(capsys.readouterr().out)["samples"]
     assert (sample["logprobs"], sample["top_logprobs"]) == (None, None)
+
+
+def test_json_that_nobody_reads_ends_without_a_traceback(served: Served) -> None:
+    unread, pipe = os.pipe()
+    os.close(unread)
+    with os.fdopen(pipe, "wb") as stdout:
+        command = [sys.executable, "-m", "outrider.cli", "generate", "Once", "--json", "--gateway", served.address]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        ended = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_gateway_that_is_taken_for_a_coordinator_is_called_what_it_is(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "--coordinator", served.address]) == 2
+    assert f"--coordinator: {served.address} is a gateway, and no coordinator" in capsys.readouterr().err
 
 
 def test_a_refused_field_is_a_sentence_and_exit_code_2(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,16 @@ from rich.segment import Segment
 PLAIN_WIDTH = 140
 
 
+def print_line(text: str) -> None:
+    """On stdout, and out of our hands. Where its reader has gone, exit code 1 without a word, as a console does when it streams."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still buffered is flushed when the interpreter ends, and must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Literal:
     """(text, style) pieces that reach the stream character by character: rich's own texts lose control characters and expand tabs.

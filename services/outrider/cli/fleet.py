@@ -14,10 +14,12 @@ import grpc
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.connection import Connection
 from outrider.cli.console import make_console
+from outrider.errors import InvalidRequest
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
-from outrider.rpc.status import error_from_rpc
+from outrider.rpc.status import RemoteFailure, error_from_rpc
 from outrider.v1 import fleet_pb2 as pb
 from outrider.v1.fleet_pb2_grpc import FleetServiceStub
 
@@ -100,4 +102,18 @@ def _fleet(address: str) -> Iterator[FleetServiceStub]:
         try:
             yield FleetServiceStub(channel)  # type: ignore[no-untyped-call]
         except grpc.RpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise InvalidRequest("--coordinator", f"{address} is {_seems_to_be(address)}, and no coordinator") from None
             raise error_from_rpc(cast(grpc.aio.AioRpcError, failure)) from None
+
+
+def _seems_to_be(address: str) -> str:
+    """Who answers there, by what it can be asked."""
+    with Connection(address) as peer:
+        for kind, ask in (("a gateway", peer.model_info), ("a verifier", peer.verifier_info), ("a drafter", peer.drafter_info)):
+            try:
+                ask()
+            except RemoteFailure:  # not this kind
+                continue
+            return kind
+    return "another service"

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
-from outrider.cli.console import Literal, make_console
+from outrider.cli.console import Literal, make_console, print_line
 from outrider.cli.painter import Painter, legend, local_decoder
 from outrider.cli.sampling_options import add_draft_options, add_length_options, add_sampling_options, request_from, sendable
 from outrider.cli.up import DEFAULT_LISTEN
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     console = make_console()
     with Connection(args.gateway) as gateway:
         if args.json:
-            print(json.dumps(as_json(gateway, request)))
+            print_line(json.dumps(as_json(gateway, request)))
             return 0
         decode = local_decoder(gateway.model_info().target.model)
         if (args.n or 1) > 1:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
-from outrider.cli.console import make_console
+from outrider.cli.console import make_console, print_line
 from outrider.cli.deployment_options import add_deployment_options, spec_from
 from outrider.cli.generate import chat_messages
 from outrider.cli.painter import Painter, legend, local_decoder
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             "The answers differ. With --numerics fast a near tie may flip a pick, which is rare; run again with --numerics invariant: "
             "if they still differ, that is a bug."
         )
-    print("RESULT " + json.dumps(result))
+    print_line("RESULT " + json.dumps(result))
     return 0 if result["identical"] else 1
 
 
