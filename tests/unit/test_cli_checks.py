@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from outrider.cli.checks import machine, models
 from outrider.cli.checks.finding import Finding, Level, broken, fine, note
 from outrider.cli.checks.network import check_network
 from outrider.cli.console import make_console
-from outrider.cli.deployment_options import add_deployment_options, model_path, spec_from
+from outrider.cli.deployment_options import _SERVICE_ARGUMENTS, add_deployment_options, model_path, spec_from
 from outrider.cli.doctor import show
 from outrider.cli.starting import start
 from outrider.errors import InvalidRequest
@@ -306,6 +308,20 @@ def test_make_hands_models_over_by_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_without_a_command_the_help_teaches_a_first_hour(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "a first hour" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("service", "module", "example"), _SERVICE_ARGUMENTS)
+def test_the_help_names_an_argument_that_a_service_has(
+    service: str, module: str, example: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passed on, --help itself would end the service: a start that failed, with the end of a help for its log."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        options("--help")
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"--{service}-arg={example}; repeatable (`python -m {module} --help` lists them)" in told
+    listed = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+    assert example.partition("=")[0] in listed.stdout
 
 
 @pytest.mark.parametrize("command", ["up", "run", "generate", "bench", "doctor"])

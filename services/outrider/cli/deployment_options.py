@@ -28,6 +28,12 @@ DEFAULT_DRAFT = "ref-small"
 NO_DRAFT = "none"
 NO_LOOKUP = "--no-lookup"  # the verifier's own option
 IN_TURNS = "serial"  # whose plan of threads gives verifier and drafter every core in turn
+# Each service, what lists its options, and one of them.
+_SERVICE_ARGUMENTS = (
+    ("verifier", "verifier_service", "--max-prefill-stretch=2"),
+    ("drafter", "drafter_service", "--max-sessions=64"),
+    ("gateway", "outrider.gateway", "--failover-timeout-s=120"),
+)
 AUTO, TOGETHER, APART = "auto", "together", "apart"
 
 
@@ -107,13 +113,13 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         help=f"share such guesses with other verifiers through this Redis: redis://HOST:PORT (${URL_VARIABLE} hides a password)",
     )
     group.add_argument("--pin", action="store_true", help="pin verifier and drafter to cores of their own")
-    for service in ("verifier", "drafter", "gateway"):
+    for service, module, example in _SERVICE_ARGUMENTS:
         group.add_argument(
             f"--{service}-arg",
             action="append",
             default=[],
             metavar="ARG",
-            help=f"passed on to the {service}, for example --{service}-arg=--help; repeatable",
+            help=f"passed on to the {service}, for example --{service}-arg={example}; repeatable (`python -m {module} --help` lists them)",
         )
 
 
