@@ -14,7 +14,7 @@ import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, GatewayUnderTest, Hold, gateway_over, serving
 from outrider.client import OutriderClient, connect
-from outrider.errors import InvalidRequest, Overloaded, Unavailable
+from outrider.errors import DoesNotFit, InvalidRequest, Unavailable
 from outrider.gateway.verifiers import Verifier
 from outrider.rpc.channel import ChannelLimits
 from outrider.rpc.in_process_call import InProcessCall
@@ -124,7 +124,7 @@ async def test_a_request_larger_than_its_client_may_send_is_refused_alone() -> N
     async with gateway_over(fake) as under_test, await connect(under_test.gateway.address, limits=limits, share_stream=True) as client:
         asking = asyncio.ensure_future(answered(client, 1))
         await fake.wait_live(1)
-        with pytest.raises(Overloaded, match="bytes is more than"):
+        with pytest.raises(DoesNotFit, match="bytes is more than"):
             await anext(client.generate(replace(request(2), prompt="x" * (1 << 16))))
         fake.release.set()
         assert await asyncio.wait_for(asking, IDLE_TIMEOUT_S) == tuple(SCRIPT)

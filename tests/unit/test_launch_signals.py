@@ -18,7 +18,7 @@ START_S = 60.0
 END_S = 60.0
 SAY = "import json, sys, threading\nsay = lambda: print(json.dumps({'starting': True}), flush=True)\n"
 LOADS_FOR_EVER = "def load(settings):\n    say()\n    threading.Event().wait()\n"
-CONNECTS_FOR_EVER = "async def connect(self, timeout_s):\n    say()\n    await __import__('asyncio').Event().wait()\n"
+CONNECTS_FOR_EVER = "async def connect(self, *_):\n    say()\n    await __import__('asyncio').Event().wait()\n"
 SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "drafter": (
         LOADS_FOR_EVER + "from drafter_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
