@@ -10,6 +10,7 @@ import asyncio
 import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, serving
+from outrider.gateway import verifiers
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, Verifier, VerifierPool
 
@@ -17,7 +18,10 @@ GONE = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize("num_turns", range(6))
-async def test_a_verifier_may_leave_the_fleet_in_the_turn_in_which_it_is_asked_anew(num_turns: int) -> None:
+async def test_a_verifier_may_leave_the_fleet_in_the_turn_in_which_it_is_asked_anew(
+    num_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifiers, "INFO_TIMEOUT_S", 0.1)  # nobody answers at GONE, and each round waits for that
     fake, readiness = FakeVerifier([5, 3]), asyncio.Queue[bool]()
     async with serving(fake) as address:
         pool = VerifierPool((address,))
