@@ -15,11 +15,12 @@ from typing import Any, cast
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import DoesNotFit
 from outrider.gateway.resolved import prompt_ids
+from outrider.gateway.token_bytes import token_table
 from outrider.gateway.token_room import COMPOSED_BYTES, max_token_bytes
 from outrider.gateway.tokenizer import MAX_HELD_LEN, FastTokenizer, load_tokenizer
 from outrider.v1 import generation_pb2 as pb
@@ -153,14 +154,41 @@ def test_no_composed_character_is_made_of_more() -> None:
     assert COMPOSED_BYTES - 1 < max(ratios) <= COMPOSED_BYTES
 
 
+MARK = "\u2581"
+MARKED: dict[str, Any] = {  # as Llama 2's: spaces are marked, and what has no token is spelled in bytes
+    "version": "1.0",
+    "added_tokens": [],
+    "normalizer": {
+        "type": "Sequence",
+        "normalizers": [{"type": "Prepend", "prepend": MARK}, {"type": "Replace", "pattern": {"String": " "}, "content": MARK}],
+    },
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": {
+        "type": "Sequence",
+        "decoders": [{"type": "Replace", "pattern": {"String": MARK}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}],
+    },
+    "model": {
+        "type": "BPE",
+        "byte_fallback": True,
+        "unk_token": "<unk>",
+        "vocab": {"<unk>": 0, MARK: 1, 2 * MARK: 2, "m": 3} | {f"<0x{byte:02X}>": 4 + byte for byte in range(256)},
+        "merges": [[MARK, MARK]],
+    },
+}
+
+
 def test_byte_tokens_keep_every_character_of_a_vocabulary_with_marked_spaces() -> None:
-    vocab = {"<unk>": 0, "\u2581m": 1} | {f"<0x{byte:02X}>": 2 + byte for byte in range(256)}
-    marks = [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
-    described: dict[str, Any] = {
-        "normalizer": {"type": "Sequence", "normalizers": marks},
-        "pre_tokenizer": None,
-        "model": {"type": "BPE", "byte_fallback": True, "vocab": vocab},
-        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}]},
-    }
-    assert max_token_bytes(described, FAST._table) == LONGEST
-    assert max_token_bytes({**described, "model": {**described["model"], "byte_fallback": False}}, FAST._table) is None
+    assert max_token_bytes(MARKED, FAST._table) == 3 * LONGEST
+    assert max_token_bytes({**MARKED, "model": {**MARKED["model"], "byte_fallback": False}}, FAST._table) is None
+
+
+@settings(max_examples=100, deadline=None)
+@example(60 * MARK)
+@given(st.text(alphabet=f"m {MARK}\u00e9", max_size=60))
+def test_a_mark_in_a_text_is_longer_than_the_space_that_its_token_stands_for(text: str) -> None:
+    marked = tokenizers.Tokenizer.from_str(json.dumps(MARKED))
+    table = token_table(marked.get_vocab(), frozenset(), MARKED["decoder"])
+    longest = max_token_bytes(MARKED, table)
+    assert longest is not None
+    assert len(text.encode()) <= longest * len(marked.encode(text).ids)

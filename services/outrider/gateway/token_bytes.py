@@ -41,7 +41,7 @@ class TokenTable:
 
 def spelling_of(decoder: Mapping[str, Any] | None) -> Spelling:
     """The spelling that a `decoder` section of tokenizer.json undoes."""
-    steps = _steps(decoder)
+    steps = steps_of(decoder)
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling.BYTE_LEVEL
@@ -57,7 +57,7 @@ def token_table(vocab: Mapping[str, int], special_ids: frozenset[int], decoder: 
     """The table of a BYTE_LEVEL or SENTENCEPIECE vocabulary; ids that no token has stand for nothing."""
     spelling = spelling_of(decoder)
     assert spelling is not Spelling.OPAQUE, "an opaque decoder has no table"
-    has_byte_tokens = any(step.get("type") == "ByteFallback" for step in _steps(decoder))
+    has_byte_tokens = any(step.get("type") == "ByteFallback" for step in steps_of(decoder))
     size = max(vocab.values(), default=-1) + 1
     pieces, spelled = [b""] * size, [b""] * size
     for token, token_id in vocab.items():
@@ -85,12 +85,13 @@ def sentencepiece_bytes(token: str, has_byte_tokens: bool = True) -> bytes:
     return token.replace(SPACE_MARK, " ").encode()
 
 
-def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    if decoder is None:
+def steps_of(part: Mapping[str, Any] | None, inner: str = "decoders") -> list[Mapping[str, Any]]:
+    """Of a tokenizer.json's part, in their order; inner: what the steps of its sequences are called."""
+    if part is None:
         return []
-    if decoder.get("type") == "Sequence":
-        return [inner for step in decoder.get("decoders", []) for inner in _steps(step)]
-    return [decoder]
+    if part.get("type") == "Sequence":
+        return [step for one in part.get(inner, ()) for step in steps_of(one, inner)]
+    return [part]
 
 
 def _is_understood(step: Mapping[str, Any]) -> bool:
@@ -103,7 +104,7 @@ def _is_understood(step: Mapping[str, Any]) -> bool:
 
 
 def _strips_leading_space(decoder: Mapping[str, Any] | None) -> bool:
-    for step in _steps(decoder):
+    for step in steps_of(decoder):
         if step.get("type") == "Strip" and step.get("content") == " " and step.get("start", 0) > 0:
             return True
         if step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never":
