@@ -182,11 +182,11 @@ def test_times_are_numbers_of_seconds(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("option", "wrong", "problem"),
     [
-        ("--max-message-mib", "2048", "must be in [1, 1024], got 2048"),
-        ("--max-concurrent-rpcs", "3000000000", "must be in [1, 1000000], got 3000000000"),
-        ("--max-concurrent-rpcs", "0", "must be in [1, 1000000], got 0"),
-        ("--max-live-samples", "many", "must be a whole number in [1, 2147483647], got 'many'"),
-        ("--max-live-requests", "99999999999", "must be in [1, 2147483647], got 99999999999"),
+        ("--max-message-mib", "2048", "must be a whole number in [1, 1024], got 2048"),
+        ("--max-concurrent-rpcs", "3000000000", "must be a whole number in [1, 1000000], got 3000000000"),
+        ("--max-concurrent-rpcs", "0", "must be a whole number in [1, 1000000], got 0"),
+        ("--max-live-samples", "many", "must be a whole number in [1, 2147483647], got many"),
+        ("--max-live-requests", "99999999999", "must be a whole number in [1, 2147483647], got 99999999999"),
         ("--listen", "nonsense", "'nonsense' is neither host:port nor unix:/path"),
         ("--verifier", "x:99999", "'x:99999' is neither host:port nor unix:/path"),
         ("--coordinator", "unix:", "unix: needs a path"),

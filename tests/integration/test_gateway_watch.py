@@ -41,3 +41,20 @@ async def test_a_verifier_may_leave_the_fleet_in_the_turn_in_which_it_is_asked_a
                 await readiness.get()
         await pool.close()
         await gone.close()
+
+
+async def test_a_watch_that_ends_by_a_fault_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    ended = asyncio.Event()
+
+    async def fail(is_ready: bool) -> None:
+        ended.set()
+        raise ValueError("a fault of ours")
+
+    async with serving(FakeVerifier([5, 3])) as address:
+        pool = VerifierPool((address,))
+        await pool.connect(IDLE_TIMEOUT_S)
+        pool.watch(fail, 0.0)
+        await asyncio.wait_for(ended.wait(), IDLE_TIMEOUT_S)
+        await pool.close()
+    assert "watched over no more" in caplog.text
+    assert "a fault of ours" in caplog.text

@@ -16,7 +16,8 @@ from outrider.coordinator.replica_actor import ReplicaSpec
 from outrider.coordinator.replica_supervisor import ReplicaSupervisor
 from outrider.gateway.__main__ import parse_config
 from outrider.launch.deployment import UNREADY_DRAIN_S, Deployment, DeploymentSpec
-from outrider.launch.grace import CLOSING_S, DRAIN_DEADLINE_S, MAX_GRACE_S, drain_deadline_s
+from outrider.launch.grace import CLOSING_S, DRAIN_DEADLINE_S, drain_deadline_s
+from outrider.launch.numbers import MAX_SECONDS
 from outrider.launch.process import ServiceCommand, ServiceProcess
 from outrider.launch.threads import ThreadPlan
 from verifier_service.settings import parse_settings as verifier_settings
@@ -64,7 +65,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         (("--drain-grace-s", "nan"), DRAIN_DEADLINE_S),
         (("--grace-s=-5",), DRAIN_DEADLINE_S),
         (("--grace-s",), DRAIN_DEADLINE_S),
-        (("--grace-s", "1e300"), MAX_GRACE_S + CLOSING_S),
+        (("--grace-s", "1e300"), MAX_SECONDS + CLOSING_S),
         (("--", "50", "--drafter", "60"), DRAIN_DEADLINE_S),
     ],
 )

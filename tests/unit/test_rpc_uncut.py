@@ -109,13 +109,19 @@ async def test_an_error_of_what_it_waits_for_is_the_coroutines_to_handle() -> No
     assert writing.steps == ["left"]
 
 
-async def test_what_is_left_can_be_given_up() -> None:
+async def given_up() -> tuple[Writing, Uncut]:
+    """A write that nobody waits for any more."""
     writing = Writing()
     uncut = Uncut(writing.write())
     waiting = asyncio.ensure_future(uncut.rest())
     await turns()
     waiting.cancel()
     await turns()
+    return writing, uncut
+
+
+async def test_what_is_left_can_be_given_up() -> None:
+    writing, uncut = await given_up()
     uncut.close()
     uncut.close()
     assert writing.steps == ["left"]
@@ -126,12 +132,7 @@ async def test_what_is_left_can_be_given_up() -> None:
 async def test_how_a_write_that_was_given_up_ends_is_nobodys_complaint(is_early: bool) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
-    writing = Writing()
-    uncut = Uncut(writing.write())
-    waiting = asyncio.ensure_future(uncut.rest())
-    await turns()
-    waiting.cancel()
-    await turns()
+    writing, uncut = await given_up()
     taken = writing.taken
     if is_early:
         taken[0].set_exception(ConnectionError("the reader left"))

@@ -14,11 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from outrider.cli import numbers
 from outrider.cli.deployment_options import DEFAULT_DRAFT, DEFAULT_TARGET, model_path
 from outrider.cli.dtype_choice import AUTO_DTYPE, BFLOAT16, FLOAT32, auto_dtype
 from outrider.engine.config import SHORTLIST_HELP, shortlist_from
 from outrider.errors import InvalidRequest
+from outrider.launch import numbers
 
 BENCH_ROOT = Path(__file__).resolve().parents[3] / "bench"
 DRIVERS = (

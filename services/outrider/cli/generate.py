@@ -11,13 +11,13 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
-from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import Literal, make_console, print_line
 from outrider.cli.painter import Painter, legend, local_decoder
 from outrider.cli.sampling_options import add_draft_options, add_length_options, add_sampling_options, request_from, sendable
 from outrider.cli.up import DEFAULT_LISTEN
 from outrider.errors import InvalidRequest
+from outrider.launch import numbers
 from outrider.v1 import generation_pb2, sampling_pb2
 
 _EXAMPLES = """examples:

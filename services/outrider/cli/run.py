@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from outrider.cli import numbers
 from outrider.cli.connection import CollectedAnswer, Connection
 from outrider.cli.console import make_console, print_line
 from outrider.cli.deployment_options import add_deployment_options, spec_from
@@ -23,6 +22,7 @@ from outrider.cli.generate import chat_messages
 from outrider.cli.painter import Painter, legend, local_decoder
 from outrider.cli.sampling_options import add_sampling_options, given_sampling, sampling_from, sendable
 from outrider.cli.starting import endpoint_table, start
+from outrider.launch import numbers
 from outrider.launch.deployment import Deployment
 from outrider.v1 import generation_pb2
 

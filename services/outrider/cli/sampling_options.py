@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from outrider.cli import numbers
 from outrider.errors import InvalidRequest
+from outrider.launch import numbers
 from outrider.v1 import generation_pb2, sampling_pb2
 
 _SAMPLING_OPTIONS: tuple[tuple[str, Callable[[str], float], str], ...] = (

@@ -24,7 +24,7 @@ from outrider.gateway.limits import (
     FailoverLimits,
     GatewayLimits,
 )
-from outrider.gateway.option_values import seconds, whole
+from outrider.launch.numbers import MAX_INT32, seconds, whole_number
 from outrider.rpc.address import check_address
 from outrider.rpc.channel import MAX_MESSAGE_BYTES
 from outrider.rpc.process_exit import exit_at_once
@@ -148,14 +148,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    positive = whole(1)
+    positive = whole_number(1, MAX_INT32)
     limits = parser.add_argument_group("limits (what exceeds them is refused before any work)")
     limits.add_argument("--max-live-requests", type=positive, default=MAX_LIVE_REQUESTS, metavar="N", help="default %(default)s")
     limits.add_argument("--max-live-samples", type=positive, default=MAX_LIVE_SAMPLES, metavar="N", help="default %(default)s")
     limits.add_argument("--max-prompt-tokens", type=positive, metavar="N", help="default: the context less one")
     limits.add_argument("--max-completion-tokens", type=positive, metavar="N", help="default: the context less one")
     limits.add_argument("--max-prompt-bytes", type=positive, default=MAX_PROMPT_BYTES, metavar="N", help="default %(default)s")
-    mib, rpcs = whole(1, MOST_MESSAGE_MIB), whole(1, MOST_CONCURRENT_RPCS)
+    mib, rpcs = whole_number(1, MOST_MESSAGE_MIB), whole_number(1, MOST_CONCURRENT_RPCS)
     limits.add_argument("--max-message-mib", type=mib, default=MAX_MESSAGE_BYTES // _MIB, metavar="N", help="default %(default)s")
     limits.add_argument("--max-concurrent-rpcs", type=rpcs, default=MAX_CONCURRENT_RPCS, metavar="N", help="default %(default)s")
 

@@ -156,6 +156,8 @@ class Coordinators:
                     await on_topology(topology)
                 self._told.set()
                 await asyncio.sleep(self._limits.retry_s if knows_nobody() else self._limits.refresh_s)
+        except Exception:  # noqa: BLE001 -- the task's edge: until `close` nobody else would hear of it
+            _LOG.exception("the fleet is followed no more")
         finally:
             self._told.set()  # nobody is to wait for who tells no more
 

@@ -110,7 +110,7 @@ class RequestRun:
         """All samples at the first verifier that has room: others may hold longer answers, or more. Raises what the last one said, with the
         soonest time to come again of all."""
         soonest_s = math.inf
-        refusal: OutriderError = Unavailable("no verifier answers; retry later")
+        refusal: OutriderError | None = None
         pool = openings.pool
         for verifier, identity in await self._candidates(pool):
             try:
@@ -119,10 +119,12 @@ class RequestRun:
                 return streams, identity
             except (Unavailable, Overloaded, DoesNotFit) as error:
                 pool.report_failure(verifier, error)
-                if not (isinstance(error, DoesNotFit) and isinstance(refusal, Overloaded)):  # who is full has room later
+                if refusal is None or not isinstance(error, DoesNotFit):  # it may fit at who is full or gone, later
                     refusal = error
                 if isinstance(error, Overloaded):
                     soonest_s = min(soonest_s, math.inf if error.retry_after_s is None else error.retry_after_s)
+        if refusal is None:
+            raise Unavailable("no verifier answers; retry later")
         if isinstance(refusal, Overloaded) and soonest_s < math.inf:
             refusal.retry_after_s = soonest_s
         raise refusal

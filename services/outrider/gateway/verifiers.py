@@ -311,10 +311,13 @@ class VerifierPool:
             )
 
     async def _watch(self, on_readiness: Callable[[bool], Awaitable[None]], refresh_s: float) -> None:
-        while True:
-            await asyncio.sleep(refresh_s)
-            await self._ask_all_again()
-            await on_readiness(any(verifier.identity for verifier in self._verifiers))
+        try:
+            while True:
+                await asyncio.sleep(refresh_s)
+                await self._ask_all_again()
+                await on_readiness(any(verifier.identity for verifier in self._verifiers))
+        except Exception:  # noqa: BLE001 -- the task's edge: until `close` nobody else would hear of it
+            _LOG.exception("the verifiers are watched over no more")
 
     async def _ask_all_again(self) -> None:
         """All are counted as asked before any task begins: one that was forgotten in between would be asked over a closed channel."""

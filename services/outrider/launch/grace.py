@@ -10,9 +10,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from outrider.launch.numbers import MAX_SECONDS
+
 DRAIN_DEADLINE_S = 15.0  # above the services' own grace of 10 s
 CLOSING_S = 5.0  # what a service may take beyond its grace: sockets close, and what is left is cancelled
-MAX_GRACE_S = 86_400.0  # longer than any service takes; clocks of the system have bounds
 _FLAGS = ("--drain-grace-s", "--grace-s")
 _MIN_FLAG_LEN = len("--g")  # argparse takes beginnings of a name
 
@@ -35,4 +36,4 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         return 0.0
-    return 0.0 if math.isnan(value) else min(max(value, 0.0), MAX_GRACE_S)
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), MAX_SECONDS)
