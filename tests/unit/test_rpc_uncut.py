@@ -141,6 +141,6 @@ async def test_how_a_write_that_was_given_up_ends_is_nobodys_complaint(is_early:
         taken[0].set_exception(ConnectionError("the reader left"))
     await turns()
     taken.clear()
-    del writing, uncut, waiting
+    del writing, uncut
     gc.collect()
     assert complaints == []
