@@ -113,6 +113,8 @@ def test_who_listens_where_is_told_with_where_it_is_scraped() -> None:
         (("--scaling-listen", "nowhere"), "--scaling-listen"),
         (("--metrics-port", "0"), "--metrics-port"),
         (("--pin",), "--pin"),
+        (("--lent-threads", "1"), "--lent-threads"),
+        (("--gateway-process", "together"), "--gateway-process"),
         (("--verifier-cpus", "-1"), "--verifier-cpus"),
         (("--drafter-cpus", "nan"), "--drafter-cpus"),
         (("--verifier-cpus", "inf"), "--verifier-cpus"),

@@ -77,7 +77,8 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         "--lent-threads",
         type=int,
         metavar="N",
-        help="further threads of the verifier for steps during which the drafter is idle; 0: a fixed plan by pacing (the drafter's)",
+        help="further threads of the verifier for steps during which the drafter is idle; 0: a fixed plan by pacing (the drafter's; "
+        "with --ray none)",
     )
     group.add_argument(
         "--pair",
@@ -91,7 +92,7 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         choices=(AUTO, TOGETHER, APART),
         default=AUTO,
         help="together: the gateway is part of the verifier's process, and no message travels between them; apart: a process of its own "
-        f"(auto: together with up to {FEW_CORES} cores, unless cores are pinned)",
+        f"(auto: together with up to {FEW_CORES} cores, unless cores are pinned; with --ray always apart)",
     )
     group.add_argument(
         "--metrics-port",

@@ -151,6 +151,10 @@ def ray_spec(args: argparse.Namespace) -> DeploymentSpec:
 
     if args.pair == TOGETHER:
         raise InvalidRequest("--pair", "with --ray, verifiers and drafters are processes of their own; leave it out")
+    if args.gateway_process == TOGETHER:
+        raise InvalidRequest("--gateway-process", "with --ray, the gateway serves every verifier and is a process of its own; leave it out")
+    if args.lent_threads:
+        raise InvalidRequest("--lent-threads", "with --ray, nobody knows whose drafter is idle during a verifier's step; leave it out")
     if args.pin:
         raise InvalidRequest("--pin", "with --ray, replicas come and go, and none has cores of its own; leave it out")
     for flag, count in (("--verifiers", args.verifiers), ("--drafters", args.drafters)):
