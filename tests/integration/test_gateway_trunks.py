@@ -18,7 +18,9 @@ from outrider.errors import DoesNotFit, InvalidRequest, Unavailable
 from outrider.gateway.verifiers import Verifier
 from outrider.rpc.channel import ChannelLimits
 from outrider.rpc.in_process_call import InProcessCall
+from outrider.rpc.server import ServerLimits
 from outrider.rpc.status import DeadlinePassed
+from outrider.rpc.trunk_channel import LARGE_BYTES
 from outrider.types.generation import Delta, GenerationRequest
 
 WAYS = pytest.mark.parametrize("carries_calls", [True, False], ids=["trunk", "stream_each"])
@@ -120,12 +122,25 @@ async def test_a_refusal_on_a_shared_stream_is_one_requests_own() -> None:
 
 async def test_a_request_larger_than_its_client_may_send_is_refused_alone() -> None:
     fake = FakeVerifier(SCRIPT, hold=Hold.AFTER_FIRST_COMMIT)
-    limits = ChannelLimits(max_message_bytes=1 << 16)
+    limits = ChannelLimits(max_message_bytes=LARGE_BYTES // 2)
     async with gateway_over(fake) as under_test, await connect(under_test.gateway.address, limits=limits, share_stream=True) as client:
         asking = asyncio.ensure_future(answered(client, 1))
         await fake.wait_live(1)
         with pytest.raises(DoesNotFit, match="bytes is more than"):
-            await anext(client.generate(replace(request(2), prompt="x" * (1 << 16))))
+            await anext(client.generate(replace(request(2), prompt="x" * (LARGE_BYTES // 2))))
+        fake.release.set()
+        assert await asyncio.wait_for(asking, IDLE_TIMEOUT_S) == tuple(SCRIPT)
+        await under_test.idle()
+
+
+async def test_a_request_larger_than_its_gateway_takes_is_refused_alone() -> None:
+    fake = FakeVerifier(SCRIPT, hold=Hold.AFTER_FIRST_COMMIT)
+    server = ServerLimits(max_message_bytes=2 * LARGE_BYTES)
+    async with gateway_over(fake, server=server) as under_test, await connect(under_test.gateway.address, share_stream=True) as client:
+        asking = asyncio.ensure_future(answered(client, 1))
+        await fake.wait_live(1)
+        with pytest.raises(DoesNotFit, match="larger than max"):
+            await anext(client.generate(replace(request(2), prompt="x" * 2 * LARGE_BYTES)))
         fake.release.set()
         assert await asyncio.wait_for(asking, IDLE_TIMEOUT_S) == tuple(SCRIPT)
         await under_test.idle()

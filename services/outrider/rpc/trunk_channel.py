@@ -1,7 +1,8 @@
 """The callers' end of a trunk: a channel whose streams share one, for generated stubs that need not know of it.
 
-Calls of one message each way go as they always do. A trunk is opened with the first stream and again after it broke; what breaks it ends
-the calls it carries, with its own status, as a broken connection would. Must not know services.
+Calls of one message each way go as they always do, and so does a large request for a stream: on the trunk all others would wait behind it,
+and a server that takes less than the caller may send would end them with it. A trunk is opened with the first stream and again after it
+broke; what breaks it ends the calls it carries, with its own status, as a broken connection would. Must not know services.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _OVERWRITTEN = "Internal error from Core"  # grpc's own words, in place of what 
 ENDED = Status(grpc.StatusCode.UNAVAILABLE, "the peer ended the stream that carried this call")
 FLOODED = Status(grpc.StatusCode.INTERNAL, f"the peer sent more than {WINDOW} messages ahead of their reader")
 US_PER_S = 1e6
+LARGE_BYTES = 64 * 1024  # a request for a stream beyond this has a stream of its own
 _Serialize = Callable[[Any], bytes]
 _Parse = Callable[[bytes], Any]
 
@@ -60,15 +62,17 @@ class TrunkChannel:
 
         return call
 
-    def unary_stream(
-        self, method: str, request_serializer: _Serialize, response_deserializer: _Parse, **_: Any
-    ) -> Callable[..., TrunkCall]:
+    def unary_stream(self, method: str, request_serializer: _Serialize, response_deserializer: _Parse, **_: Any) -> Callable[..., Any]:
         """A stub's method of one message there and a stream back."""
         begin = self.stream_stream(method, request_serializer, response_deserializer)
+        alone = self._channel.unary_stream(method, None, response_deserializer)
 
-        def call(request: Any, timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> TrunkCall:
+        def call(request: Any, timeout: float | None = None, metadata: Iterable[tuple[str, str]] = ()) -> Any:
+            payload = request_serializer(request)
+            if len(payload) > LARGE_BYTES:
+                return alone(payload, timeout=timeout, metadata=tuple(metadata))
             begun = begin(timeout, metadata)
-            begun.send(request)
+            begun.send_payload(payload)
             return begun
 
         return call
@@ -187,8 +191,11 @@ class TrunkCall:
         self.send(request)
 
     def send(self, request: Any) -> None:
-        """A message; of a call that has ended nobody hears. One that no message can hold ends this call: sent, it would end the trunk."""
-        payload = self._serialize(request)
+        """A message; of a call that has ended nobody hears."""
+        self.send_payload(self._serialize(request))
+
+    def send_payload(self, payload: bytes) -> None:
+        """A message's bytes. Those that no message of the trunk can hold end this call: sent, they would end the trunk."""
         if len(payload) > self._trunk.max_event_bytes:
             self.give_up(Status(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(payload, self._trunk.max_event_bytes)))
         else:
