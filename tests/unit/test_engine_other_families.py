@@ -1,6 +1,6 @@
 """Families that the project has no example of: any decoder that passes the load-time probe is served, and decodes as transformers does.
 
-Run: pytest -m slow tests/unit/test_engine_other_families.py
+Run: pytest -m '' tests/unit/test_engine_other_families.py
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from outrider.types.sampling import NoiseAddress, SamplingParams
 from outrider.types.step import SequenceRows, SequenceSpec, StepPlan
 from outrider.types.tree import IntArray
 
-pytestmark = pytest.mark.slow
-
 NUM_TOKENS, MAX_CONTEXT = 24, 256
 NOTHING: IntArray = np.empty(0, np.int32)
 SIZES: dict[str, Any] = {**fakes_models.TINY_SIZES, "hidden_size": 64, "max_position_embeddings": MAX_CONTEXT, "pad_token_id": 0}
@@ -30,25 +28,33 @@ AS_THEY_ARE = (
     *("olmo", "olmo2", "olmo3", "persimmon", "phi", "smollm3", "starcoder2"),
 )
 WITH_HEADS_OF_16 = ("gemma", "glm", "glm4", "helium", "seed_oss")
+PICTURES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 14}
+GEMMA4: dict[str, Any] = {  # wider heads where a layer attends to all, the last two layers with the keys of those before them
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 32,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": fakes_models.VOCAB,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     **{name: {} for name in AS_THEY_ARE},
     **{name: {"head_dim": 16} for name in WITH_HEADS_OF_16},
     "cohere2": {"sliding_window": 32},
     "gemma3": {  # pictures and text, of which it is only asked for the latter
         "text_config": {**SIZES, "head_dim": 16, "sliding_window": 32, "query_pre_attn_scalar": 16},
-        "vision_config": {
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
+        "vision_config": {**PICTURES, "image_size": 28},
         "mm_tokens_per_image": 4,
     },
+    "gemma4": {"text_config": {**SIZES, **GEMMA4}, "vision_config": {**PICTURES, "num_key_value_heads": 2, "head_dim": 16}},
+    "gemma4_text": GEMMA4,
     "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": MAX_CONTEXT, "n_inner": 128},
     "vaultgemma": {"head_dim": 16, "query_pre_attn_scalar": 16},
 }
+
+BY_DEFAULT = ("gemma3", "gemma4")  # whose heads ask their base model for more than hidden states
 
 
 def decoded(directory: Path, prompt: IntArray) -> list[int]:
@@ -73,7 +79,7 @@ def decoded_by_transformers(model: PreTrainedModel, prompt: IntArray) -> list[in
     return ids[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
 def test_a_family_without_an_example_decodes_as_transformers_does(family: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     model = fakes_models.write_model(AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]}), tmp_path)

@@ -89,11 +89,16 @@ class LayerTrace:
 class _GivenHidden(nn.Module):
     """Stands in for the base model: returns the hidden states it was given, whatever it is called with.
 
-    Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it, and heads of models that
-    may be shown pictures (Gemma 3) what it made of them: there is none, so it is None here as it is there.
+    Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it, those of models that may
+    see or hear (Gemma 3 and 4) what it made of that, of models whose layers share keys (Gemma 4) what is shared, and of families some of
+    whose models are mixtures of experts their routing: what is not there, or read by nobody, is None.
     """
 
     given: Tensor
+
+    def __init__(self, *, has_experts: bool) -> None:
+        super().__init__()
+        self._has_experts = has_experts
 
     @property
     def decoder(self) -> _GivenHidden:
@@ -102,7 +107,9 @@ class _GivenHidden(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
         output = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.given)
-        output.image_hidden_states = None
+        output.image_hidden_states = output.audio_hidden_states = output.shared_kv_states = None
+        if not self._has_experts:
+            output.router_logits = None
         return output
 
 
@@ -171,7 +178,7 @@ class TransformersForward:
     def logits(self, hidden: Tensor) -> Tensor:
         """See DecoderForward."""
         self._given.given = hidden.unsqueeze(0)
-        logits: Tensor = self._head(input_ids=None, use_cache=False).logits[0]
+        logits: Tensor = self._head(input_ids=None, inputs_embeds=self._given.given, use_cache=False).logits[0]
         return logits.float()
 
 
@@ -220,7 +227,7 @@ def _split(model: PreTrainedModel) -> tuple[nn.Module, nn.Module, _GivenHidden]:
     names = [name for name, child in model._modules.items() if child is projection]
     if len(names) != 1:
         raise ModelRefused(f"{type(model).__name__} keeps its output projection in an unknown place; not supported")
-    given = _GivenHidden()
+    given = _GivenHidden(has_experts=any("expert" in name for name, _ in base.named_modules()))
     shell._modules[prefix] = given
     if projection.weight.dtype != torch.float32:
         shell._modules[names[0]] = _Fp32Projection(projection)
