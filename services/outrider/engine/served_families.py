@@ -13,7 +13,6 @@ LEAN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # of which th
 UNWINDOWED_FAMILIES = frozenset({"llama"})  # whose attention looks at no window, whatever a configuration still names
 # What a model's head may ask of its base model beside hidden states, and what that means.
 _BESIDE_HIDDEN = {
-    "router_logits": "the routing of its experts (it is a mixture of experts)",
     "cache_params": "a recurrent state",
 }
 

@@ -24,12 +24,14 @@ from outrider.engine.model_files import ModelFiles, find_model, weights_hash
 from outrider.engine.own_rows import ComputedRows, OwnLogits
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.probe import probe_batches, probe_positions
+from outrider.engine.row_experts import compute_by_rows
 from outrider.engine.served_families import architecture_refused
 from outrider.engine.step_threads import step_threads
 from outrider.engine.torch_settings import TORCH_DTYPES, check_device, invariant_shape, use_threads
 from outrider.engine.transformers_forward import ATTENTION_NAME, TransformersForward
 from outrider.engine.widened_forward import widened
 from outrider.errors import ModelRefused
+from outrider.types.identity import Numerics
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +78,10 @@ def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
             _LOG.warning("transformers ignores %d tensors of %r: %s", len(ignored), config.model, ", ".join(ignored[:3]))
         if report["missing_keys"]:  # transformers would fill them with random numbers and a warning
             raise ModelRefused(f"the weights of {config.model!r} lack {', '.join(sorted(report['missing_keys'])[:3])}")
+        for part in (model.config, model.config.get_text_config()):
+            part.output_router_logits = False  # a loss that only training reads
+        if config.numerics is Numerics.INVARIANT:
+            compute_by_rows(model)
         return model.to(config.device).eval()
 
 
@@ -98,16 +104,19 @@ def _from_pretrained(files: ModelFiles, config: EngineConfig, family: str) -> tu
 
 
 def own_logits(model: PreTrainedModel) -> OwnLogits:
-    """The model's own forward over one path, with its eager attention and no cache, for the probe."""
+    """The model's own forward over one path, with its eager attention and experts and no cache, for the probe."""
+    experts = model.get_experts_implementation()
 
     def logits(tokens: list[int], *, in_float32: bool = False) -> Tensor:
         model.set_attn_implementation("eager")
+        model.set_experts_implementation("eager")
         try:
             failure = f"{type(model).__name__} cannot run on its own, so that there is nothing to check it by"
             with refusing(failure), widened(model) if in_float32 else nullcontext():
                 output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False)
         finally:
             model.set_attn_implementation(ATTENTION_NAME)
+            model.set_experts_implementation(experts)
         found: Tensor = output.logits[0]
         return found
 

@@ -57,12 +57,14 @@ def attention_forward(
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = module.layer_idx
     assert isinstance(layer, int)
-    if key.shape != value.shape:
-        sizes = f"keys of {key.shape[-1]} and values of {value.shape[-1]} dimensions"
-        raise ModelRefused(f"{type(module).__name__} has {sizes}; not supported")
+    key_dim, value_dim = key.shape[-1], value.shape[-1]
+    if value_dim > key_dim:
+        raise ModelRefused(f"{type(module).__name__} has keys of {key_dim} and values of {value_dim} dimensions; not supported")
+    if value_dim < key_dim:  # latent attention (DeepSeek): kept, and attended to, with zeros behind
+        value = nn.functional.pad(value, (0, key_dim - value_dim))
     keys_values = torch.cat((key, value))
     out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap)
-    return out.unsqueeze(0), None
+    return out[..., :value_dim].unsqueeze(0), None
 
 
 AttentionInterface.register(ATTENTION_NAME, attention_forward)
@@ -90,15 +92,11 @@ class _GivenHidden(nn.Module):
     """Stands in for the base model: returns the hidden states it was given, whatever it is called with.
 
     Heads of models that may have an encoder in front of them (GPT-2) pass on their base model's attention to it, those of models that may
-    see or hear (Gemma 3 and 4) what it made of that, of models whose layers share keys (Gemma 4) what is shared, and of families some of
-    whose models are mixtures of experts their routing: what is not there, or read by nobody, is None.
+    see or hear (Gemma 3 and 4) what it made of that, of models whose layers share keys (Gemma 4) what is shared, and of mixtures of experts
+    their routing, which only training reads: what is not there, or read by nobody, is None.
     """
 
     given: Tensor
-
-    def __init__(self, *, has_experts: bool) -> None:
-        super().__init__()
-        self._has_experts = has_experts
 
     @property
     def decoder(self) -> _GivenHidden:
@@ -107,9 +105,7 @@ class _GivenHidden(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPastAndCrossAttentions:
         output = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.given)
-        output.image_hidden_states = output.audio_hidden_states = output.shared_kv_states = None
-        if not self._has_experts:
-            output.router_logits = None
+        output.image_hidden_states = output.audio_hidden_states = output.shared_kv_states = output.router_logits = None
         return output
 
 
@@ -227,7 +223,7 @@ def _split(model: PreTrainedModel) -> tuple[nn.Module, nn.Module, _GivenHidden]:
     names = [name for name, child in model._modules.items() if child is projection]
     if len(names) != 1:
         raise ModelRefused(f"{type(model).__name__} keeps its output projection in an unknown place; not supported")
-    given = _GivenHidden(has_experts=any("expert" in name for name, _ in base.named_modules()))
+    given = _GivenHidden()
     shell._modules[prefix] = given
     if projection.weight.dtype != torch.float32:
         shell._modules[names[0]] = _Fp32Projection(projection)
