@@ -100,6 +100,15 @@ async def test_chosen_drafters_are_handed_on_and_drafts_turned_off_where_none_wo
         assert (list(third.drafters), third.draft.off) == ([], False), "none is known: the verifier may have means of its own"
 
 
+async def test_the_other_wishes_about_drafts_stay_where_they_are_turned_off() -> None:
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0, drafts_off=True)
+        await fleet.answer(replace(REQUEST, draft=DraftWishes(pacing="never registered", max_len=3)))
+        (start,) = fleet.first.starts
+        told = start.draft.off, start.draft.pacing, start.draft.max_len
+        assert told == (True, "never registered", 3), "else whether a wish is refused depends on where it is placed"
+
+
 async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_drafts() -> None:
     fleet = FakeFleet()
     async with coordinated(fleet) as one:
@@ -259,7 +268,7 @@ async def test_what_goes_on_elsewhere_is_drafted_for_as_it_is_placed_there(befor
         start, further = first.starts[0], three.third.starts[0]
     assert (start.draft.off, tuple(start.drafters)) == (before.off, before.drafters)
     assert (further.draft.off, tuple(further.drafters)) == (after.off, after.drafters)
-    assert further.draft.max_len == (0 if after.off else 5), "the client's wishes are not lost while drafts were off"
+    assert (start.draft.max_len, further.draft.max_len) == (5, 5), "wishes of the client stay, whether drafts are on or off"
 
 
 async def test_what_goes_on_where_nobody_placed_it_is_drafted_for_as_before() -> None:

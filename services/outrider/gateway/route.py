@@ -32,8 +32,13 @@ class Route:
         return self.drafters if self.is_placed else self.paired.get(verifier, ())
 
     def draft_options(self, asked: pb.DraftOptions) -> pb.DraftOptions:
-        """What a verifier is told of drafts. asked: by the client."""
-        return pb.DraftOptions(off=True) if self.drafts_off else asked
+        """What a verifier is told of drafts. asked: by the client; its other wishes stay, so a wrong one is refused everywhere."""
+        if not self.drafts_off:
+            return asked
+        told = pb.DraftOptions()
+        told.CopyFrom(asked)
+        told.off = True
+        return told
 
 
 ANYWHERE = Route()
