@@ -89,7 +89,7 @@ class FakeVerifier(VerifierServiceServicer):
     refuse: raised instead of starting. fail: raised after the first commit. hurt, hurt_after: see Hurt; it happens once. starts: every
     DecodeStart seen. num_live: streams held. reached: a hold was reached. hurting: it was hurt. stalled: a commit could not be written for
     STALL_S. num_asked: GetInfo calls. draining: commits say so. end_with_tokens: the end comes with the last commit.
-    carries_calls: its streams may come over trunks.
+    carries_calls: its streams may come over trunks. refuse_info: raised instead of saying who it is.
     """
 
     script: Sequence[int] | Callable[[pb.DecodeStart], Sequence[int]]
@@ -110,6 +110,7 @@ class FakeVerifier(VerifierServiceServicer):
     draining: bool = False
     end_with_tokens: bool = False
     carries_calls: bool = True
+    refuse_info: OutriderError | None = None
 
     def __post_init__(self) -> None:
         self.release = asyncio.Event()
@@ -129,6 +130,8 @@ class FakeVerifier(VerifierServiceServicer):
         self.num_asked += 1
         async with self._changed:
             self._changed.notify_all()
+        if self.refuse_info is not None:
+            raise self.refuse_info
         if self._frozen:
             await self._thawed.wait()
         drafter = identity_to_proto(fake_identity(model="fake/draft"))

@@ -120,8 +120,10 @@ class Pair:
                 async with open_channel(self.endpoint) as channel:
                     await self._serve(channel)
             except IncompatiblePair as error:
-                self.problem, pause_s = str(error), INCOMPATIBLE_BACKOFF_S
-                _LOG.error("drafter %s is not used: %s", self.endpoint, error)
+                pause_s = INCOMPATIBLE_BACKOFF_S
+                if str(error) != self.problem:  # else it was said the last time that it was asked
+                    _LOG.error("drafter %s is not used: %s", self.endpoint, error)
+                self.problem = str(error)
                 self._decided.set()
             except OutriderError as error:
                 self._log_loss(str(error))

@@ -6,10 +6,12 @@ Run: pytest tests/integration/test_gateway_watch.py
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from fakes_verifier import IDLE_TIMEOUT_S, FakeVerifier, serving
+from outrider.errors import Unavailable
 from outrider.gateway import verifiers
 from outrider.gateway.topology import Topology
 from outrider.gateway.verifiers import MAX_MISSED_TOPOLOGIES, Verifier, VerifierPool
@@ -58,3 +60,21 @@ async def test_a_watch_that_ends_by_a_fault_says_so(caplog: pytest.LogCaptureFix
         await pool.close()
     assert "watched over no more" in caplog.text
     assert "a fault of ours" in caplog.text
+
+
+async def test_one_that_stays_away_is_told_of_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    fake, readiness = FakeVerifier([5, 3]), asyncio.Queue[bool]()
+    async with serving(fake) as address:
+        pool = VerifierPool((address,))
+        await pool.connect(IDLE_TIMEOUT_S)
+        fake.refuse_info = Unavailable("loading")
+        with caplog.at_level(logging.INFO, logger=verifiers.__name__):
+            pool.watch(readiness.put, 0.0)
+            async with asyncio.timeout(IDLE_TIMEOUT_S):
+                assert [await readiness.get() for _ in range(5)][-3:] == [False] * 3
+                fake.refuse_info = None
+                while not await readiness.get():
+                    pass
+        await pool.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"verifier {address} is left out: loading", f"verifier {address} answers again"]

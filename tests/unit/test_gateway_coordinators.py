@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,31 @@ async def test_who_did_not_place_in_time_is_not_asked_again_before_it_has_answer
         assert fleet.num_asked == num_asked, "it was not asked"
         await coordinators.refresh()
         assert await coordinators.place(WISH) is not None
+
+
+async def test_what_places_nothing_is_told_of_once_however_many_ask(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(wish: PlacementWish) -> Placement:
+        raise Unavailable(f"no verifier fits {wish.request_id}")
+
+    fleet = FakeFleet(choose=refuse)
+    async with coordinator_over(fleet) as address, contextlib.AsyncExitStack() as stack:
+        coordinators = Coordinators([address], PATIENT)
+        stack.push_async_callback(coordinators.close)
+        with caplog.at_level(logging.INFO, logger="outrider.gateway.coordinators"):
+            for number in range(4):
+                await coordinators.refresh()
+                assert await coordinators.place(PlacementWish(str(number))) is None
+            fleet.choose = placing_fleet().choose
+            await coordinators.refresh()
+            assert await coordinators.place(WISH) is not None
+            fleet.choose = refuse
+            assert await coordinators.place(WISH) is None
+    told = [record.getMessage().removeprefix(f"coordinator {address} ") for record in caplog.records]
+    assert told == [
+        f"answers, with epoch {fleet.epoch} and 0 replicas",
+        "placed nothing: no verifier fits 0",
+        "placed nothing: no verifier fits r",
+    ]
 
 
 async def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:

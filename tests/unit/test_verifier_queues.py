@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import replace
 
+import grpc
 import numpy as np
+import pytest
 
+from fakes_verifier import IDLE_TIMEOUT_S, fake_identity
+from outrider.errors import IncompatiblePair
 from outrider.rpc.convert.link import Ping
 from outrider.rpc.convert.verifier_frames import draft_request
 from outrider.session.opening import OPEN_CHUNK_LEN
 from outrider.types.frames import Close, CloseReason, Commit
+from verifier_service import pair as pair_module
 from verifier_service.inbox import FramesArrived, Inbox, Nudge
 from verifier_service.outbox import Outbox
-from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, next_backoff_s
+from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, Pair, next_backoff_s, stop_task
 from verifier_service.pair_clock import PairClock
 
 
@@ -122,3 +129,28 @@ def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
     assert clock.round_trip_ns == 100
     assert clock.ahead_ns == 5_000_000
     assert clock.ours_ns(5_020_000) == 20_000
+
+
+async def test_an_incompatible_drafter_is_told_of_once_and_again_when_it_is_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    problems, none_left = ["vocabularies differ"] * 3 + ["weights differ"] * 2, asyncio.Event()
+
+    async def serve(pair: Pair, channel: grpc.aio.Channel) -> None:
+        if not problems:
+            none_left.set()
+            await asyncio.Event().wait()
+        raise IncompatiblePair(problems.pop(0))
+
+    monkeypatch.setattr(pair_module, "INCOMPATIBLE_BACKOFF_S", 0.0)
+    monkeypatch.setattr(pair_module, "MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr(Pair, "_serve", serve)
+    pair = Pair("127.0.0.1:1", fake_identity(), "verifier", Inbox(lambda: None))
+    with caplog.at_level(logging.INFO, logger=pair_module.__name__):
+        running = asyncio.create_task(pair.run())
+        await asyncio.wait_for(none_left.wait(), IDLE_TIMEOUT_S)
+        pair.connect_no_more()
+        await stop_task(running)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"drafter 127.0.0.1:1 is not used: {problem} differ" for problem in ("vocabularies", "weights")]
+    assert pair.problem == "weights differ"

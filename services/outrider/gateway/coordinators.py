@@ -43,12 +43,15 @@ class CoordinatorLimits:
 
 @dataclass(eq=False, slots=True)
 class _Coordinator:
-    """epoch: as it last said; None while it does not answer."""
+    """epoch: as it last said; None while it does not answer. What the log said last: told_epoch, that it answers with this one (None: that
+    it does not); refusal, that it places nothing, with this code (None: it has placed since)."""
 
     address: str
     channel: grpc.aio.Channel
     stub: FleetServiceStub
     epoch: int | None = None
+    told_epoch: int | None = None
+    refusal: grpc.StatusCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +115,13 @@ class Coordinators:
             error = error_from_rpc(failure)
             if isinstance(error, Overloaded):
                 raise error from failure
-            _LOG.warning("coordinator %s placed nothing: %s", leader.address, error)
+            if failure.code() is not leader.refusal:  # else every request says the same
+                _LOG.warning("coordinator %s placed nothing: %s", leader.address, error)
+            leader.refusal = failure.code()
             if failure.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 leader.epoch = None  # until it answers again: requests must not wait for it one after the other
             return None
+        leader.refusal = None
         return Placed(answer, leader.address)
 
     def finish(self, placed: Placed, num_tokens: int, token_us: float, failure: str) -> None:
@@ -171,9 +177,9 @@ class Coordinators:
         except OutriderError as error:
             _note_loss(one, error)
             return None
-        if one.epoch != topology.epoch:
+        if one.told_epoch != topology.epoch:
             _LOG.info("coordinator %s answers, with epoch %d and %d replicas", one.address, topology.epoch, len(topology.replicas))
-        one.epoch = topology.epoch
+        one.epoch = one.told_epoch = topology.epoch
         return topology
 
     async def _finish(self, one: _Coordinator, request: pb.FinishRequest) -> None:
@@ -189,6 +195,6 @@ def _coordinator(address: str) -> _Coordinator:
 
 
 def _note_loss(one: _Coordinator, error: OutriderError) -> None:
-    if one.epoch is not None:
+    if one.told_epoch is not None:
         _LOG.warning("coordinator %s does not answer, the gateway places by itself: %s", one.address, error)
-    one.epoch = None
+    one.epoch = one.told_epoch = None

@@ -44,7 +44,8 @@ DECODE_WINDOW_BYTES = 16 * 2**10
 class Verifier:
     """One endpoint. identity: None until it has answered, and again after it failed. num_live: samples we decode there. num_failures: times
     it was left out. draining: as it or a coordinator last told. num_missed: topologies in a row without it. num_asking: questions under
-    way. liveness: what tells its streams when it is lost. channel: to one in this process; None connects to the address."""
+    way. problem: why it is left out, as the log has it; empty while it is not. liveness: what tells its streams when it is lost.
+    channel: to one in this process; None connects to the address."""
 
     def __init__(self, address: str, limits: LivenessLimits | None = None, channel: grpc.aio.Channel | None = None) -> None:
         self.address = address
@@ -54,6 +55,7 @@ class Verifier:
         self.draining = False
         self.num_missed = 0
         self.num_asking = 0
+        self.problem = ""
         self.channel = channel or open_channel(address, ChannelLimits(receive_window_bytes=DECODE_WINDOW_BYTES))
         self._stub = VerifierServiceStub(self.channel)  # type: ignore[no-untyped-call]
         self._trunks = None if channel is not None else TrunkChannel(self.channel)
@@ -206,7 +208,7 @@ class VerifierPool:
         """A call to it failed as if it were gone: leave it out until it answers again."""
         if isinstance(error, Unavailable) and verifier.identity is not None:
             _LOG.warning("verifier %s is left out: %s", verifier.address, error)
-            verifier.identity = None
+            verifier.identity, verifier.problem = None, str(error)
             verifier.num_failures += 1
 
     async def close(self) -> None:
@@ -341,10 +343,13 @@ class VerifierPool:
             self.report_failure(verifier, error)
 
     async def _introduce(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
-        """Learn a verifier's identity; what went wrong is logged and returned, never raised."""
+        """Learn a verifier's identity; what went wrong is logged, when it is news, and returned, never raised."""
         error = await self._question(verifier, timeout_s)
-        if error is not None:
+        if error is None and verifier.problem:
+            _LOG.info("verifier %s answers again", verifier.address)
+        elif error is not None and str(error) != verifier.problem:
             _LOG.warning("verifier %s: %s", verifier.address, error)
+        verifier.problem = "" if error is None else str(error)
         return error
 
     async def _question(self, verifier: Verifier, timeout_s: float) -> OutriderError | None:
