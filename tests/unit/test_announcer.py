@@ -168,7 +168,7 @@ async def test_a_drain_is_carried_out_once() -> None:
     assert process.num_drains == 1
 
 
-async def test_of_two_coordinators_only_the_later_one_gives_orders() -> None:
+async def test_of_two_coordinators_only_the_later_one_gives_orders(caplog: pytest.LogCaptureFixture) -> None:
     older, newer = FakeFleet(epoch=1), FakeFleet(epoch=2)
     process = Process()
     async with coordinator_over(older) as a, coordinator_over(newer) as b, process.announced(a, b):
@@ -178,6 +178,8 @@ async def test_of_two_coordinators_only_the_later_one_gives_orders() -> None:
         num_before = len(older.announced)
         await older.until(lambda: len(older.announced) >= num_before + 3)
         assert not process.drained.is_set()
+        refusals = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert refusals == [f"coordinator {a} wants this replica to drain, but orders are taken from the one that was started last"]
         newer.draining.add("verifier-0")
         async with asyncio.timeout(WAIT_S):
             await process.drained.wait()

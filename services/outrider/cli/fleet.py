@@ -43,7 +43,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--coordinator", default=DEFAULT_COORDINATOR, metavar="ADDRESS", help="whom to ask (%(default)s)")
-    parser.add_argument("--drain", default="", metavar="NAME", help="order this replica to drain, then show the fleet")
+    drain = (
+        "order this replica to drain, then show the fleet; of several coordinators ask the one with the largest epoch, which was started "
+    )
+    drain += "last: a replica that knows it takes orders from no other"
+    parser.add_argument("--drain", default="", metavar="NAME", help=drain)
     parser.set_defaults(run=run)
 
 

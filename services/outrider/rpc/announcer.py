@@ -74,6 +74,7 @@ class Announcer:
         self._clock_s = clock_s
         self._heard: dict[str, _Heard] = {}
         self._told_to_drain = False
+        self._disobeyed: set[str] = set()  # of the coordinators
         self._is_leaving = False
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,11 +136,21 @@ class Announcer:
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure) from failure
         self._heard[address] = _Heard(response.epoch, self._clock_s())
-        if response.drain and not self._told_to_drain and response.epoch >= self.leading_epoch():
+        if response.drain:
+            self._ordered_to_drain(address, response.epoch)
+        return min(self._limits.max_pause_s, max(self._limits.min_pause_s, response.announce_every_ms / 1000))
+
+    def _ordered_to_drain(self, address: str, epoch: int) -> None:
+        """With every heartbeat, until this process has ended."""
+        if self._told_to_drain:
+            return
+        if epoch >= self.leading_epoch():
             self._told_to_drain = True
             _LOG.info("coordinator %s wants this replica to drain", address)
             self._on_drain()
-        return min(self._limits.max_pause_s, max(self._limits.min_pause_s, response.announce_every_ms / 1000))
+        elif address not in self._disobeyed:
+            self._disobeyed.add(address)
+            _LOG.warning("coordinator %s wants this replica to drain, but orders are taken from the one that was started last", address)
 
     def _end(self, address: str, error: Superseded) -> None:
         if not self.is_superseded:
