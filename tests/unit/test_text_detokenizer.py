@@ -163,6 +163,24 @@ def test_the_window_decoder_agrees_for_any_prompt_and_text(text: str, prompt_ids
     assert all(REPLACEMENT not in delta for delta in deltas)
 
 
+@pytest.mark.parametrize(
+    "prompt", [[], ["a"], ["語", "語"], ["a", "👧", "\u2581"], ["語", "</s>", "</s>", "</s>", "</s>", "</s>", "</s>", "</s>"]]
+)
+@pytest.mark.parametrize("text", ["語語語", "👧👧語\u2581ab語👧a語", "\u2581ab\u2581👧", "語👩\u200d👩\u200d👧"])
+def test_the_window_decoder_keeps_characters_of_a_run_of_byte_tokens(prompt: list[str], text: str) -> None:
+    """The tokenizer's own decoder spells all of a run as invalid while its last character is incomplete."""
+    prompt_ids, ids = ([token_id for word in words for token_id in spell(word)] for words in (prompt, list(text)))
+    deltas = stream(WindowTextDecoder(SENTENCEPIECE.decode, prompt_ids), ids)
+    assert SENTENCEPIECE.decode(prompt_ids) + "".join(deltas) == SENTENCEPIECE.decode(prompt_ids + ids)
+    assert all(REPLACEMENT not in delta for delta in deltas)
+
+
+def test_the_window_decoder_goes_on_after_a_bad_byte_in_a_run_of_byte_tokens() -> None:
+    ids = [*spell("a"), *spell("語"), 3 + 0xFF, *spell("a"), *spell("\u2581ab"), *spell("\u2581"), *spell("語")]
+    assert "".join(stream(WindowTextDecoder(SENTENCEPIECE.decode, []), ids)) == "a語\ufffda ab 語"
+    assert "".join(stream(WindowTextDecoder(SENTENCEPIECE.decode, []), ids[:5])) == "a語\ufffd", "and at the end"
+
+
 @pytest.mark.parametrize("spelled", [b"\xff\xf0\x9f\x98\x80!", b"\x80\x80\x80\x80\x80a", b"\xc3", b"ok\xf0\x9f"])
 def test_the_window_decoder_lets_invalid_bytes_go(spelled: bytes) -> None:
     decoder = WindowTextDecoder(lambda window: bytes(window).decode(errors="replace"), [])
@@ -215,6 +233,7 @@ def test_the_window_decoder_handles_a_decoder_that_joins_words_with_spaces() -> 
         ({"type": "Sequence", "decoders": [REPLACE_X]}, Spelling.OPAQUE),
         ({"type": "Sequence", "decoders": [*LLAMA_STEPS, REPLACE_X]}, Spelling.OPAQUE),
         ({"type": "Sequence", "decoders": [*LLAMA_STEPS, STRIP_THE_END]}, Spelling.OPAQUE),
+        ({"type": "Sequence", "decoders": [LLAMA_STEPS[0], LLAMA_STEPS[3], LLAMA_STEPS[2]]}, Spelling.OPAQUE),
         (None, Spelling.OPAQUE),
     ],
 )

@@ -19,6 +19,8 @@ REPLACEMENT = "�"
 WINDOW_CONTEXT_TOKENS = 6
 MAX_WINDOW_TOKENS = 32
 MAX_HELD_CHARACTERS = 3
+# Tokens of a context, until one shows where a word and a character begin.
+_CONTEXT_SIZES = (*range(WINDOW_CONTEXT_TOKENS, WINDOW_CONTEXT_TOKENS + 4), MAX_WINDOW_TOKENS // 2, MAX_WINDOW_TOKENS - 1)
 
 
 class TextDecoder(Protocol):
@@ -68,26 +70,34 @@ class ByteTextDecoder:
 class WindowTextDecoder:
     """Decoding through `decode(ids) -> text` alone.
 
-    The window starts with up to WINDOW_CONTEXT_TOKENS tokens whose text has left, because a token's spelling may depend on its
+    The window starts with tokens whose text has left, WINDOW_CONTEXT_TOKENS or a few more, because a token's spelling may depend on its
     neighbours (leading spaces, joined pieces). An incomplete character shows as up to MAX_HELD_CHARACTERS trailing U+FFFD, which wait;
-    earlier ones are invalid bytes and leave.
+    earlier ones are invalid bytes and leave. A decoder that takes bytes for characters run by run spells a whole run as U+FFFD while its
+    last character is incomplete, also what has left of it: such tokens wait until the text goes on from there, or cannot any more.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], context_ids: Sequence[int]) -> None:
         self._decode = decode
-        self._ids = list(context_ids)
-        self._num_sent = 0
+        self._ids = list(context_ids[-MAX_WINDOW_TOKENS:])
+        self._sent = ""  # of the window's text
+        self._num_waiting = 0  # tokens since the window's text went on from what has left
         self._restart()
 
     def push(self, token_id: int) -> str:
         """See TextDecoder."""
         self._ids.append(token_id)
         text = self._decode(self._ids)
-        certain_len = max(len(text.rstrip(REPLACEMENT)), len(text) - MAX_HELD_CHARACTERS)
-        new = text[self._num_sent : certain_len]
-        self._num_sent = max(self._num_sent, certain_len)
+        if not text.startswith(self._sent):
+            self._num_waiting += 1
+            if self._num_waiting <= MAX_HELD_CHARACTERS:
+                return ""
+            self._ids, self._sent = self._ids[-self._num_waiting :], ""  # no character has so many bytes
+            text = self._decode(self._ids)
+        self._num_waiting = 0
+        certain_len = max(len(self._sent), len(text.rstrip(REPLACEMENT)), len(text) - MAX_HELD_CHARACTERS)
+        new, self._sent = text[len(self._sent) : certain_len], text[:certain_len]
         if certain_len == len(text) or len(self._ids) >= MAX_WINDOW_TOKENS:
-            self._restart(num_held=max(0, len(text) - self._num_sent))
+            self._restart(num_held=len(text) - certain_len)
         return new
 
     def push_run(self, token_ids: Sequence[int]) -> str:
@@ -96,9 +106,18 @@ class WindowTextDecoder:
 
     def flush(self) -> str:
         """See TextDecoder."""
-        return self._decode(self._ids)[self._num_sent :]
+        text = self._decode(self._ids)
+        return text[len(self._sent) :] if text.startswith(self._sent) else self._decode(self._ids[-self._num_waiting :])
 
     def _restart(self, num_held: int = 0) -> None:
-        """Keep the window's end as context; all of its text but the last num_held characters has left."""
-        self._ids = self._ids[-WINDOW_CONTEXT_TOKENS:]
-        self._num_sent = max(0, len(self._decode(self._ids)) - num_held)
+        """Keep the window's end as context; all of its text but the last num_held characters has left. A context that shows no text says
+        nothing of a space after it, and one that begins inside a character may spell what follows as invalid bytes."""
+        for num_tokens in _CONTEXT_SIZES:
+            text = self._decode(self._ids[-num_tokens:])
+            if text and not text.startswith(REPLACEMENT):
+                break
+        else:
+            num_tokens = WINDOW_CONTEXT_TOKENS
+            text = self._decode(self._ids[-num_tokens:])
+        self._ids = self._ids[-num_tokens:]
+        self._sent = text[: max(0, len(text) - num_held)]

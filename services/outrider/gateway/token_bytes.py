@@ -47,8 +47,8 @@ def spelling_of(decoder: Mapping[str, Any] | None) -> Spelling:
         return Spelling.BYTE_LEVEL
     if kinds == ["Metaspace"] and steps[0].get("replacement", SPACE_MARK) == SPACE_MARK:
         return Spelling.SENTENCEPIECE
-    replacements = [step for step in steps if step.get("type") == "Replace"]
-    if set(kinds) <= _SENTENCEPIECE_STEPS and replacements and all(map(_is_understood, steps)):
+    strips_whole = "Strip" not in kinds or "Fuse" in kinds[: kinds.index("Strip")]  # else it strips every token
+    if set(kinds) <= _SENTENCEPIECE_STEPS and "Replace" in kinds and strips_whole and all(map(_is_understood, steps)):
         return Spelling.SENTENCEPIECE
     return Spelling.OPAQUE
 
