@@ -22,6 +22,7 @@ from outrider.gateway.token_room import max_token_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 # `encode` holds the interpreter for all of its run, so a long text goes another way. Of a short one that takes a fraction of a millisecond,
 # and who let go of the interpreter on the event loop might wait longer to have it back.
 MAX_HELD_LEN = 2048
@@ -85,6 +86,7 @@ class FastTokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._tokenizer.add_special_tokens(_named_tokens(self._tokenizer, config))
         self._special_ids = _special_ids(self._tokenizer)
         described = json.loads(text)
         self._table = _table(self._tokenizer, self._special_ids, described.get("decoder"))
@@ -134,13 +136,37 @@ class FastTokenizer:
 
 
 def _config(model_dir: Path) -> dict[str, Any]:
-    file = model_dir / CONFIG_FILE
+    """What a folder says beside its tokenizer.json. Special tokens are named in a file of their own where the configuration describes no
+    added tokens: older checkpoints, of which transformers reads it too."""
+    config = _object(model_dir / CONFIG_FILE)
+    return config if "added_tokens_decoder" in config else config | _object(model_dir / SPECIAL_TOKENS_FILE)
+
+
+def _object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
-    config = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(config, dict):
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ModelRefused(f"{file} holds no JSON object")
-    return config
+    return content
+
+
+def _named_tokens(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> list[tokenizers.AddedToken]:
+    """Tokens of the vocabulary that only the configuration calls special: as to transformers, they are no text, and a prompt's are one
+    token each. Ids that tokenizer.json does not have are nobody's (engine/vocabulary.py), so other names name nothing."""
+    added = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+    names = [name for name in special_token_texts(config).values() if name not in added or not added[name].special]
+    names += [name for name in _further_texts(config) if name not in added]
+    known = [name for name in dict.fromkeys(names) if name and tokenizer.token_to_id(name) is not None]
+    return [tokenizers.AddedToken(name, special=True, normalized=False) for name in known]
+
+
+def _further_texts(config: dict[str, Any]) -> list[str]:
+    """Special tokens without a role: a list, or names with them; today's key or the one before."""
+    listed = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    tokens = listed.values() if isinstance(listed, dict) else listed
+    texts = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _special_ids(tokenizer: tokenizers.Tokenizer) -> frozenset[int]:
