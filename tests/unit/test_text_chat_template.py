@@ -95,14 +95,20 @@ def test_special_tokens_come_as_texts_or_as_objects() -> None:
     assert special_token_texts(config) == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def test_add_bos_token_of_the_configuration_overrules_the_tokenizer_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_file", [False, True])
+def test_add_bos_token_of_the_configuration_overrules_the_tokenizer_file(in_file: bool, tmp_path: Path) -> None:
     config = json.loads((MODEL_DIR / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
+    described = json.loads((MODEL_DIR / "tokenizer.json").read_text())
     plain = load_tokenizer(MODEL_DIR).encode("hi")
-    for add_bos, expected in ((True, [0, *plain]), (False, plain)):
+    if in_file:
+        described["post_processor"]["single"].insert(0, {"SpecialToken": {"id": "<|bos|>", "type_id": 0}})
+        described["post_processor"]["special_tokens"] = {"<|bos|>": {"id": "<|bos|>", "ids": [0], "tokens": ["<|bos|>"]}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    for add_bos, expected in ((True, [0, *plain]), (False, plain), (None, [0, *plain] if in_file else plain)):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "add_bos_token": add_bos}))
         assert load_tokenizer(tmp_path).encode("hi") == expected
-    assert load_tokenizer(tmp_path).encode("<|bos|>hi") == plain
+        if add_bos is False:
+            assert load_tokenizer(tmp_path).encode("<|bos|>hi") == [0, *plain], "what the text itself begins with stays"
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -94,14 +94,16 @@ class FastTokenizer:
         self.chat_template = load_chat_template(model_dir, config)
         self._bos_id = self._tokenizer.token_to_id(special_token_texts(config).get("bos_token", ""))
         self._wants_bos: bool | None = config.get("add_bos_token")
+        self._gets_bos = self._ids("", add_special_tokens=True)[:1] == [self._bos_id]
 
     def encode(self, text: str) -> list[int]:
-        """See ModelTokenizer. `add_bos_token` of the configuration overrules the tokenizer file, as in transformers."""
+        """See ModelTokenizer. `add_bos_token` of the configuration overrules what the tokenizer file adds, not what a text begins with."""
         ids = self._ids(text, add_special_tokens=True)
-        starts_with_bos = bool(ids) and ids[0] == self._bos_id
-        if self._bos_id is None or self._wants_bos is None or self._wants_bos == starts_with_bos:
+        if self._bos_id is None or self._wants_bos is None or self._wants_bos == self._gets_bos:
             return ids
-        return [self._bos_id, *ids] if self._wants_bos else ids[1:]
+        if not self._wants_bos:
+            return ids[1:]
+        return ids if ids[:1] == [self._bos_id] else [self._bos_id, *ids]
 
     def encode_rendered(self, text: str) -> list[int]:
         """See ModelTokenizer."""
