@@ -145,3 +145,11 @@ def test_a_tokenizer_that_is_only_python_code_streams_whole_characters(tmp_path:
     assert [text for text in map(decoder.push, ids) if text] == ["x", "😀", "é", "!"]
     assert decoder.flush() == ""
     assert tokenizer.chat_template is None
+
+
+def test_a_tokenizer_of_python_code_has_the_default_of_its_named_templates(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d{{ messages[0].content }}{{ eos_token }}"}]
+    for templates, rendered in ((named, "dx</s>"), ([named[0]], None)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer", "chat_template": templates}))
+        template = load_tokenizer(tmp_path).chat_template
+        assert (None if template is None else template.render([("user", "x")])) == rendered

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from outrider.errors import ModelRefused
-from outrider.gateway.chat_template import ChatTemplate
+from outrider.gateway.chat_template import DEFAULT_TEMPLATE, ChatTemplate
 from outrider.gateway.detokenizer import TextDecoder, WindowTextDecoder
 
 
@@ -41,6 +41,8 @@ class SlowTokenizer:
         self._reading, self._reading_lock = reading, threading.Lock()
         self._writing, self._writing_lock = writing, threading.Lock()
         source = reading.chat_template
+        if isinstance(source, dict):  # named ones
+            source = source.get(DEFAULT_TEMPLATE)
         special_tokens = {key: str(value) for key, value in reading.special_tokens_map.items() if isinstance(value, str)}
         self.chat_template = ChatTemplate(source, special_tokens) if isinstance(source, str) else None
 
