@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 _TWO_OF_FOUR: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
 EXPERTS: dict[str, dict[str, Any]] = {
+    "afmoe": {**_TWO_OF_FOUR, "num_experts": 4, "head_dim": 16, "sliding_window": 32},
     "deepseek_v3": {  # of latent attention
         **_TWO_OF_FOUR,
         **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},

@@ -64,7 +64,7 @@ def attention_forward(
         value = nn.functional.pad(value, (0, key_dim - value_dim))
     keys_values = torch.cat((key, value))
     out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap)
-    return out[..., :value_dim].unsqueeze(0), None
+    return out[..., :value_dim].contiguous().unsqueeze(0), None  # some models view it as rows
 
 
 AttentionInterface.register(ATTENTION_NAME, attention_forward)
