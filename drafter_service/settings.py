@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument("--max-rows", type=int, default=512, help="rows of one model step")
     sizes.add_argument("--max-sessions", type=int, default=256)
     sizes.add_argument("--max-sessions-per-stream", type=int, default=0, help="0: as many as --max-sessions")
-    sizes.add_argument("--max-len", type=int, default=0, help="longest committed text of a session; 0: the model's context")
+    sizes.add_argument("--max-len", type=int, default=0, help="a session is drafted for until its text is so long; 0: the model's context")
     sizes.add_argument("--max-prefix-len", type=int, default=0, help="longest prefix a session may open with; 0: --max-len")
     sizes.add_argument("--max-message-mib", type=int, default=16)
     service = parser.add_argument_group("service")

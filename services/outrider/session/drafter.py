@@ -111,6 +111,7 @@ class DrafterSession:
         if reason is not None:
             return [*effects, *self._refuse(reason)]
         self._text = CommittedText(self._bounds.vocab_size, frame.limits.max_len)
+        self.opening = frame = self._bounds.cut(frame)
         self._text.extend(0, frame.tokens.tolist(), None)
         self._credit = frame.draft_until
         self._hedge_nodes, self._flush_nodes = 0, frame.limits.flush_nodes
@@ -138,6 +139,8 @@ class DrafterSession:
         if frame.tokens.ndim != 1:
             raise ProtocolViolation("a commit's tokens must be one sequence")
         fresh = self._text.extend(frame.begin, frame.tokens.tolist(), frame.prefix_hash)
+        if len(self._text) >= opening.limits.max_len < self._text.max_len:
+            return self._close(CloseReason.FINISHED, f"the text has outgrown the {opening.limits.max_len} tokens that the drafter holds")
         is_other_leave = frame.draft_until != self._credit
         self._credit = frame.draft_until
         self._hedge_nodes = min(frame.hedge_nodes, opening.limits.hedge_nodes)

@@ -7,7 +7,7 @@ the answer is a sentence or None, never an exception.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.errors import InvalidRequest
 from outrider.types.frames import DraftLimits, Open
@@ -24,8 +24,8 @@ class DrafterBounds:
     """What this drafter offers every session.
 
     source: name stamped on tails. vocab_size: emittable ids. eos_token_ids: ids below which nothing is drafted. max_len: longest
-    committed text. max_prefix_len: longest prefix a session may open with. max_nodes: live guessed nodes a session may ask for, those of
-    side branches included.
+    committed text; a session that asks for more is drafted for until its text is as long. max_prefix_len: longest prefix a session may
+    open with. max_nodes: live guessed nodes a session may ask for, those of side branches included.
     """
 
     source: str
@@ -34,6 +34,12 @@ class DrafterBounds:
     max_len: int
     max_prefix_len: int
     max_nodes: int = MAX_TREE_NODES // 2
+
+    def cut(self, frame: Open) -> Open:
+        """The Open as it is in force here: most answers end long before the length that they may have (by default a target's context)."""
+        if frame.limits.max_len <= self.max_len:
+            return frame
+        return replace(frame, limits=replace(frame.limits, max_len=self.max_len))
 
 
 def refusal(frame: Open, bounds: DrafterBounds) -> str | None:
@@ -44,9 +50,9 @@ def refusal(frame: Open, bounds: DrafterBounds) -> str | None:
 def _size_refusal(frame: Open, bounds: DrafterBounds) -> str | None:
     if frame.tokens.ndim != 1:
         return "tokens: must be one sequence"
-    if not 1 <= frame.limits.max_len <= bounds.max_len:
-        return f"limits.max_len: must be in [1, {bounds.max_len}] here, got {frame.limits.max_len}"
-    most = min(frame.limits.max_len, bounds.max_prefix_len)
+    if frame.limits.max_len < 1:
+        return f"limits.max_len: must be positive, got {frame.limits.max_len}"
+    most = min(frame.limits.max_len, bounds.max_len, bounds.max_prefix_len)
     if not 1 <= frame.prefix_len <= most:
         return f"prefix_len: must be in [1, {most}] here, got {frame.prefix_len}"
     if len(frame.tokens) > frame.prefix_len:

@@ -17,7 +17,7 @@ class CommittedText:
         self.tokens: list[int] = []
         self._hashes: list[int] = [0]
         self._vocab_size = vocab_size
-        self._max_len = max_len
+        self.max_len = max_len
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -36,8 +36,8 @@ class CommittedText:
         end = begin + len(tokens)
         if not 0 <= begin <= known:
             raise ProtocolViolation(f"commit begins at {begin}, but only {known} tokens are known here")
-        if end > self._max_len:
-            raise ProtocolViolation(f"commit reaches {end} tokens, but the session may hold {self._max_len}")
+        if end > self.max_len:
+            raise ProtocolViolation(f"commit reaches {end} tokens, but the session may hold {self.max_len}")
         overlap = min(end, known) - begin
         if tokens[:overlap] != self.tokens[begin : begin + overlap]:
             raise ProtocolViolation(f"commit at {begin} disagrees with tokens committed before")

@@ -44,7 +44,8 @@ MAX_SVIP_THRESHOLD = 2.0  # of a wish: sqrt(k * entropy) reaches it for no vocab
 class DraftLimits:
     """What a session may ask of a drafter.
 
-    max_len: committed tokens the session may ever hold. max_nodes: live nodes of its tree. tree_width: children tried per node (1 = chain).
+    max_len: committed tokens the session may ever hold; a drafter that holds fewer closes it then.
+    max_nodes: live nodes of its tree. tree_width: children tried per node (1 = chain).
     stop_below: stop when the best next token's draft probability is below this (0 = never). svip_threshold: stop when
     sqrt(k * entropy) exceeds this (0 = off; SVIP, ALGORITHMS C). flush_nodes: send a tail every so many new nodes (0 = only when pausing).
     hedge_nodes: live nodes of side branches there may ever be beside max_nodes (0 = none); how many at present is the commits' to say.
