@@ -15,7 +15,7 @@ from outrider.store.breaker import Breaker
 from outrider.store.contract import NOTHING
 from outrider.store.ngram_keys import NgramKeys
 from outrider.store.packed import MAX_PACKED_LEN
-from outrider.store.redis_store import ANSWER_TIMEOUT_S, NUM_SLOTS, PING_EVERY_S, TTL_S, RedisNgrams, slot_of
+from outrider.store.redis_store import ANSWER_TIMEOUT_S, CALM_S, NUM_SLOTS, PING_EVERY_S, TTL_S, RedisNgrams, slot_of
 from outrider.store.shared_ngrams import SharedNgrams
 from outrider_bench.chaos.redis_server import RedisServer
 from outrider_bench.loopback import free_address
@@ -216,6 +216,33 @@ def test_a_server_that_stores_nothing_still_answers(server: RedisServer, store: 
         assert not store.observe([ENTRY])
         assert store.lookup([KEY]) == [ENTRY[1]]
         assert store.counts.num_refused == 3
-        assert sum("stores nothing" in record.message for record in caplog.records) == 1
+        assert sum("refuses 2 of 2 commands" in record.message for record in caplog.records) == 1
         client.config_set("maxmemory", 0)
     assert found_again(store)
+
+
+def test_a_node_of_a_cluster_refuses_what_lies_elsewhere_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It has some of the entries; which, changes with every few commands."""
+    caplog.set_level(logging.INFO)
+    elsewhere = b"-MOVED 3999 127.0.0.1:6381\r\n"
+
+    def answer(asked: bytes) -> bytes:
+        reading = asked.count(b"GETRANGE")
+        stored = asked.count(slot_of(KEY)) if not reading else 0
+        return b"+OK\r\n" * (asked.count(b"SETINFO") + stored) + elsewhere * (reading + asked.count(b"SET\r\n") - stored)
+
+    now_s = 0.0
+    with strange_server(answer) as url:
+        store = RedisNgrams(url, answer_timeout_s=WAIT_S, clock=lambda: now_s)
+        for _ in range(3):
+            assert not store.observe([(OTHER, (9,))])
+            assert store.observe([ENTRY])
+        assert store.lookup([KEY, OTHER]) == [NOTHING, NOTHING]
+        assert (store.counts.num_refused, store.counts.num_invalid, store.counts.is_connected) == (5, 0, True)
+        assert [record.message for record in caplog.records if "refuses" in record.message] == [
+            f"Redis at {url.partition('//')[2]} refuses 1 of 1 commands (MovedError: 3999 127.0.0.1:6381)"
+        ]
+        now_s = CALM_S
+        assert store.observe([ENTRY])
+        assert "refuses nothing any more" in caplog.text
+        store.close()

@@ -19,7 +19,7 @@ NOTHING: Continuation = ()
 @dataclass(slots=True)
 class StoreCounts:
     """Written by the thread that uses the store, read by any. num_failures: attempts that found no server. num_refused: entries that a
-    server would not store. num_invalid: values that were no entries. is_connected: the newest attempt did not fail."""
+    server would not store or look for. num_invalid: values that were no entries. is_connected: the newest attempt did not fail."""
 
     num_failures: int = 0
     num_refused: int = 0

@@ -29,6 +29,7 @@ CONNECT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 0.25
 PING_EVERY_S = 5.0  # without anything else to ask: `is_connected` is wrong for as long at most
 MAX_BATCH = 256  # commands of one pipeline
+CALM_S = 60.0  # without a refusal, after which the log has the next one: a cluster's node refuses some of every few commands
 # redis-py passes on what the socket and the parser raise: garbage in place of the protocol is a ValueError of some kind.
 _FAILURES = (redis.RedisError, OSError, ValueError)
 
@@ -57,6 +58,7 @@ class RedisNgrams:
         self._asked_s = clock()
         self._is_told = False  # whether the log says how it is
         self._refuses = False
+        self._refused_s = 0.0
         self._pool = _pool(url, answer_timeout_s)
         self._client = redis.Redis(connection_pool=self._pool)
 
@@ -84,6 +86,7 @@ class RedisNgrams:
 
     def _looked_up(self, keys: Sequence[bytes]) -> list[Continuation]:
         answers = self._try(lambda: self._ranges(keys))
+        self._count_refused(answers)
         if len(answers) != len(keys):
             return [NOTHING] * len(keys)
         return [self._checked(key, answer) for key, answer in zip(keys, answers, strict=True)]
@@ -97,13 +100,7 @@ class RedisNgrams:
 
     def _stored(self, entries: Sequence[Entry]) -> bool:
         answers = self._try(lambda: self._sets(entries))
-        num_refused = sum(isinstance(answer, Exception) for answer in answers)
-        self.counts.num_refused += num_refused
-        if answers and bool(num_refused) != self._refuses:
-            self._refuses = bool(num_refused)
-            reason = next((str(answer) for answer in answers if isinstance(answer, Exception)), "")
-            _LOG.warning("Redis at %s %s", self._name, f"stores nothing: {reason}" if self._refuses else "stores again")
-        return len(answers) == len(entries) and not num_refused
+        return len(answers) == len(entries) and not self._count_refused(answers)
 
     def _sets(self, entries: Sequence[Entry]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
@@ -111,7 +108,24 @@ class RedisNgrams:
             pipeline.set(slot_of(key), pack(key, followed), ex=TTL_S)
         return list(pipeline.execute(raise_on_error=False))
 
+    def _count_refused(self, answers: Sequence[object]) -> int:
+        """How many of these are refusals; one line for the first of them, and one once there were none for a while."""
+        refusals = [answer for answer in answers if _is_refusal(answer)]
+        self.counts.num_refused += len(refusals)
+        now_s = self._clock()
+        if refusals:
+            if not self._refuses:
+                reason = f"{type(refusals[0]).__name__}: {refusals[0]}"
+                _LOG.warning("Redis at %s refuses %d of %d commands (%s)", self._name, len(refusals), len(answers), reason)
+            self._refuses, self._refused_s = True, now_s
+        elif answers and self._refuses and now_s - self._refused_s >= CALM_S:
+            self._refuses = False
+            _LOG.warning("Redis at %s refuses nothing any more", self._name)
+        return len(refusals)
+
     def _checked(self, key: bytes, answer: object) -> Continuation:
+        if _is_refusal(answer):
+            return NOTHING
         try:
             return unpack(key, answer) or NOTHING
         except BadEntry:
@@ -163,6 +177,11 @@ def _pool(url: str, answer_timeout_s: float) -> redis.ConnectionPool:
     if not is_plain:
         raise ValueError("must have neither of the options 'decode_responses' and 'encoding': entries are no text")
     return pool
+
+
+def _is_refusal(answer: object) -> bool:
+    """Whether a server would not do what it was asked, in place of telling that a value is of another type than ours."""
+    return isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE")
 
 
 def _address(url: str) -> str:

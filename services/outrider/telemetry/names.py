@@ -180,7 +180,7 @@ NUM_SHARED_NGRAM_LOOKUPS = Metric(
 NUM_SHARED_NGRAM_ERRORS = Metric(
     "outrider_shared_ngram_errors_total",
     MetricKind.COUNTER,
-    "Attempts that found no Redis (unreachable), entries that it would not store (refused), and values that were no entries (invalid).",
+    "Attempts that found no Redis (unreachable), entries that it would not store or look for (refused), values that were none (invalid).",
     (Label.SERVICE, Label.CAUSE),
 )
 NUM_SHARED_NGRAM_PUBLICATIONS = Metric(
