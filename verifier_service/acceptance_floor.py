@@ -81,6 +81,10 @@ class AcceptanceFloor:
             standing.tried_by = session
         return standing.tried_by == session
 
+    def forget(self, drafter: str) -> None:
+        """Another model has taken its place: it is as one never heard of."""
+        self._standings.pop(drafter, None)
+
     def end(self, session: int, tallies: Mapping[str, DrafterTally], now_us: int) -> list[Verdict]:
         """A session has ended, with what its drafters did for it."""
         verdicts = [self._count(drafter, session, tally, now_us) for drafter, tally in tallies.items()]

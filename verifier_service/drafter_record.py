@@ -1,7 +1,7 @@
 """How often each drafter was right, and how often late, from sessions that it alone drafted for.
 
-Knows sessions' statistics by drafter. Must not know sessions, streams or who reads it. A session with several drafters says nothing here:
-its statistics do not tell them apart.
+Knows sessions' statistics by drafter, and which model each of them was last. Must not know sessions, streams or who reads it. A session
+with several drafters says nothing here: its statistics do not tell them apart.
 """
 
 from __future__ import annotations
@@ -25,6 +25,22 @@ class DrafterRecord:
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
         self._rounds: dict[str, tuple[float, float]] = {}  # all, and those that went on without it though it was due
+        self._models: dict[str, tuple[str, int]] = {}  # hash of its weights, and since when it is another than before
+
+    def met(self, drafter: str, weights: str, now_us: int) -> bool:
+        """Its stream is up. Whether another model is there than the last time: nothing that is remembered of it holds any more then."""
+        known = self._models.get(drafter)
+        is_other = known is not None and known[0] != weights
+        _remember(self._models, drafter, (weights, now_us) if known is None or is_other else known)
+        if is_other:
+            self._rates.pop(drafter, None)
+            self._rounds.pop(drafter, None)
+        return is_other
+
+    def is_of_now(self, drafter: str, opened_us: int) -> bool:
+        """Whether a session that was opened then has met no other model under this name."""
+        known = self._models.get(drafter)
+        return known is None or opened_us >= known[1]
 
     def count(self, drafters: Collection[str], statistics: SessionStatistics) -> None:
         """A session that these might draft for has ended; one with too few judged guesses says too little to begin with."""

@@ -55,11 +55,13 @@ class FramesArrived:
 
 @dataclass(frozen=True, slots=True)
 class PairUp:
-    """A drafter's stream is up and the pair is compatible. lane: the way past it, where there is one; the engine thread owns it now."""
+    """A drafter's stream is up and the pair is compatible. lane: the way past it, where there is one; the engine thread owns it now.
+    weights: hash of the model that is there now."""
 
     drafter: str
     connection: int
     lane: Lane | None = None
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)

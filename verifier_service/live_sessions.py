@@ -116,6 +116,9 @@ class LiveSessions:
     def connect(self, up: PairUp) -> None:
         """A drafter's stream is up."""
         self._connections[up.drafter] = up.connection
+        if self.record.met(up.drafter, up.weights, monotonic_us()):
+            _LOG.info("drafter %s is another model than before: what was known of it is forgotten", up.drafter)
+            self._floor.forget(up.drafter)
         self._counters.met(up.drafter)
         self._tell_all(_joined(up.drafter), up.drafter)
 
@@ -224,7 +227,8 @@ class LiveSessions:
             _LOG.info("session %s gives drafter %s up: %s", hosted.answer.request.spec.request_id, drafter, reason)
             now_us = monotonic_us()
             self.apply(hosted, DrafterGivenUp(drafter, reason, now_us))
-            self._report(self._floor.given_up(hosted.handle, drafter, tally, now_us))
+            if self.record.is_of_now(drafter, hosted.opened_us):
+                self._report(self._floor.given_up(hosted.handle, drafter, tally, now_us))
 
     def _carry_out(self, hosted: HostedSession, effects: list[VerifierEffect]) -> list[Verify]:
         verify: list[Verify] = []
@@ -292,14 +296,17 @@ class LiveSessions:
         self.kinds.ended(hosted.session)
         self._sharing.ended(hosted.session, finish)
         self._turnover.observe((monotonic_us() - hosted.opened_us) / 1e6)
-        self.record.count([drafter for drafter in self._connections if hosted.may_use(drafter)], hosted.session.statistics)
+        usable = [drafter for drafter in self._connections if hosted.may_use(drafter)]
+        if all(self.record.is_of_now(drafter, hosted.opened_us) for drafter in usable):
+            self.record.count(usable, hosted.session.statistics)
         self._judge_drafters(hosted)
 
     def _judge_drafters(self, hosted: HostedSession) -> None:
         tallies = hosted.session.drafter_tallies()
         for drafter, tally in tallies.items():
             self._counters.ended(drafter, tally)
-        uncounted = {drafter: tally for drafter, tally in tallies.items() if drafter not in hosted.portions.given_up}
+        told, opened_us = hosted.portions.given_up, hosted.opened_us
+        uncounted = {name: tally for name, tally in tallies.items() if name not in told and self.record.is_of_now(name, opened_us)}
         self._report(self._floor.end(hosted.handle, uncounted, monotonic_us()))
 
     def _report(self, verdicts: Sequence[Verdict]) -> None:

@@ -169,10 +169,10 @@ class Pair:
         if problem is not None:
             raise IncompatiblePair(problem)
         lane = await open_lane(self.endpoint, welcome.lane_token, MAX_MESSAGE_BYTES)
-        self._come_up(lane)
+        self._come_up(lane, welcome.drafter.weights_hash)
         await self._take_in(frames[1:])
 
-    def _come_up(self, lane: Lane | None) -> None:
+    def _come_up(self, lane: Lane | None, weights: str) -> None:
         self._connection += 1
         self._outbox = Outbox()
         self._overflow.clear()
@@ -182,7 +182,7 @@ class Pair:
         self.problem = ""
         self._up = True
         self._last_heard_s = self._up_since_s = time.monotonic()
-        self._inbox.put(PairUp(self.endpoint, self._connection, lane))
+        self._inbox.put(PairUp(self.endpoint, self._connection, lane, weights))
         self._decided.set()
         _LOG.info("drafter %s is up", self.endpoint)
 

@@ -19,8 +19,10 @@ from outrider.drafting.replay_source import ReplayOptions, ReplaySource
 from outrider.session.drafter_admission import DrafterBounds
 from outrider.session.drafter_tally import DrafterTally
 from outrider.session.pacing.registry import make_pacing
+from outrider.session.statistics import SessionStatistics
 from outrider.telemetry import names
 from outrider.telemetry.local_metrics import LocalMetrics
+from outrider.types.frames import Open
 from pair_service.next_door import DrafterNextDoor
 from verifier_service import judged_portions
 from verifier_service.acceptance_floor import (
@@ -34,7 +36,10 @@ from verifier_service.acceptance_floor import (
     Verdict,
 )
 from verifier_service.answer import AnswerStream
+from verifier_service.clock import monotonic_us
 from verifier_service.drafter_counters import MAX_NAMES, OTHER, DrafterCounters
+from verifier_service.drafter_record import MIN_ROUNDS, DrafterRecord
+from verifier_service.inbox import PairDown, PairUp
 from verifier_service.judged_portions import ROUNDS_BETWEEN_LOOKS, JudgedPortions
 from verifier_service.resident import RESIDENT
 
@@ -339,3 +344,46 @@ def test_a_good_and_a_bad_drafter_of_one_session_are_told_apart() -> None:
     assert tallies["good"].num_right > 20
     assert tallies["good"].num_wrong == 0
     assert (tallies["bad"].num_right, tallies["bad"].num_wrong > 5) == (0, True)
+
+
+def test_another_model_at_the_address_of_a_useless_one_is_tried_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    loop = Loop(TableEngine(TABLE))
+    sessions, inbox = loop.scheduler.sessions, loop.scheduler.inbox
+    now_us = monotonic_us()
+    for handle in range(SESSIONS_TO_DROP):  # as sessions that ended
+        sessions._floor.end(1_000 + handle, {"d": DrafterTally(0, MAX_JUDGED_OF_A_SESSION)}, now_us)
+
+    def num_opened(connection: int, weights: str) -> int:
+        """Times that the next session is opened there."""
+        loop.frames.clear()
+        inbox.put(PairUp("d", connection, weights=weights))
+        ended(loop, loop.open(pacing="serial"))
+        loop.freed()
+        inbox.put(PairDown("d", connection, "restarted"))
+        return sum(isinstance(frame, Open) for frame in loop.frames)
+
+    assert [num_opened(1, "old"), num_opened(2, "old")] == [0, 0], "a restart makes no model better"
+    assert num_opened(3, "new") == 1
+    loop.stop()
+    assert "drafter d is another model than before" in caplog.text
+
+
+def test_what_a_session_knows_of_a_model_that_gave_way_is_not_held_against_the_new_one() -> None:
+    record = DrafterRecord()
+    met = [record.met("d", weights, now_us) for weights, now_us in (("old", 10), ("old", 20), ("new", 30), ("new", 40))]
+    assert met == [False, False, True, False]
+    assert [record.is_of_now(name, opened_us) for name, opened_us in (("d", 29), ("d", 30), ("stranger", 0))] == [False, True, True]
+
+
+def test_a_record_of_another_model_is_forgotten() -> None:
+    record, statistics = DrafterRecord(), SessionStatistics()
+    statistics.count_overtaken([True] * 40)
+    statistics.num_rounds = MIN_ROUNDS
+    record.met("d", "old", 1)
+    record.count(["d"], statistics)
+    assert list(record.rates()) == list(record.late_shares()) == ["d"]
+    record.met("d", "old", 2)
+    assert list(record.rates()) == ["d"]
+    record.met("d", "new", 3)
+    assert record.rates() == record.late_shares() == {}
