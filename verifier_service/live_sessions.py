@@ -33,7 +33,7 @@ from outrider.session.events import (
 from outrider.session.pacing.contract import CostCurve
 from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
-from outrider.types.frames import Close
+from outrider.types.frames import Close, Refused
 from outrider.types.statistics import DraftStatistics
 from verifier_service.acceptance_floor import MIN_JUDGED, AcceptanceFloor, Verdict
 from verifier_service.answer import AnswerStream, SessionEnded, SessionStarted
@@ -47,6 +47,7 @@ from verifier_service.outgoing import Outgoing
 from verifier_service.policy_key import PolicyKey
 from verifier_service.prompt_kinds import PromptKinds
 from verifier_service.queue_time import QueueTime
+from verifier_service.refusal_log import RefusalLog
 from verifier_service.resident import RESIDENT
 from verifier_service.step_planner import StepPlanner
 
@@ -74,6 +75,7 @@ class LiveSessions:
         self.kinds = PromptKinds()
         self.record = DrafterRecord()
         self._floor = AcceptanceFloor()
+        self._refusals = RefusalLog()
         self._counters = DrafterCounters(metrics := metrics or LocalMetrics())
         self._sharing = AnswerSharing(shared, engine.identity, metrics)
         self.outgoing = Outgoing()
@@ -138,6 +140,8 @@ class LiveSessions:
             hosted = self._sessions.get(-1 if frame.session is None else frame.session)
             if hosted is None:
                 continue
+            if isinstance(frame, Refused):
+                self._refusals.note(message.drafter, frame.reason)
             if isinstance(frame, BadFrame):
                 self.apply(hosted, DrafterFrameMalformed(message.drafter, frame.incarnation, str(frame.error), now_us))
             else:
