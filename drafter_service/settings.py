@@ -104,6 +104,8 @@ def parse_settings(argv: Sequence[str], *, serves: bool = True) -> DrafterSettin
     _within("--max-prefix-len", given.max_prefix_len, 0, MAX_LEN)
     _within("--drain-grace-s", given.drain_grace_s, 0, MAX_GRACE_S)
     engine.check()
+    if given.replay_texts and given.source != "replay":
+        raise InvalidRequest("--replay-texts", f"only --source replay reads them, and it is {given.source!r} here; leave them out")
     if given.replay_texts and engine.weights is WeightFormat.INT8:
         raise InvalidRequest("--weights", "int8 would change nothing: replayed drafts come from a file, not from the model; leave it out")
     if given.replay_texts and engine.shortlist > 0:

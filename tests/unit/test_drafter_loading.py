@@ -42,6 +42,11 @@ def test_bounds_come_from_the_model_and_the_command_line(model: Path) -> None:
     assert loaded(model, "--max-len", "100000").bounds.max_len == 512
 
 
+def test_texts_that_the_source_would_not_read_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"--replay-texts: only --source replay reads them, and it is 'model' here"):
+        parse_settings(["--model", "somewhere", "--listen", "127.0.0.1:0", "--replay-texts", "texts.json"])
+
+
 def test_sessions_share_what_was_read_unless_told_otherwise() -> None:
     given = ["--model", "somewhere", "--listen", "127.0.0.1:0"]
     assert parse_settings(given).engine.prefix_cache
