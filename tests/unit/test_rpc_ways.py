@@ -5,6 +5,7 @@ tell, and bound what they hold. What is common is tested over all three, so that
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,6 +28,7 @@ SERVICE = "outrider.v1.VerifierService"
 WAYS = pytest.mark.parametrize("way", ["socket", "in_process", "trunk"])
 WAIT_S = 5.0
 INFO = pb.VerifierServiceGetInfoRequest()
+TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Echo(VerifierServiceServicer):
@@ -107,10 +109,10 @@ async def test_an_answer_comes_with_the_callers_metadata_and_deadline(way: str) 
     async with serving(subject, way) as (stub, _, _):
         assert (await stub.GetInfo(INFO)).max_rows == 7
         assert subject.told == ((), None)
-        await stub.GetInfo(INFO, timeout=60.0, metadata=(("traceparent", "00-1-2-01"), ("other", "x")))
+        await stub.GetInfo(INFO, timeout=60.0, metadata=(("traceparent", TRACE_PARENT), ("other", "x")))
         metadata: list[tuple[str, str]] = list(subject.told[0])
         left_s = subject.told[1]
-        assert metadata == [("traceparent", "00-1-2-01")]
+        assert metadata == [("traceparent", TRACE_PARENT)]
         assert left_s is not None
         assert 50.0 < left_s < 61.0
 
@@ -120,12 +122,24 @@ async def test_so_does_a_stream(way: str) -> None:
     subject = Echo()
     async with serving(subject, way) as (stub, _, _):
         for timeout_s in (None, 60.0):
-            call = stub.Decode(timeout=timeout_s, metadata=(("traceparent", "00-1-2-01"), ("other", "x")))
+            call = stub.Decode(timeout=timeout_s, metadata=(("traceparent", TRACE_PARENT), ("other", "x")))
             await call.write(stop("end"))
             assert len([response async for response in call]) == 1
-            assert subject.told[0] == (("traceparent", "00-1-2-01"),)
+            assert subject.told[0] == (("traceparent", TRACE_PARENT),)
             left_s = subject.told[1]
             assert (left_s is None) if timeout_s is None else (left_s is not None and 50.0 < left_s < 61.0)
+
+
+@WAYS
+async def test_what_grpc_refuses_to_send_for_a_handler_is_told_to_a_caller_that_is_there(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the error that a write to a caller raises who has left; the call would never end."""
+    async with serving(Echo(grpc.aio.InternalError("Failed grpc_call_start_batch: 11")), way) as (stub, _, _):
+        with caplog.at_level(logging.ERROR, "outrider.rpc.interceptor"):
+            failure = await failure_of(stub.GetInfo(INFO))
+    assert failure.code() is grpc.StatusCode.INTERNAL
+    assert "Failed grpc_call_start_batch: 11" in caplog.text
 
 
 @WAYS

@@ -5,6 +5,7 @@ Knows grpc.aio contexts. Must not know services. `Context` is the type to annota
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 else:
     Context = grpc.aio.ServicerContext
 
-PROPAGATED_KEYS = ("traceparent", "tracestate")
+TRACE_PARENT_KEY, TRACE_STATE_KEY = "traceparent", "tracestate"
+# As W3C Trace Context has them; a later version may have more behind its flags. What a caller sends here goes into calls of ours, where
+# grpc refuses bytes that no header may have, and peers refuse headers beyond 8 KiB.
+_TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,64})?", re.ASCII)
+_TRACE_STATE = re.compile(r"[ -~]{1,512}", re.ASCII)
 
 
 def remaining_s(context: Context) -> float | None:
@@ -25,6 +30,11 @@ def remaining_s(context: Context) -> float | None:
 
 
 def propagated_metadata(context: Context) -> tuple[tuple[str, str], ...]:
-    """The trace context of the call, to be sent with every call made on its behalf."""
-    metadata = cast(Iterable[tuple[str, str]], context.invocation_metadata() or ())
-    return tuple((key, value) for key, value in metadata if key in PROPAGATED_KEYS)
+    """The trace context of the call, to be sent with every call made on its behalf; nothing of one that is none, which is no reason to
+    refuse the call."""
+    metadata = tuple(cast(Iterable[tuple[str, str]], context.invocation_metadata() or ()))
+    parents = [value for key, value in metadata if key == TRACE_PARENT_KEY]
+    if len(parents) != 1 or not _TRACE_PARENT.fullmatch(parents[0]):
+        return ()
+    state = ",".join(value for key, value in metadata if key == TRACE_STATE_KEY)
+    return ((TRACE_PARENT_KEY, parents[0]), *(((TRACE_STATE_KEY, state),) if _TRACE_STATE.fullmatch(state) else ()))

@@ -88,7 +88,7 @@ class ErrorInterceptor(_ServerInterceptor):
             except OutriderError as error:
                 await _abort(context, error, method)
             except grpc.aio.InternalError as error:
-                raise _caller_left(method) from error
+                await _refused_by_core(context, error, method)
             except (grpc.aio.AbortError, grpc.aio.AioRpcError) as error:
                 await _pass_on(context, error, method)
             except Exception:  # noqa: BLE001 -- the process's edge: a bug costs its own call, never the server
@@ -112,6 +112,18 @@ def _written_out(behavior: Callable[[Any, Context], AsyncGenerator[Any, None]]) 
 async def _abort(context: Context, error: OutriderError, method: str) -> NoReturn:
     try:
         await context.abort(status_of(error), status_details(error), error_metadata(error))
+    except grpc.aio.InternalError as failure:
+        raise _caller_left(method) from failure
+
+
+async def _refused_by_core(context: Context, error: grpc.aio.InternalError, method: str) -> NoReturn:
+    """Core refuses to send to a caller that has gone before grpc has cancelled our task, and to a peer what no message or header may be.
+    Whoever is there is told, or would wait for ever; who has gone cannot be."""
+    try:
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has the details")
+    except grpc.aio.AbortError:
+        _LOG.error("grpc refused what the handler of %s gave it, or its caller has just left", method, exc_info=error)
+        raise
     except grpc.aio.InternalError as failure:
         raise _caller_left(method) from failure
 
