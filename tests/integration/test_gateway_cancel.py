@@ -21,6 +21,7 @@ from outrider.errors import Cancelled, Overloaded, Unavailable
 from outrider.gateway.limits import FailoverLimits, GatewayLimits
 from outrider.rpc.status import DeadlinePassed
 from outrider.rpc.turnover import FIRST_HELD_S
+from outrider.telemetry import names
 from outrider.types.generation import AnswerEvent, Delta, GenerationRequest, Started
 from outrider.v1 import generation_pb2 as pb
 
@@ -118,6 +119,19 @@ async def test_a_deadline_that_passes_frees_everything_at_every_state(hold: Hold
         with pytest.raises(DeadlinePassed):
             await consume(under_test, REQUEST, timeout_s=0.3)
         await fake.wait_live(0)
+
+
+async def test_a_request_whose_deadline_passed_is_counted_as_such_with_its_first_token() -> None:
+    """Those that were too slow for their clients are the ones that an operator looks for."""
+    fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
+    async with gateway_over(fake) as under_test:
+        with pytest.raises(DeadlinePassed):
+            await consume(under_test, REQUEST, timeout_s=1.0)
+        await fake.wait_live(0)
+        await under_test.gateway.servicer.wait_idle()
+        found = {series.metric: series for series in under_test.gateway.servicer.metrics.snapshot() if series.counts}
+    assert found[names.REQUEST_SECONDS].label_values[1] == "DEADLINE_EXCEEDED"
+    assert sum(found[names.FIRST_TOKEN_SECONDS].counts) == 1
 
 
 async def test_the_deadline_travels_to_the_verifier() -> None:

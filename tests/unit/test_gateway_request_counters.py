@@ -25,7 +25,7 @@ from outrider.telemetry.local_metrics import LocalMetrics
         (DeadlinePassed("late"), "DEADLINE_EXCEEDED"),
         (RemoteFailure("a fault"), "INTERNAL"),
         (asyncio.CancelledError(), "CANCELLED"),
-        (ZeroDivisionError(), "UNKNOWN"),
+        (ZeroDivisionError(), "INTERNAL"),
     ],
 )
 def test_a_request_that_fails_is_counted_by_its_status(error: BaseException, status: str) -> None:
@@ -34,6 +34,25 @@ def test_a_request_that_fails_is_counted_by_its_status(error: BaseException, sta
         raise error
     (series,) = metrics.snapshot()
     assert (series.metric, series.label_values, sum(series.counts)) == (names.REQUEST_SECONDS, ("m", status), 1)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "elapsed_s", "status"),
+    [
+        (None, 9.0, "CANCELLED"),
+        (60.0, 30.0, "CANCELLED"),
+        (60.0, 60.0, "DEADLINE_EXCEEDED"),
+        (60.2, 60.0, "DEADLINE_EXCEEDED"),
+        (0.0, 0.0, "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_a_cancellation_at_the_deadline_is_the_deadline_s(timeout_s: float | None, elapsed_s: float, status: str) -> None:
+    """grpc cancels the handler, and the client sees another status than one that left."""
+    metrics = LocalMetrics()
+    with pytest.raises(asyncio.CancelledError), RequestCounters(metrics, "m").ending(time.monotonic() - elapsed_s, timeout_s):
+        raise asyncio.CancelledError
+    (series,) = metrics.snapshot()
+    assert series.label_values == ("m", status)
 
 
 def test_a_request_that_is_answered_has_its_times() -> None:

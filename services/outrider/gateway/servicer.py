@@ -153,7 +153,7 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def _serve(self, message: pb.GenerateRequest, context: Context, emit: Emit) -> None:
         arrived_s = time.monotonic()
-        with self._requests.ending(arrived_s):
+        with self._requests.ending(arrived_s, remaining_s(context)):
             await self._answer(message, arrived_s, context, emit)
 
     async def _answer(self, message: pb.GenerateRequest, arrived_s: float, context: Context, emit: Emit) -> None:
@@ -174,9 +174,11 @@ class GenerationServicer(GenerationServiceServicer):
                             sent.add(response)
                     await emit(*responses)
 
-                await self._run(placed, arrived_s, remaining_s(context), metadata, counted)
-                if placed.num_tokens:
-                    self._requests.answered(placed.first_s - arrived_s, placed.token_us / 1e6)
+                try:
+                    await self._run(placed, arrived_s, remaining_s(context), metadata, counted)
+                finally:  # those that were too slow for their clients are the ones to be seen
+                    if placed.num_tokens:
+                        self._requests.answered(placed.first_s - arrived_s, placed.token_us / 1e6)
                 if sent is not None:
                     self._auditor.offer(placed.request, sent)
 
