@@ -104,6 +104,16 @@ def test_an_endpoint_stops_though_a_client_says_nothing(monkeypatch: pytest.Monk
     assert time.monotonic() - begun_s < 50.0
 
 
+def test_a_client_that_says_nothing_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 0.01)
+    with serving_metrics(MetricsAddress(HOST, 0), LocalMetrics(), lambda: None) as url:
+        port = int(url.split(":")[2].split("/")[0])
+        with socket.create_connection((HOST, port), TIMEOUT_S) as silent:
+            assert silent.recv(1) == b"", "it is left"
+        assert "outrider" in scrape(url), "one at a time: what is said of the one before has been said"
+    assert capfd.readouterr().err == ""
+
+
 def test_a_port_in_use_is_refused_by_name() -> None:
     with serving_metrics(MetricsAddress(HOST, 0), LocalMetrics(), lambda: None) as url:
         port = int(url.split(":")[2].split("/")[0])

@@ -83,6 +83,10 @@ class _Server(WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Of a client that says nothing or leaves, such as a probe of the port: no traceback of it on stderr, as the base class has it."""
+        _LOG.debug("a scrape from %s came to nothing", client_address, exc_info=True)
+
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
