@@ -47,6 +47,15 @@ async def test_a_request_costs_one_place_and_one_finish_and_goes_where_it_was_pl
         assert len(words.pop()) == 2 * WORD_BYTES
 
 
+async def test_an_answer_that_has_come_whole_is_placed_like_any_other() -> None:
+    """Its client missed the end alone. A wish for no tokens is one that a coordinator refuses, with a warning in the gateway's log."""
+    async with coordinated(FakeFleet()) as fleet:
+        placed_at(fleet, 0)
+        assert await fleet.answer(replace(REQUEST, max_tokens=len(TOKENS), resume_token_ids=tuple(TOKENS))) == ()
+        await fleet.until_finished()
+        assert [wish.max_tokens for wish in fleet.fleet.wishes] == [1]
+
+
 METHODS = sorted(method.name for method in fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].methods)
 MANY_TOKENS = 400  # a round each
 

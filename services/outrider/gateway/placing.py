@@ -189,7 +189,7 @@ def wish_of(request: ResolvedRequest, fingerprint: str) -> PlacementWish:
         request_id=request.request_id,
         tenant=checked.cache_salt,
         prefix_len=len(prefix),
-        max_tokens=request.max_tokens - len(checked.resume_ids),
+        max_tokens=max(1, request.max_tokens - len(checked.resume_ids)),  # whose tokens have all come asks for its end alone
         num_samples=checked.num_samples,
         fingerprint=fingerprint,
         wants_drafts=wants_drafts(request),
