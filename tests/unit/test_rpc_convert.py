@@ -284,6 +284,13 @@ def test_acceptance_rules_by_name_and_number() -> None:
         convert.acceptance_to_proto("typical")
 
 
+@pytest.mark.parametrize("wish", [field.name for field in generation_pb2.DraftOptions.DESCRIPTOR.fields])
+def test_every_wish_about_drafts_can_be_made_in_python(wish: str) -> None:
+    value: Any = "plain" if wish == "pacing" else 1
+    sent = request_to_proto(GenerationRequest(prompt="hi", draft=DraftWishes(**{wish: value}))).draft
+    assert [field.name for field, _ in sent.ListFields()] == [wish]
+
+
 def test_a_clients_request_sets_exactly_what_it_means_to() -> None:
     request = GenerationRequest(messages=(ChatMessage("user", "hi"),), seed=0, draft=DraftWishes(off=False, max_len=3), stop=("x",))
     message = request_to_proto(request)

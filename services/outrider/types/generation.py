@@ -35,7 +35,9 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class DraftWishes:
-    """A request's wishes about speculation; None leaves a wish to the deployment. None of them changes a lossless answer."""
+    """A request's wishes about speculation; None leaves a wish to the deployment. None of them changes a lossless answer.
+
+    no_lookup: no guesses from the request's own text or from earlier answers, nor is its answer kept for others."""
 
     off: bool | None = None
     max_len: int | None = None
@@ -43,6 +45,7 @@ class DraftWishes:
     stop_below: float | None = None
     pacing: str | None = None
     svip_threshold: float | None = None
+    no_lookup: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

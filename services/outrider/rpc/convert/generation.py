@@ -168,6 +168,7 @@ def _wishes(draft: DraftWishes) -> pb.DraftOptions:
         stop_below=draft.stop_below,
         pacing=draft.pacing,
         svip_threshold=draft.svip_threshold,
+        no_lookup=draft.no_lookup,
     )
 
 
