@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,10 +30,12 @@ exit_at_once(3)
 SERVICES = ("drafter_service", "verifier_service", "pair_service", "machine_service", "outrider.gateway", "outrider.coordinator")
 
 
-def ended(code: str) -> subprocess.CompletedProcess[str]:
+def ended(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": ""}  # what is to be lost must be kept first
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
+    )
 
 
 def test_what_was_written_arrives_and_nothing_else_runs() -> None:
@@ -45,6 +48,29 @@ def test_a_reader_that_has_gone_does_not_change_the_exit_code() -> None:
     gone = "import os; here, there = os.pipe(); os.dup2(there, 1); os.close(there); os.close(here)"
     process = ended(f"{gone}\n{CODE}")
     assert process.returncode == 3
+
+
+STARTING = """
+import asyncio, os, signal, sys
+os.getpid = lambda: {pid}
+from outrider.rpc.server import run_service
+
+async def start():
+    signal.raise_signal(int(sys.argv[1]))
+    await asyncio.sleep({timeout_s})
+
+run_service(start())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("pid", "code"), [(1, 128), (2, None)])
+def test_a_signal_ends_a_service_that_starts_though_it_be_the_first_process_of_a_container(
+    number: signal.Signals, pid: int, code: int | None
+) -> None:
+    """The kernel hands such a process no signal that it has no handler for; any other one is ended by the signal itself."""
+    process = ended(STARTING.format(pid=pid, timeout_s=TIMEOUT_S), str(int(number)))
+    assert (process.returncode, process.stderr) == (-number if code is None else code + number, "")
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -39,6 +39,7 @@ SERVER_KEEPALIVE_TIME_MS = 10_000
 MIN_CLIENT_PING_INTERVAL_MS = 5_000
 DRAIN_GRACE_S = 10.0
 CLOSE_GRACE_S = 0.5
+INIT_PID = 1
 OVERALL = ""
 TRUNK_SERVICE = trunk_pb2.DESCRIPTOR.services_by_name["TrunkService"].full_name
 NOTHING_ELSE: Mapping[str, str] = {}
@@ -248,9 +249,13 @@ def run_service(main: Coroutine[Any, Any, None]) -> None:
     """Run a process's main coroutine, on uvloop where it is installed.
 
     Until it serves (`run_until_signal`) it holds nothing that must be given back, so SIGINT ends it at once, as SIGTERM does: Python's
-    own way would wait for threads that are loading, and end in a traceback.
+    own way would wait for threads that are loading, and end in a traceback. As the first process of a container it must say so itself: the
+    kernel keeps from it what it has no handler for, and it would go on to serve for what is left of its supervisor's grace.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if os.getpid() == INIT_PID:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
     try:
         import uvloop
     except ImportError:
