@@ -207,6 +207,17 @@ async def test_an_answer_that_outgrows_one_message_ends_at_once_and_can_be_strea
     assert isinstance(events[-1], Done)
 
 
+async def test_a_text_whose_tokens_outgrow_one_message_is_refused_by_its_field() -> None:
+    """grpc's own status says RESOURCE_EXHAUSTED, after which a client comes again with the same text for ever."""
+    async with serving(FakeVerifier(LETTERS)) as address:
+        gateway = await start_gateway(GatewayConfig(("127.0.0.1:0",), (address,), MODEL_DIR, server=ServerLimits(max_message_bytes=2**12)))
+        async with await connect(gateway.address) as client:
+            with pytest.raises(DoesNotFit, match=r"^text: has \d+ tokens, which are more than one message of 4096 bytes can tell"):
+                await client.tokenize("1 2 3 4 5 " * 200)
+            assert await client.tokenize("1 2 3")
+        await gateway.stop(0.0)
+
+
 @pytest.mark.parametrize("num_done", range(1, 9))
 async def test_a_resumed_answer_goes_on_where_the_text_stood(num_done: int) -> None:
     fake = FakeVerifier([*SPLIT, *LETTERS[:3], EOS])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from outrider.errors import OutriderError, Unavailable
+from outrider.errors import DoesNotFit, OutriderError, Unavailable
 from outrider.gateway.auditor import AuditLimits, Auditor
 from outrider.gateway.checks import check_input, check_known, check_request
 from outrider.gateway.client_stream import ClientStream
@@ -121,7 +121,11 @@ class GenerationServicer(GenerationServiceServicer):
 
         def tokenise() -> pb.TokenizeResponse:
             ids = prompt_ids(request, self._tokenizer)
-            return pb.TokenizeResponse(token_ids=ids, token_bytes=[self._tokenizer.token_bytes(token_id) for token_id in ids])
+            response = pb.TokenizeResponse(token_ids=ids, token_bytes=[self._tokenizer.token_bytes(token_id) for token_id in ids])
+            if response.ByteSize() > self._max_message_bytes:
+                problem = f"has {len(ids)} tokens, which are more than one message of {self._max_message_bytes} bytes can tell"
+                raise DoesNotFit(str(request.WhichOneof("input")), problem)
+            return response
 
         return await self._tokenised(request.ByteSize(), tokenise)
 

@@ -103,7 +103,8 @@ class GenerationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Token ids of a text or of chat messages through the model's template. INVALID_ARGUMENT when there is no template.
+        """Token ids of a text or of chat messages through the model's template. INVALID_ARGUMENT when there is no template, or when
+        they outgrow the gateway's message limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
