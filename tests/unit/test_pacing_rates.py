@@ -55,6 +55,23 @@ def test_a_first_tail_that_holds_the_reading_of_the_prompt_is_no_undisturbed_dra
     assert (stats.holds_reading, stats.draft_alone_us) == (True, 0.0)
 
 
+def test_a_drafter_that_says_its_guesses_take_no_time_stays_known_and_ends_no_policy() -> None:
+    """Its times are its own word. Drafting beside a step was once divided by none, which ended the verifier with all its answers."""
+    stats = SessionStatistics()
+    for at in (0, 1_000):
+        stats.count_drafting(DraftInterval(at, at + 300, 300), 4, verifying=False)  # not told what the first took
+    rates = PaceRates()
+    rates.observe(drafted(stats.draft_us_per_token), [stats.draft_alone_us])
+    stats.count_drafting(DraftInterval(2_000, 2_300, 300), 4, verifying=False, first_us=300)  # and the other three took nothing
+    assert 0.0 < stats.draft_us_per_token == stats.draft_alone_us
+    rates.observe(ahead(100.0), [stats.draft_alone_us])
+    assert rates.is_known
+    assert rates.draft_us(Pace.AHEAD) >= rates.draft_us(Pace.SERIAL) > 0.0
+    known = stats.draft_us_per_token, stats.draft_alone_us
+    stats.count_drafting(DraftInterval(3_000, 3_000, 0), 4, verifying=False)
+    assert (stats.draft_us_per_token, stats.draft_alone_us) == known, "no time at all is none that was measured"
+
+
 @pytest.mark.parametrize(("is_anew", "alone_us"), [(False, 150.0), (True, 50.0)], ids=["goes on", "broken twin: a start taken off"])
 def test_a_level_by_itself_that_goes_on_with_a_draft_has_no_start(is_anew: bool, alone_us: float) -> None:
     """Drafters send the levels of a draft one by one where one machine has room for both models."""

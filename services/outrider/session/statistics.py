@@ -32,6 +32,7 @@ HEDGE_PRIOR = 0.5
 PRIOR_HEDGES = 4  # mismatches that the prior counts for
 DRAFT_TIME_RATE = 1 / 8
 MIN_LEVEL_SHARE = 0.25  # of what a draft took that no longer one tells the start of: its levels cost at least this
+LEAST_LEVEL_US = 0.01  # of a draft, whatever its drafter says: 0 stands for not known, and policies divide by it
 OVERHEAD_RATE = 1 / 8
 ALONE_SHARE = 0.1  # of a tail's drafting beside a step of its session, up to which it counts as undisturbed: two clocks never agree exactly
 MAX_RECENT_INTERVALS = 16
@@ -219,6 +220,9 @@ class SessionStatistics:
         """What the first level takes beyond one of the others is the start of a draft, unless a step ran beside a part of them only. None:
         the draft goes on and has none. (Taken for one all the same, a level alone counted as a quarter of what it took, which was believed
         at once.) beside_share: of the work, beside a step of this session; negative: not known yet."""
+        if not draft_us:
+            self._num_draft_times += 1
+            return
         is_alone = 0.0 <= beside_share <= ALONE_SHARE
         is_even = is_alone or beside_share >= 1.0 - ALONE_SHARE
         tells, told = first_us is None or (num_levels > 1 and first_us > 0), self.tells_start
@@ -230,6 +234,7 @@ class SessionStatistics:
                 self.draft_start_us = _followed(self.draft_start_us, max(0.0, first_us - measured), DRAFT_TIME_RATE)
         else:
             measured = max(draft_us - self.draft_start_us, MIN_LEVEL_SHARE * draft_us) / num_levels
+        measured = max(LEAST_LEVEL_US, measured)
         # The first tail holds the reading of the prompt too: unless its levels tell the two apart it serves until there is a second, and
         # no longer. And what a single level took serves until levels tell its start from the rest.
         is_first_told = tells and not told
