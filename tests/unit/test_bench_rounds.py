@@ -22,9 +22,11 @@ from outrider_bench.rounds import (
     measure_messages,
     replay_engine,
     result,
+    target_engine,
 )
 
 NUM_TOKENS = 150
+NUM_STEPS = 24  # of a model
 ENGINE = (STEP, "batch", "keep")
 MODEL = Path(__file__).resolve().parents[2] / "models" / "ref-small"
 
@@ -84,6 +86,15 @@ def test_a_serial_round_has_its_parts_and_the_text_of_plain_decoding() -> None:
     assert len(whole) < NUM_TOKENS / 4
     assert {"plan", "batch", "session", "keep", "send", "receive", "take tails", RECONCILE, DRAFTER} <= set(clock.median())
     assert vars(replay_module)["build_batch"] is build_batch, "what was watched is as it was"
+
+
+def test_a_target_answers_one_loop_after_another() -> None:
+    """Each has a verifier of its own; the first has the target compute its plain steps ahead, and the second has that already."""
+    engine = target_engine(str(MODEL), "float32")
+    plain = Task("plain", None, NUM_STEPS)
+    answer = RoundLoop(engine, plain, PartClock()).run()
+    assert RoundLoop(engine, plain, PartClock()).run() == answer
+    assert RoundLoop(engine, Task("serial", DRAFT_LEN, NUM_STEPS, answer), PartClock()).run() == answer
 
 
 def test_calls_of_the_engine_do_not_depend_on_the_machine() -> None:

@@ -39,9 +39,10 @@ def compute_ahead(draft: Engine, target: Engine) -> ThinAhead | None:
 
 def compute_plain_ahead(target: Engine) -> ThinAhead | None:
     """From now on, as long as it lives, its plain steps of a sequence that is alone; None where it has no compiled chain or no second
-    thread. That may be a lent one, while it is: who takes it back has it at once (Engine.end_loan)."""
+    thread, or does so already, for another verifier before this one. The thread may be a lent one, while it is: who takes it back has it
+    at once (Engine.end_loan)."""
     if not isinstance(target, PagedEngine) or not isinstance(target.chain, ThinChain):
         return None
-    if target.chain.team.num_threads < 2:
+    if target.chain.team.num_threads < 2 or target.chain.team.computes_ahead:
         return None
     return ThinAhead(None, 0, target.chain, target.limits.max_context)
