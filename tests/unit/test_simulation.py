@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +27,11 @@ from outrider_bench.simulation.contestants import Contestant
 from outrider_bench.simulation.cores import Cores, Role
 from outrider_bench.simulation.curves import CURVE_SHAPES, read_shape
 from outrider_bench.simulation.event_loop import StuckError, simulate
-from outrider_bench.simulation.grid import Axes, Machine, cells_of
+from outrider_bench.simulation.grid import Axes, Cell, Machine, cells_of
 from outrider_bench.simulation.profile import Profile
 from outrider_bench.simulation.runner import Plan, run_cells
 from outrider_bench.simulation.text import text_of
-from outrider_bench.simulation.verdict import worst_cells, worst_of
+from outrider_bench.simulation.verdict import CellResult, worst_cells, worst_of
 from outrider_bench.simulation.wire import Wire
 from outrider_bench.simulation.world import Phase, World
 
@@ -328,6 +330,31 @@ def test_no_fixed_policy_exceeds_the_best_and_one_reaches_it() -> None:
 def test_several_processes_give_the_results_of_one() -> None:
     plan = plan_of(Axes(("0.3", "0.9"), (5,), (0,), (2,), ("flat",)), ("serial",))
     assert list(run_cells(plan, 2)) == list(run_cells(plan, 1))
+
+
+BEGUN, OVER = multiprocessing.Semaphore(0), multiprocessing.Semaphore(0)
+AT_MOST_S = 20.0
+
+
+def all_but_the_first_cell_take_long(cell: Cell, plan: Plan) -> CellResult:
+    """In place of run_cell."""
+    if cell.acceptance != "0.3":
+        BEGUN.release()
+        threading.Event().wait(AT_MOST_S)  # unless its process is ended
+        OVER.release()
+    return CellResult(cell, {}, plan.fixed)
+
+
+def test_who_stops_early_waits_for_no_cell_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C, where a cell of many sessions may have minutes to go."""
+    monkeypatch.setattr("outrider_bench.simulation.runner.run_cell", all_but_the_first_cell_take_long)
+    plan = plan_of(Axes(("0.3", "0.6", "0.9"), (5,), (0,), (1,), ("flat",)), ())
+    results = run_cells(plan, 2)
+    assert next(results).cell == plan.cells[0]
+    assert BEGUN.acquire(timeout=AT_MOST_S)
+    results.close()
+    assert not OVER.acquire(block=False)
+    assert not multiprocessing.active_children()
 
 
 def arguments(*options: str) -> argparse.Namespace:

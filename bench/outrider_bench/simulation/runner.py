@@ -5,7 +5,8 @@ Knows grids, contestants and the event loop. Must not judge. Results come in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -47,13 +48,18 @@ def run_cell(cell: Cell, plan: Plan) -> CellResult:
     return CellResult(cell, outcomes, plan.fixed)
 
 
-def run_cells(plan: Plan, jobs: int) -> Iterator[CellResult]:
-    """Yields as they come, in order. jobs: processes; 1 stays in this one."""
+def run_cells(plan: Plan, jobs: int) -> Generator[CellResult]:
+    """Yields as they come, in order. jobs: processes; 1 stays in this one. Who stops early waits for no cell that is under way."""
     if jobs == 1:
         yield from (run_cell(cell, plan) for cell in plan.cells)
         return
     with ProcessPoolExecutor(min(jobs, MAX_JOBS)) as pool:
-        yield from pool.map(partial(run_cell, plan=_without_cells(plan)), plan.cells)
+        try:
+            yield from pool.map(partial(run_cell, plan=_without_cells(plan)), plan.cells)
+        except BaseException:  # a failure, Ctrl-C, or nobody who asks for more; a cell of many sessions takes minutes
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
 
 
 def _without_cells(plan: Plan) -> Plan:
