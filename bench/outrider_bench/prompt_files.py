@@ -99,7 +99,7 @@ def _content(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InvalidRequest(OPTION, f"{path} has more than {MAX_BYTES >> 20} MiB; cut a part out of it")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # a mark of the byte order is no part of the first prompt
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(OPTION, f"{path} cannot be read as text: {error}") from error
 

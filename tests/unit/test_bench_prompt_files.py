@@ -69,6 +69,12 @@ def test_a_line_ends_at_a_newline_only(tmp_path: Path, separator: str) -> None:
     assert read_files([records, lines], None).texts == {"records": (text, "next"), "lines": (text, "next")}
 
 
+@pytest.mark.parametrize("name", ["set.jsonl", "set.txt"])
+def test_a_mark_of_the_byte_order_is_no_part_of_the_first_prompt(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (b'{"prompt": "first"}\r\n' if name == "set.jsonl" else b"first\r\n"))
+    assert read_files([tmp_path / name], None).texts == {"set": ("first",)}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
