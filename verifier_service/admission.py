@@ -118,6 +118,8 @@ def _refuse_unsupported(start: pb.DecodeStart) -> None:
         raise UnsupportedParameter("paused", "routed modes are not served by this verifier")
     if start.adapter:
         raise UnsupportedParameter("adapter", f"no adapters are served here, so not {start.adapter!r}")
+    if start.no_drafters and start.drafters:
+        raise InvalidRequest("no_drafters", f"is set, and drafters names {len(start.drafters)}")
     if len(start.drafters) > MAX_NAMED_DRAFTERS:
         raise InvalidRequest("drafters", f"names {len(start.drafters)} drafters, at most {MAX_NAMED_DRAFTERS}")
     for endpoint in start.drafters:

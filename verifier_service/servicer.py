@@ -137,7 +137,8 @@ class VerifierServicer(VerifierServiceServicer):
     async def _begin(self, start: pb.DecodeStart) -> AnswerStream:
         """Check and enqueue a start; an older incarnation of the same session is ended first."""
         resident = frozenset(() if self._scheduler.resident is None else (RESIDENT,))
-        request = self._admission.check(start, frozenset(start.drafters) or self._pairs.configured | resident)
+        own = frozenset() if start.no_drafters else self._pairs.configured | resident
+        request = self._admission.check(start, frozenset(start.drafters) or own)
         self._pairs.connect(frozenset(start.drafters) - resident)
         session_id = start.session_id
         while (older := self._live.get(session_id)) is not None:

@@ -95,7 +95,7 @@ async def test_samples_of_a_request_share_one_placement() -> None:
         assert fleet.fleet.finished[0].num_tokens == 3 * len(TOKENS)
 
 
-async def test_chosen_drafters_are_handed_on_and_drafts_turned_off_where_none_would_pay() -> None:
+async def test_chosen_drafters_are_handed_on_and_none_is_asked_where_none_would_pay() -> None:
     async with coordinated(FakeFleet()) as fleet:
         placed_at(fleet, 0, drafters=("h:1", "h:2"))
         await fleet.answer()
@@ -104,17 +104,18 @@ async def test_chosen_drafters_are_handed_on_and_drafts_turned_off_where_none_wo
         placed_at(fleet, 0)
         await fleet.answer()
         first, second, third = fleet.first.starts
-        assert (list(first.drafters), first.draft.off) == (["h:1", "h:2"], False)
-        assert (list(second.drafters), second.draft.off) == ([], True)
-        assert (list(third.drafters), third.draft.off) == ([], False), "none is known: the verifier may have means of its own"
+        assert (list(first.drafters), first.no_drafters) == (["h:1", "h:2"], False)
+        assert (list(second.drafters), second.no_drafters) == ([], True)
+        assert not second.draft.off, "texts may be guessed from all the same"
+        assert (list(third.drafters), third.no_drafters) == ([], False), "none is known: the verifier may have means of its own"
 
 
-async def test_the_other_wishes_about_drafts_stay_where_they_are_turned_off() -> None:
+async def test_the_wishes_about_drafts_stay_where_no_drafter_is_asked() -> None:
     async with coordinated(FakeFleet()) as fleet:
         placed_at(fleet, 0, drafts_off=True)
         await fleet.answer(replace(REQUEST, draft=DraftWishes(pacing="never registered", max_len=3)))
         (start,) = fleet.first.starts
-        told = start.draft.off, start.draft.pacing, start.draft.max_len
+        told = start.no_drafters, start.draft.pacing, start.draft.max_len
         assert told == (True, "never registered", 3), "else whether a wish is refused depends on where it is placed"
 
 
@@ -127,7 +128,7 @@ async def test_a_verifier_with_a_drafter_that_no_coordinator_knows_keeps_its_dra
         await fleet.until(lambda: fleet.num_topologies >= num_before + 3)
         placed_at(one, 0, drafts_off=True)
         await one.answer()
-        assert not one.first.starts[0].draft.off
+        assert not one.first.starts[0].no_drafters
 
 
 async def test_a_wish_names_beginnings_of_the_prefix_and_how_long_they_are() -> None:
@@ -275,9 +276,9 @@ async def test_what_goes_on_elsewhere_is_drafted_for_as_it_is_placed_there(befor
         places.append(Placement(three.addresses[2], after.drafters, (), 1.0, "", after.off))
         assert await three.answer(replace(REQUEST, draft=DraftWishes(max_len=5))) == tuple(TOKENS)
         start, further = first.starts[0], three.third.starts[0]
-    assert (start.draft.off, tuple(start.drafters)) == (before.off, before.drafters)
-    assert (further.draft.off, tuple(further.drafters)) == (after.off, after.drafters)
-    assert (start.draft.max_len, further.draft.max_len) == (5, 5), "wishes of the client stay, whether drafts are on or off"
+    assert (start.no_drafters, tuple(start.drafters)) == (before.off, before.drafters)
+    assert (further.no_drafters, tuple(further.drafters)) == (after.off, after.drafters)
+    assert (start.draft.max_len, further.draft.max_len) == (5, 5), "wishes of the client stay, whether drafters are asked or not"
 
 
 async def test_what_goes_on_where_nobody_placed_it_is_drafted_for_as_before() -> None:
@@ -288,7 +289,7 @@ async def test_what_goes_on_where_nobody_placed_it_is_drafted_for_as_before() ->
     async with of_three(fleet, refuse, first, Drafts(("h:1",))) as three:
         assert await three.answer() == tuple(TOKENS)
         starts = [*three.second.starts, *three.third.starts]
-    assert [(list(start.drafters), start.draft.off) for start in starts] == [(["h:1"], False)]
+    assert [(list(start.drafters), start.no_drafters) for start in starts] == [(["h:1"], False)]
 
 
 @pytest.mark.parametrize("refusal", [Unavailable("no other verifier fits"), Overloaded("all are full")])

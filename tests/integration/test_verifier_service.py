@@ -119,6 +119,19 @@ async def test_without_drafters_or_with_drafts_off_decoding_is_plain(folder: Pat
         assert service.num_opens == 0
 
 
+async def test_where_no_drafter_is_to_be_asked_texts_are_guessed_from_all_the_same(folder: Path) -> None:
+    service = FakeDrafterService(TABLE, 0.8)
+    async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:
+        wishes = generation_pb2.DraftOptions(pacing="lookup")
+        answer = await decode(verifier, start("none", 100, draft=wishes, no_drafters=True))
+        assert answer.tokens == truth(100)
+        assert answer.finished.statistics.num_drafted == answer.finished.statistics.num_looked_up > 0
+        serial = await decode(verifier, start("waits", 60, draft=generation_pb2.DraftOptions(pacing="serial"), no_drafters=True))
+        assert serial.tokens == truth()
+        assert (serial.finished.statistics.num_drafted, service.num_opens) == (0, 0)
+        await verifier.until_idle()
+
+
 async def test_stop_tokens_and_logprobs(folder: Path) -> None:
     service = FakeDrafterService(TABLE, 1.0)
     async with serving_drafter(service, folder) as drafter, serving(folder, drafter) as verifier:

@@ -39,6 +39,14 @@ def test_every_stop_rule_can_be_wished_for_and_switched_off() -> None:
     assert limits(svip_threshold=0.0).stop_below == 0.375
 
 
+def test_drafters_and_none_contradict_each_other() -> None:
+    admission = Admission(fake_identity(), DEFAULTS, 0)
+    assert admission.check(start(no_drafters=True), frozenset()).drafters == frozenset()
+    with pytest.raises(InvalidRequest) as caught:
+        admission.check(start(drafters=["d:1"], no_drafters=True), frozenset())
+    assert caught.value.field == "no_drafters"
+
+
 def test_a_drafter_that_no_coordinator_would_take_in_a_heartbeat_is_refused() -> None:
     longest = "unix:/".ljust(MAX_ADDRESS_LEN, "x")
     admission = Admission(fake_identity(), DEFAULTS, 0)

@@ -25,7 +25,7 @@ from outrider.gateway.verifiers import Verifier, VerifierPool
 from outrider.rpc.convert import acceptance_name
 from outrider.rpc.convert.sampling import COUPLED
 from outrider.rpc.status import DeadlinePassed
-from outrider.v1 import generation_pb2, verifier_pb2
+from outrider.v1 import verifier_pb2
 
 _LOG = logging.getLogger(__name__)
 Metadata = tuple[tuple[str, str], ...]
@@ -34,12 +34,11 @@ Metadata = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Openings:
     """What all streams of one request are opened with. deadline_s: of the request, on the event loop's clock; None: it has none.
-    draft: what the client asked of drafts. elsewhere: who had best go on with a sample, asked once each time it leaves a verifier."""
+    elsewhere: who had best go on with a sample, asked once each time it leaves a verifier."""
 
     pool: VerifierPool
     deadline_s: float | None
     metadata: Metadata
-    draft: generation_pb2.DraftOptions
     elsewhere: Elsewhere = anywhere
 
     @property
@@ -213,7 +212,7 @@ class Failover:
         one is known to have, where nobody names any."""
         self._incarnation += 1
         start.incarnation = self._incarnation
-        if not (route.is_placed or self._start.drafters or start.draft.off):
+        if not (route.is_placed or self._start.drafters or start.no_drafters or start.draft.off):
             del start.drafters[:]
             start.drafters.extend(route.drafters_at(verifier.address))
         stream = await open_stream(verifier, start, self._openings.remaining_s, self._openings.metadata)
@@ -221,13 +220,13 @@ class Failover:
         return stream
 
     def _next_start(self, tokens: Sequence[int], route: Route) -> verifier_pb2.DecodeStart:
-        """The first start with the answer so far in its prefix, and drafts as the route has them: where the sample was decoded plainly
-        because no drafter paid there, one may pay here, and the other way round. Without a new place they stay as they were."""
+        """The first start with the answer so far in its prefix, and drafters as the route has them: where the sample was decoded without
+        because none paid there, one may pay here, and the other way round. Without a new place they stay as they were."""
         start = verifier_pb2.DecodeStart()
         start.CopyFrom(self._start)
         start.prefix.extend(tokens)
         if route.is_placed:
-            start.draft.CopyFrom(route.draft_options(self._openings.draft))
+            start.no_drafters = route.drafts_off
             del start.drafters[:]
             start.drafters.extend(route.drafters)
         return start

@@ -71,7 +71,7 @@ class RequestRun:
             return
         answers = [answer for answer, _ in begun]
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-        openings = Openings(pool, deadline_s, metadata, self._request.checked.draft, self._elsewhere)
+        openings = Openings(pool, deadline_s, metadata, self._elsewhere)
         streams, identity = await self._open(openings)
         exact = self._request.exact(identity)
         samples = [

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from outrider.v1 import generation_pb2 as pb
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """verifiers: endpoints to try first, best first; others come after them. drafters: endpoints that are to draft; none: the verifier's
-    own choice, unless drafts_off says that the request is better decoded plainly. paired: where nobody placed it, the drafters that each
+    own choice, unless drafts_off says that the request is better decoded without any. paired: where nobody placed it, the drafters that each
     verifier was connected to when the fleet was last told, by its endpoint, best first."""
 
     verifiers: tuple[str, ...] = ()
@@ -30,15 +28,6 @@ class Route:
     def drafters_at(self, verifier: str) -> tuple[str, ...]:
         """Who is to draft, if this verifier decodes; none: its own choice."""
         return self.drafters if self.is_placed else self.paired.get(verifier, ())
-
-    def draft_options(self, asked: pb.DraftOptions) -> pb.DraftOptions:
-        """What a verifier is told of drafts. asked: by the client; its other wishes stay, so a wrong one is refused everywhere."""
-        if not self.drafts_off:
-            return asked
-        told = pb.DraftOptions()
-        told.CopyFrom(asked)
-        told.off = True
-        return told
 
 
 ANYWHERE = Route()

@@ -55,13 +55,14 @@ def decode_start(request: ResolvedRequest, session_id: str, sample_index: int) -
         max_tokens=request.max_tokens,
         stop_token_ids=sorted(checked.stop_token_ids),
         top_logprobs=checked.top_logprobs,
-        draft=request.route.draft_options(checked.draft),
+        draft=checked.draft,
         drafters=request.route.drafters,
         acceptance=acceptance_to_proto(checked.acceptance),
         adapter=checked.adapter,
         tenant=checked.cache_salt,
         takes_end=True,
         has_stop_strings=bool(checked.stops),
+        no_drafters=request.route.drafts_off,
     )
 
 

@@ -27,7 +27,7 @@ from outrider.v1 import identity_pb2 as outrider_dot_v1_dot_identity__pb2
 from outrider.v1 import sampling_pb2 as outrider_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoutrider/v1/verifier.proto\x12\x0boutrider.v1\x1a\x1coutrider/v1/generation.proto\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\"\xd9\x03\n\x0b\x44\x65\x63odeStart\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06prefix\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12(\n\x05noise\x18\x06 \x01(\x0b\x32\x19.outrider.v1.NoiseAddress\x12\x12\n\nmax_tokens\x18\x07 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x19\n\x0ctop_logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12(\n\x05\x64raft\x18\n \x01(\x0b\x32\x19.outrider.v1.DraftOptions\x12+\n\nacceptance\x18\x0b \x01(\x0e\x32\x17.outrider.v1.Acceptance\x12\x10\n\x08\x64rafters\x18\x0c \x03(\t\x12\x0e\n\x06paused\x18\r \x01(\x08\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x0f \x01(\t\x12\x11\n\ttakes_end\x18\x10 \x01(\x08\x12\x18\n\x10has_stop_strings\x18\x11 \x01(\x08\x42\x0f\n\r_top_logprobs\"0\n\x0c\x44\x65\x63odeAppend\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"R\n\x0b\x44\x65\x63odeUntil\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x1a\n\x12\x62oundary_token_ids\x18\x02 \x03(\r\x12\x13\n\x0b\x66irst_guess\x18\x03 \x03(\r\"\x1c\n\nDecodeStop\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t\"\xc6\x01\n\rDecodeRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.outrider.v1.DecodeStartH\x00\x12+\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x19.outrider.v1.DecodeAppendH\x00\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x18.outrider.v1.DecodeUntilH\x00\x12\'\n\x04stop\x18\x04 \x01(\x0b\x32\x17.outrider.v1.DecodeStopH\x00\x42\t\n\x07message\"4\n\rDecodeStarted\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x0e\n\x06pacing\x18\x02 \x01(\t\"\xc7\x01\n\x0f\x44\x65\x63odeCommitted\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07origins\x18\x03 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x04 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12(\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x1b.outrider.v1.DecodeFinished\"%\n\x0c\x44\x65\x63odePaused\x12\x15\n\rcommitted_len\x18\x01 \x01(\r\"t\n\x0e\x44\x65\x63odeFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x30\n\nstatistics\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.DraftStatistics\"\xdb\x01\n\x0e\x44\x65\x63odeResponse\x12-\n\x07started\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.DecodeStartedH\x00\x12\x31\n\tcommitted\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.DecodeCommittedH\x00\x12+\n\x06paused\x18\x03 \x01(\x0b\x32\x19.outrider.v1.DecodePausedH\x00\x12/\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.DecodeFinishedH\x00\x42\t\n\x07message\"\x1f\n\x1dVerifierServiceGetInfoRequest\"\x97\x01\n\x08PairInfo\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12,\n\x08identity\x18\x04 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x15\n\rround_trip_us\x18\x05 \x01(\x04\x12\x10\n\x08has_lane\x18\x06 \x01(\x08\"\xfd\x02\n\x1eVerifierServiceGetInfoResponse\x12,\n\x08identity\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12$\n\x05pairs\x18\x02 \x03(\x0b\x32\x15.outrider.v1.PairInfo\x12%\n\x04live\x18\x03 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\r\x12\x10\n\x08max_rows\x18\x05 \x01(\r\x12\x11\n\tcost_rows\x18\x06 \x03(\r\x12\x0f\n\x07\x63ost_us\x18\x07 \x03(\x01\x12\x0f\n\x07pacings\x18\x08 \x03(\t\x12\x13\n\x0bnum_threads\x18\t \x01(\r\x12\x14\n\x0clent_threads\x18\n \x01(\r\x12\x11\n\tnum_steps\x18\x0b \x01(\x04\x12\x16\n\x0enum_lent_steps\x18\x0c \x01(\x04\x12\x16\n\x0e\x63ost_unlent_us\x18\r \x03(\x01\x12\x15\n\rcarries_calls\x18\x0e \x01(\x08\x32\xbc\x01\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1a.outrider.v1.DecodeRequest\x1a\x1b.outrider.v1.DecodeResponse(\x01\x30\x01\x12\x62\n\x07GetInfo\x12*.outrider.v1.VerifierServiceGetInfoRequest\x1a+.outrider.v1.VerifierServiceGetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoutrider/v1/verifier.proto\x12\x0boutrider.v1\x1a\x1coutrider/v1/generation.proto\x1a\x1aoutrider/v1/identity.proto\x1a\x1aoutrider/v1/sampling.proto\"\xee\x03\n\x0b\x44\x65\x63odeStart\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0e\n\x06prefix\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12(\n\x05noise\x18\x06 \x01(\x0b\x32\x19.outrider.v1.NoiseAddress\x12\x12\n\nmax_tokens\x18\x07 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x19\n\x0ctop_logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12(\n\x05\x64raft\x18\n \x01(\x0b\x32\x19.outrider.v1.DraftOptions\x12+\n\nacceptance\x18\x0b \x01(\x0e\x32\x17.outrider.v1.Acceptance\x12\x10\n\x08\x64rafters\x18\x0c \x03(\t\x12\x0e\n\x06paused\x18\r \x01(\x08\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x0f \x01(\t\x12\x11\n\ttakes_end\x18\x10 \x01(\x08\x12\x18\n\x10has_stop_strings\x18\x11 \x01(\x08\x12\x13\n\x0bno_drafters\x18\x12 \x01(\x08\x42\x0f\n\r_top_logprobs\"0\n\x0c\x44\x65\x63odeAppend\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"R\n\x0b\x44\x65\x63odeUntil\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x1a\n\x12\x62oundary_token_ids\x18\x02 \x03(\r\x12\x13\n\x0b\x66irst_guess\x18\x03 \x03(\r\"\x1c\n\nDecodeStop\x12\x0e\n\x06\x64\x65tail\x18\x01 \x01(\t\"\xc6\x01\n\rDecodeRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.outrider.v1.DecodeStartH\x00\x12+\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x19.outrider.v1.DecodeAppendH\x00\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x18.outrider.v1.DecodeUntilH\x00\x12\'\n\x04stop\x18\x04 \x01(\x0b\x32\x17.outrider.v1.DecodeStopH\x00\x42\t\n\x07message\"4\n\rDecodeStarted\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\x12\x0e\n\x06pacing\x18\x02 \x01(\t\"\xc7\x01\n\x0f\x44\x65\x63odeCommitted\x12\r\n\x05\x62\x65gin\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x07origins\x18\x03 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12+\n\x08logprobs\x18\x04 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12(\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x1b.outrider.v1.DecodeFinished\"%\n\x0c\x44\x65\x63odePaused\x12\x15\n\rcommitted_len\x18\x01 \x01(\r\"t\n\x0e\x44\x65\x63odeFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x30\n\nstatistics\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.DraftStatistics\"\xdb\x01\n\x0e\x44\x65\x63odeResponse\x12-\n\x07started\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.DecodeStartedH\x00\x12\x31\n\tcommitted\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.DecodeCommittedH\x00\x12+\n\x06paused\x18\x03 \x01(\x0b\x32\x19.outrider.v1.DecodePausedH\x00\x12/\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.DecodeFinishedH\x00\x42\t\n\x07message\"\x1f\n\x1dVerifierServiceGetInfoRequest\"\x97\x01\n\x08PairInfo\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12,\n\x08identity\x18\x04 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12\x15\n\rround_trip_us\x18\x05 \x01(\x04\x12\x10\n\x08has_lane\x18\x06 \x01(\x08\"\xfd\x02\n\x1eVerifierServiceGetInfoResponse\x12,\n\x08identity\x18\x01 \x01(\x0b\x32\x1a.outrider.v1.ModelIdentity\x12$\n\x05pairs\x18\x02 \x03(\x0b\x32\x15.outrider.v1.PairInfo\x12%\n\x04live\x18\x03 \x01(\x0b\x32\x17.outrider.v1.LiveCounts\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\r\x12\x10\n\x08max_rows\x18\x05 \x01(\r\x12\x11\n\tcost_rows\x18\x06 \x03(\r\x12\x0f\n\x07\x63ost_us\x18\x07 \x03(\x01\x12\x0f\n\x07pacings\x18\x08 \x03(\t\x12\x13\n\x0bnum_threads\x18\t \x01(\r\x12\x14\n\x0clent_threads\x18\n \x01(\r\x12\x11\n\tnum_steps\x18\x0b \x01(\x04\x12\x16\n\x0enum_lent_steps\x18\x0c \x01(\x04\x12\x16\n\x0e\x63ost_unlent_us\x18\r \x03(\x01\x12\x15\n\rcarries_calls\x18\x0e \x01(\x08\x32\xbc\x01\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1a.outrider.v1.DecodeRequest\x1a\x1b.outrider.v1.DecodeResponse(\x01\x30\x01\x12\x62\n\x07GetInfo\x12*.outrider.v1.VerifierServiceGetInfoRequest\x1a+.outrider.v1.VerifierServiceGetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,31 +35,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.verifier_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DECODESTART']._serialized_start=130
-  _globals['_DECODESTART']._serialized_end=603
-  _globals['_DECODEAPPEND']._serialized_start=605
-  _globals['_DECODEAPPEND']._serialized_end=653
-  _globals['_DECODEUNTIL']._serialized_start=655
-  _globals['_DECODEUNTIL']._serialized_end=737
-  _globals['_DECODESTOP']._serialized_start=739
-  _globals['_DECODESTOP']._serialized_end=767
-  _globals['_DECODEREQUEST']._serialized_start=770
-  _globals['_DECODEREQUEST']._serialized_end=968
-  _globals['_DECODESTARTED']._serialized_start=970
-  _globals['_DECODESTARTED']._serialized_end=1022
-  _globals['_DECODECOMMITTED']._serialized_start=1025
-  _globals['_DECODECOMMITTED']._serialized_end=1224
-  _globals['_DECODEPAUSED']._serialized_start=1226
-  _globals['_DECODEPAUSED']._serialized_end=1263
-  _globals['_DECODEFINISHED']._serialized_start=1265
-  _globals['_DECODEFINISHED']._serialized_end=1381
-  _globals['_DECODERESPONSE']._serialized_start=1384
-  _globals['_DECODERESPONSE']._serialized_end=1603
-  _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_start=1605
-  _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_end=1636
-  _globals['_PAIRINFO']._serialized_start=1639
-  _globals['_PAIRINFO']._serialized_end=1790
-  _globals['_VERIFIERSERVICEGETINFORESPONSE']._serialized_start=1793
-  _globals['_VERIFIERSERVICEGETINFORESPONSE']._serialized_end=2174
-  _globals['_VERIFIERSERVICE']._serialized_start=2177
-  _globals['_VERIFIERSERVICE']._serialized_end=2365
+  _globals['_DECODESTART']._serialized_end=624
+  _globals['_DECODEAPPEND']._serialized_start=626
+  _globals['_DECODEAPPEND']._serialized_end=674
+  _globals['_DECODEUNTIL']._serialized_start=676
+  _globals['_DECODEUNTIL']._serialized_end=758
+  _globals['_DECODESTOP']._serialized_start=760
+  _globals['_DECODESTOP']._serialized_end=788
+  _globals['_DECODEREQUEST']._serialized_start=791
+  _globals['_DECODEREQUEST']._serialized_end=989
+  _globals['_DECODESTARTED']._serialized_start=991
+  _globals['_DECODESTARTED']._serialized_end=1043
+  _globals['_DECODECOMMITTED']._serialized_start=1046
+  _globals['_DECODECOMMITTED']._serialized_end=1245
+  _globals['_DECODEPAUSED']._serialized_start=1247
+  _globals['_DECODEPAUSED']._serialized_end=1284
+  _globals['_DECODEFINISHED']._serialized_start=1286
+  _globals['_DECODEFINISHED']._serialized_end=1402
+  _globals['_DECODERESPONSE']._serialized_start=1405
+  _globals['_DECODERESPONSE']._serialized_end=1624
+  _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_start=1626
+  _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_end=1657
+  _globals['_PAIRINFO']._serialized_start=1660
+  _globals['_PAIRINFO']._serialized_end=1811
+  _globals['_VERIFIERSERVICEGETINFORESPONSE']._serialized_start=1814
+  _globals['_VERIFIERSERVICEGETINFORESPONSE']._serialized_end=2195
+  _globals['_VERIFIERSERVICE']._serialized_start=2198
+  _globals['_VERIFIERSERVICE']._serialized_end=2386
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeStart(_message.Message):
-    __slots__ = ("session_id", "incarnation", "prefix", "num_prompt_tokens", "sampling", "noise", "max_tokens", "stop_token_ids", "top_logprobs", "draft", "acceptance", "drafters", "paused", "tenant", "adapter", "takes_end", "has_stop_strings")
+    __slots__ = ("session_id", "incarnation", "prefix", "num_prompt_tokens", "sampling", "noise", "max_tokens", "stop_token_ids", "top_logprobs", "draft", "acceptance", "drafters", "paused", "tenant", "adapter", "takes_end", "has_stop_strings", "no_drafters")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class DecodeStart(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     TAKES_END_FIELD_NUMBER: _ClassVar[int]
     HAS_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
+    NO_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     incarnation: int
     prefix: _containers.RepeatedScalarFieldContainer[int]
@@ -45,7 +46,8 @@ class DecodeStart(_message.Message):
     adapter: str
     takes_end: bool
     has_stop_strings: bool
-    def __init__(self, session_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[_generation_pb2.DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., takes_end: _Optional[bool] = ..., has_stop_strings: _Optional[bool] = ...) -> None: ...
+    no_drafters: bool
+    def __init__(self, session_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., noise: _Optional[_Union[_sampling_pb2.NoiseAddress, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., draft: _Optional[_Union[_generation_pb2.DraftOptions, _Mapping]] = ..., acceptance: _Optional[_Union[_sampling_pb2.Acceptance, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., takes_end: _Optional[bool] = ..., has_stop_strings: _Optional[bool] = ..., no_drafters: _Optional[bool] = ...) -> None: ...
 
 class DecodeAppend(_message.Message):
     __slots__ = ("begin", "token_ids")
