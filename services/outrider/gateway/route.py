@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Route:
     """verifiers: endpoints to try first, best first; others come after them. drafters: endpoints that are to draft; none: the verifier's
-    own choice, unless drafts_off says that the request is better decoded without any. paired: where nobody placed it, the drafters that each
-    verifier was connected to when the fleet was last told, by its endpoint, best first."""
+    own choice, unless drafts_off says that it had better ask none. paired: where nobody placed it, the drafters that each verifier was
+    connected to when the fleet was last told, by its endpoint, best first."""
 
     verifiers: tuple[str, ...] = ()
     drafters: tuple[str, ...] = ()
