@@ -43,6 +43,7 @@ from verifier_service.drafter_counters import DrafterCounters
 from verifier_service.drafter_record import DrafterRecord
 from verifier_service.hosted import HostedSession, host
 from verifier_service.inbox import CancelAsked, FramesArrived, PairDown, PairUp
+from verifier_service.kept_places import KeptPlaces, goes_on
 from verifier_service.outgoing import Outgoing
 from verifier_service.policy_key import PolicyKey
 from verifier_service.prompt_kinds import PromptKinds
@@ -76,6 +77,7 @@ class LiveSessions:
         self.record = DrafterRecord()
         self._floor = AcceptanceFloor()
         self._refusals = RefusalLog()
+        self._kept = KeptPlaces()
         self._counters = DrafterCounters(metrics := metrics or LocalMetrics())
         self._sharing = AnswerSharing(shared, engine.identity, metrics)
         self.outgoing = Outgoing()
@@ -177,22 +179,35 @@ class LiveSessions:
         """Reserve everything or raise with nothing held."""
         if stopping:
             raise Unavailable("the verifier is shutting down")
-        if len(self._sessions) >= self._max_sessions:
-            held = f"{self._max_sessions} sessions are live, as many as this verifier takes"
-            raise Overloaded(held, self._turnover.retry_after_s(len(self._sessions)))
+        spec = answer.request.spec
+        self._check_room(spec)
         self.queue.check(self.queue_us())
-        policy = self._planner.policy(PolicyKey.of(answer.request.pacing, answer.request.spec))
+        policy = self._planner.policy(PolicyKey.of(answer.request.pacing, spec))
         self._last_handle = self._last_handle % MAX_HANDLE + 1
         try:
-            spec = answer.request.spec
             texts, kind = self._sharing.texts(spec), self.kinds.of(spec)
             hosted = host(answer, self._last_handle, policy, self._engine, kind, monotonic_us(), texts)
         except Overloaded as error:  # no KV blocks: sessions that end give theirs back
+            if goes_on(spec):
+                self._kept.keep(spec.request_id, monotonic_us(), lacks_blocks=True)
             error.retry_after_s = self._turnover.retry_after_s(len(self._sessions))
             raise
+        self._kept.found(spec.request_id)
         self._sessions[hosted.handle] = hosted
         answer.handle = hosted.handle
         return hosted
+
+    def _check_room(self, spec: VerifierSpec) -> None:
+        """Raises Overloaded where there is none for this one."""
+        num_live, now_us = len(self._sessions), monotonic_us()
+        num_kept = 0 if goes_on(spec) else self._kept.num(now_us)
+        if num_live + num_kept < self._max_sessions and not (num_kept and self._kept.needs_blocks):
+            return
+        if goes_on(spec):
+            self._kept.keep(spec.request_id, now_us, lacks_blocks=False)
+        held = f"{num_live} sessions are live, of {self._max_sessions} that this verifier takes"
+        kept = f", and answers that lost their verifier have room kept for them ({num_kept})" if num_kept else ""
+        raise Overloaded(f"{held}{kept}", self._turnover.retry_after_s(num_live))
 
     def queue_us(self) -> float:
         """What a session admitted now would wait for its first step. Prompts that wait for another one's blocks are read with it."""

@@ -79,7 +79,8 @@ def load_model(files: ModelFiles, config: EngineConfig) -> PreTrainedModel:
         if report["missing_keys"]:  # transformers would fill them with random numbers and a warning
             raise ModelRefused(f"the weights of {config.model!r} lack {', '.join(sorted(report['missing_keys'])[:3])}")
         for part in (model.config, model.config.get_text_config()):
-            part.output_router_logits = False  # a loss that only training reads
+            if getattr(part, "output_router_logits", False):
+                part.output_router_logits = False  # a loss that only training reads
         if config.numerics is Numerics.INVARIANT:
             compute_by_rows(model)
         return model.to(config.device).eval()
