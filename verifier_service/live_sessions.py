@@ -30,6 +30,7 @@ from outrider.session.events import (
     VerifierEvent,
     Verify,
 )
+from outrider.session.opening import VerifierSpec
 from outrider.session.pacing.contract import CostCurve
 from outrider.store.shared_ngrams import SharedNgrams
 from outrider.telemetry.local_metrics import LocalMetrics
