@@ -126,7 +126,7 @@ async def test_a_request_whose_deadline_passed_is_counted_as_such_with_its_first
     fake = FakeVerifier(LETTERS, hold=Hold.AFTER_FIRST_COMMIT)
     async with gateway_over(fake) as under_test:
         with pytest.raises(DeadlinePassed):
-            await consume(under_test, REQUEST, timeout_s=1.0)
+            await consume(under_test, REQUEST, timeout_s=2.0)
         await fake.wait_live(0)
         await under_test.gateway.servicer.wait_idle()
         found = {series.metric: series for series in under_test.gateway.servicer.metrics.snapshot() if series.counts}
