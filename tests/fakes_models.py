@@ -96,7 +96,9 @@ def write_model(config: Any, directory: Path, dtype: torch.dtype = torch.float32
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if weight.dim() >= 2:
+                if name.endswith("sinks"):
+                    weight.normal_(1.0, 1.0)
+                elif weight.dim() >= 2:
                     weight.normal_(0.0, 1.2 / weight.shape[-1] ** 0.5 if "embed" not in name else 0.03)
                 elif "bias" in name:
                     weight.normal_(0.0, 0.05)

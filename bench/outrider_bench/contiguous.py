@@ -59,10 +59,20 @@ class _ContiguousAttention:
         if num_rows > 1:
             self._mask = torch.ones(num_rows, self._end, dtype=torch.bool).tril_(begin)
 
-    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        keys_values: Tensor,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """See StepAttention."""
         assert window is None
         assert softcap is None
+        assert sinks is None
         cache = self._caches[layer]
         cache[:, :, self._begin : self._end] = keys_values
         keys, values = cache[:, None, :, : self._end]

@@ -73,11 +73,13 @@ def invariant_attention(
     shape: InvariantShape,
     scaling: float,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of one sequence's rows in a tile.
 
     query: [num_rows <= shape.num_rows, heads, dim]. keys, values: the layer's pool [kv_heads, num_slots, dim]. All arithmetic is
-    fp32. Returns [num_rows, heads, dim] in the query's dtype.
+    fp32. sinks: [heads], scores of a key that every row of a head sees and whose value is 0. Returns [num_rows, heads, dim] in the query's
+    dtype.
     """
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[0]
@@ -88,6 +90,12 @@ def invariant_attention(
     top, weight, summed = _window(by_head[:, :num_rows].contiguous(), keys, values, rows, shape, softcap)
     if rows.num_blocks > rows.first_block:
         top, weight, summed = _merge_shared(by_head, keys, values, rows, shape, softcap, top, weight, summed)
+    if sinks is not None:
+        of_sinks = sinks.float().view(num_kv_heads, 1, group_len)
+        merged_top = torch.maximum(top, of_sinks)
+        own_scale = (top - merged_top).exp_()
+        weight = (of_sinks - merged_top).exp_().add_(weight.mul_(own_scale))
+        summed = summed.mul_(own_scale.unsqueeze(-1))
     out = summed.div_(weight.unsqueeze(-1))  # [kv_heads, R, G, dim]
     return out[:, :num_rows].transpose(0, 1).reshape(num_rows, num_heads, head_dim).to(query.dtype)
 

@@ -32,7 +32,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def attend(positions: list[int], heads: int, kv_heads: int, dim: int, window: int | None, softcap: float | None, blocks: list[int]) -> Bits:
+def attend(
+    positions: list[int],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    window: int | None,
+    softcap: float | None,
+    blocks: list[int],
+    sinks: torch.Tensor | None = None,
+) -> Bits:
     """Rows at the given ascending neighbouring positions of one long sequence, attending in one tile. position -> [heads, dim]."""
     one_thread()
     generator = torch.Generator().manual_seed(dim)
@@ -53,12 +62,12 @@ def attend(positions: list[int], heads: int, kv_heads: int, dim: int, window: in
     padded_kv = torch.zeros(2, kv_heads, SHAPE.num_rows, dim)
     padded_kv[:, :, : len(span)] = keys_values[:, :, first:end]
     attention = InvariantAttention(cache, batch, 0, end - first, SHAPE)
-    out = attention.attend(0, padded, padded_kv, 0.3, window, softcap)
+    out = attention.attend(0, padded, padded_kv, 0.3, window, softcap, sinks)
     for row, position in enumerate(positions):
         visible = torch.zeros(1, position + 1, dtype=torch.bool)
         visible[0, 0 if window is None else max(0, position - window + 1) :] = True
         past_keys, past_values = keys[: position + 1].transpose(0, 1), values[: position + 1].transpose(0, 1)
-        expected = reference_tree_attention(queries[position][None], past_keys, past_values, visible, 0.3, softcap)[0]
+        expected = reference_tree_attention(queries[position][None], past_keys, past_values, visible, 0.3, softcap, sinks)[0]
         assert float((out[row].double() - expected).abs().max()) < 5e-6
     return {position: out[row].clone() for row, position in enumerate(positions)}
 
@@ -75,6 +84,22 @@ def test_rows_are_right_and_their_bits_their_own(heads: int, kv_heads: int, dim:
         for position in (tile[0], tile[-1]):
             alone = attend([position], heads, kv_heads, dim, window, softcap, scattered)
             assert torch.equal(alone[position], together[position])
+
+
+@pytest.mark.parametrize("level", [-40.0, 1.0, 40.0], ids=["of no weight", "among the keys", "above all keys"])
+@pytest.mark.parametrize("window", [None, 150])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 64), (3, 1, 20)])
+def test_rows_beside_sinks_are_right_and_their_bits_their_own(
+    heads: int, kv_heads: int, dim: int, window: int | None, level: float
+) -> None:
+    straight = list(range(CAPACITY // 16))
+    scattered = [*straight[3::2], *straight[::2], 1]
+    sinks = level + torch.linspace(0.0, 1.0, heads)
+    for last in (14, 127, 1215):
+        tile = list(range(max(0, last - 15), last + 1))
+        together = attend(tile, heads, kv_heads, dim, window, None, straight, sinks)
+        alone = attend([last], heads, kv_heads, dim, window, None, scattered, sinks)
+        assert torch.equal(alone[last], together[last])
 
 
 def test_window_starts_are_block_borders_far_enough_back() -> None:

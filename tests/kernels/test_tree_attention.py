@@ -66,6 +66,19 @@ def test_runs_of_a_fragmented_cache_change_nothing(shape: tuple[int, ...], softc
     assert float((got.double() - expected).abs().max()) < 2e-6
 
 
+@pytest.mark.parametrize("is_cut", [False, True], ids=["one run", "four runs"])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[4] > 30])
+def test_sinks_take_their_share_of_every_heads_weights(shape: tuple[int, ...], is_cut: bool) -> None:
+    query, keys, values, visible, mask = inputs(shape, torch.float32)
+    sinks = torch.linspace(-2.0, 4.0, shape[1])
+    runs = list(pairwise([0, 5, 6, 21, keys.shape[1]] if is_cut else [0, keys.shape[1]]))
+    got = tree_attention(query, [keys[:, a:b] for a, b in runs], [values[:, a:b] for a, b in runs], mask, 0.2, None, sinks)
+    expected = reference_tree_attention(query, keys, values, visible, 0.2, None, sinks)
+    assert float((got.double() - expected).abs().max()) < 2e-6
+    without = reference_tree_attention(query, keys, values, visible, 0.2)
+    assert float((got.double() - without).abs().max()) > 1e-2, "sinks that are lost would be seen"
+
+
 def test_without_a_mask_every_key_counts() -> None:
     query, keys, values, visible, _ = inputs(SHAPES[2], torch.float32)
     expected = reference_tree_attention(query, keys, values, torch.ones_like(visible), 0.3)

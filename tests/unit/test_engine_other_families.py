@@ -68,6 +68,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "flex_olmo": {"num_experts": 4, "num_experts_per_tok": 2},
     "gemma4_text": {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
     "glm4_moe": {**_TWO_OF_FOUR, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "head_dim": 16},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 32},  # whose attention has sinks
     "granitemoe": {"num_local_experts": 4},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2, "head_dim": 16},
     "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outrider.engine.card_inputs import CardInputs, CardShape
 from outrider.engine.paged_cache import PagedCache
+from outrider.errors import ModelRefused
 from outrider_kernels.decoder_pieces import KeyPlaces
 from outrider_kernels.paged_tree_attention import PagedRows
 from outrider_kernels.triton_tree_attention import TreeLaunch, paged_tree_attention, program_for, useful_splits
@@ -34,8 +35,19 @@ class CardAttention:
             max_keys=shape.keys,
         )
 
-    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
-        """See StepAttention."""
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        keys_values: Tensor,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """See StepAttention. Raises ModelRefused for sinks, which the kernel does not know: such models run on plain operations."""
+        if sinks is not None:
+            raise ModelRefused("the card's attention kernel knows no sinks")
         self._cache.write(layer, 0, 0, self._inputs.slots, keys_values)
         return self.attend_stored(layer, query.contiguous(), scaling, window, softcap)
 

@@ -40,9 +40,10 @@ def attention_forward(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Transformers' attention interface. query: [1, heads, rows, dim]; key, value: [1, kv_heads, rows, dim].
+    """Transformers' attention interface. query: [1, heads, rows, dim]; key, value: [1, kv_heads, rows, dim]; s_aux: sinks, [heads].
 
     Returns ([1, rows, heads, dim], None). Raises ModelRefused when the layer asks for something this attention does not do.
     """
@@ -63,7 +64,7 @@ def attention_forward(
     if value_dim < key_dim:  # latent attention (DeepSeek): kept, and attended to, with zeros behind
         value = nn.functional.pad(value, (0, key_dim - value_dim))
     keys_values = torch.cat((key, value))
-    out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap)
+    out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap, s_aux)
     return out[..., :value_dim].contiguous().unsqueeze(0), None  # some models view it as rows
 
 
@@ -78,7 +79,16 @@ class LayerTrace:
         self.windows: dict[int, int | None] = {}
         self.group_lens: dict[int, int] = {}
 
-    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        keys_values: Tensor,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Note the layer's cache shape and window; returns zeros [rows, heads, dim]."""
         if layer in self.shapes:
             raise ModelRefused(f"layer index {layer} attends twice in one forward; not supported")
