@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import GptOssConfig, LlamaConfig, MambaConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, MambaConfig, PreTrainedModel, T5Config, T5ForConditionalGeneration
 
 import fakes_models
 from outrider.engine.attention import StepAttention
@@ -24,7 +24,7 @@ from outrider.engine.load import load_engine
 from outrider.engine.model_files import find_model, weights_hash
 from outrider.engine.paged_engine import PagedEngine
 from outrider.engine.transformers_engine import load_model
-from outrider.engine.transformers_forward import TransformersForward
+from outrider.engine.transformers_forward import STEP_ARGUMENT, LayerTrace, TransformersForward, attention_forward
 from outrider.engine.vocabulary import byte_letters, read_vocabulary, unnamed_vocabulary, vocabulary_of
 from outrider.errors import InvalidRequest, ModelRefused
 from outrider.rpc.convert.identity import identity_from_proto, identity_to_proto
@@ -73,11 +73,16 @@ def model_of(directory: Path) -> PreTrainedModel:
     return load_model(find_model(str(directory)), EngineConfig(str(directory)))
 
 
-def test_attention_that_is_not_ours_is_refused(tmp_path: Path) -> None:
-    sizes = {**fakes_models.TINY_SIZES, "head_dim": 8, "num_local_experts": 2, "intermediate_size": 32, "pad_token_id": 0}
-    fakes_models.write_model(GptOssConfig(**sizes), tmp_path)
-    with pytest.raises(ModelRefused, match="s_aux"):
-        load(tmp_path)
+def test_attention_that_is_not_ours_is_refused() -> None:
+    """As of models that look at some blocks of their keys only, or whose values are wider than their keys."""
+    rows, wide = torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 9)
+    layer: Any = torch.nn.Linear(1, 1)
+    layer.layer_idx = 0
+    step: dict[str, Any] = {STEP_ARGUMENT: LayerTrace()}
+    with pytest.raises(ModelRefused, match="Linear asks its attention for 'block_indices', which is not supported"):
+        attention_forward(layer, rows, rows, rows, None, block_indices=torch.zeros(3), **step)
+    with pytest.raises(ModelRefused, match="Linear has keys of 8 and values of 9 dimensions"):
+        attention_forward(layer, rows, rows, wide, None, **step)
 
 
 def test_recurrent_models_are_refused(tmp_path: Path) -> None:
