@@ -58,6 +58,22 @@ def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
             assert torch.equal(among_others[row], together[row])
 
 
+def test_every_expert_that_was_chosen_computes_every_row_and_nobody_else_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose sums have another order among fewer rows depends on the processor; that there never are fewer does not."""
+    num_rows: list[int] = []
+
+    def noted(own: object, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        num_rows.append(len(hidden))
+        return hidden
+
+    hidden, _, weights = asked(3)
+    chosen = torch.tensor([[0, 4]] * (NUM_ROWS - 1) + [[5, 4]])
+    mixture = experts(torch.float32)
+    monkeypatch.setattr(MixtralExperts, "forward", noted)
+    row_experts(mixture, hidden, chosen, weights)
+    assert num_rows == [NUM_ROWS] * 3
+
+
 def test_experts_are_added_in_the_same_order_whoever_is_chosen_first() -> None:
     torch.set_num_threads(1)
     mixture = experts(torch.float32)

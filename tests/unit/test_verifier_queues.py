@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 
+from fakes import TruthTable
+from fakes_drafter_service import FakeDrafterService, serving_drafter, table_identity
 from fakes_verifier import IDLE_TIMEOUT_S, fake_identity
 from outrider.errors import IncompatiblePair
 from outrider.rpc.convert.link import Ping
@@ -17,7 +20,7 @@ from outrider.rpc.convert.verifier_frames import draft_request
 from outrider.session.opening import OPEN_CHUNK_LEN
 from outrider.types.frames import Close, CloseReason, Commit
 from verifier_service import pair as pair_module
-from verifier_service.inbox import FramesArrived, Inbox, Nudge
+from verifier_service.inbox import FramesArrived, Inbox, Nudge, PairUp
 from verifier_service.outbox import Outbox
 from verifier_service.pair import MAX_BACKOFF_S, MIN_BACKOFF_S, STEADY_S, Pair, next_backoff_s, stop_task
 from verifier_service.pair_clock import PairClock
@@ -129,6 +132,20 @@ def test_the_clock_offset_comes_from_the_quickest_trip() -> None:
     assert clock.round_trip_ns == 100
     assert clock.ahead_ns == 5_000_000
     assert clock.ours_ns(5_020_000) == 20_000
+
+
+async def test_a_pair_that_comes_up_says_which_model_is_at_the_other_end(tmp_path: Path) -> None:
+    """Else another one at the same address would be taken for the one before."""
+    table = TruthTable(vocab_size=40, seed=3)
+    service, inbox = FakeDrafterService(table, 1.0), Inbox(lambda: None)
+    service.identity = replace(service.identity, weights_hash="bb" * 16)
+    async with serving_drafter(service, tmp_path) as address:
+        pair = Pair(address, table_identity(table.vocab_size), "verifier", inbox)
+        running = asyncio.create_task(pair.run())
+        await asyncio.wait_for(pair.wait_decided(), IDLE_TIMEOUT_S)
+        assert [message.weights for message in inbox.take(0.0) if isinstance(message, PairUp)] == ["bb" * 16]
+        pair.connect_no_more()
+        await stop_task(running)
 
 
 async def test_an_incompatible_drafter_is_told_of_once_and_again_when_it_is_another(
