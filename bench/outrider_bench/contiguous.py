@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from outrider.engine.attention import Scoring
 from outrider.engine.config import EngineConfig
 from outrider.engine.lean_config import LeanRefusal, read_lean_config
 from outrider.engine.lean_forward import LeanForward
@@ -59,24 +60,20 @@ class _ContiguousAttention:
         if num_rows > 1:
             self._mask = torch.ones(num_rows, self._end, dtype=torch.bool).tril_(begin)
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """See StepAttention."""
-        assert window is None
-        assert softcap is None
-        assert sinks is None
+        assert scoring.window is None
+        assert scoring.softcap is None
+        assert scoring.sinks is None
         cache = self._caches[layer]
         cache[:, :, self._begin : self._end] = keys_values
         keys, values = cache[:, None, :, : self._end]
         out = scaled_dot_product_attention(
-            query.transpose(0, 1)[None], keys, values, attn_mask=self._mask, scale=scaling, enable_gqa=keys.shape[1] != query.shape[1]
+            query.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=self._mask,
+            scale=scoring.scaling,
+            enable_gqa=keys.shape[1] != query.shape[1],
         )
         return out[0].transpose(0, 1)

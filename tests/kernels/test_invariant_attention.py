@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from outrider.engine.attention import InvariantAttention
+from outrider.engine.attention import InvariantAttention, Scoring
 from outrider.engine.block_table import BlockTable
 from outrider.engine.live_tree import LiveTree
 from outrider.engine.paged_cache import LayerShape, PagedCache
@@ -62,7 +62,7 @@ def attend(
     padded_kv = torch.zeros(2, kv_heads, SHAPE.num_rows, dim)
     padded_kv[:, :, : len(span)] = keys_values[:, :, first:end]
     attention = InvariantAttention(cache, batch, 0, end - first, SHAPE)
-    out = attention.attend(0, padded, padded_kv, 0.3, window, softcap, sinks)
+    out = attention.attend(0, padded, padded_kv, Scoring(0.3, window, softcap, sinks))
     for row, position in enumerate(positions):
         visible = torch.zeros(1, position + 1, dtype=torch.bool)
         visible[0, 0 if window is None else max(0, position - window + 1) :] = True

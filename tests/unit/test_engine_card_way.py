@@ -19,6 +19,7 @@ import torch
 from drafter_service import settings as drafter_settings
 from fakes_models import make_model
 from outrider.engine import card_probe, card_way, paged_engine
+from outrider.engine.attention import Scoring
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_graphs import WARM_UP_RUNS, CudaGraphs
 from outrider.engine.card_way import NO_TRITON, CardWay, card_problem
@@ -182,7 +183,7 @@ def test_the_cards_attention_refuses_what_its_kernel_does_not_know() -> None:
     """In the probe, so that a model with sinks runs on plain operations."""
     rows = torch.zeros(1, 2, 8)
     with pytest.raises(ModelRefused, match="no sinks"):
-        CardAttention.attend(cast(Any, None), 0, rows, torch.stack((rows, rows)), 1.0, None, None, torch.ones(2))
+        CardAttention.attend(cast(Any, None), 0, rows, torch.stack((rows, rows)), Scoring(1.0, sinks=torch.ones(2)))
 
 
 def test_kernels_that_pass_their_probe_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

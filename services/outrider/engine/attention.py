@@ -7,6 +7,7 @@ models or sampling.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,23 +21,24 @@ from outrider_kernels.invariant_attention import HIDDEN_SCORE, InvariantRows, In
 from outrider_kernels.tree_attention import tree_attention
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a layer weighs its keys. scaling: of their products with a query. window: a row at position t sees positions > t - window.
+    softcap: as in Gemma 2. sinks: [heads], what a head's softmax has beside its keys, with nothing to add to the sum."""
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
 class StepAttention(Protocol):
     """Attention state of one forward."""
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """Store the rows' keys and values, return what the rows attend to.
 
-        query: [rows, heads, dim]. keys_values: [2, kv_heads, rows, dim]. window: a row at position t sees positions > t - window.
-        sinks: [heads], what a head's softmax has beside its keys, with nothing to add to the sum.
+        query: [rows, heads, dim]. keys_values: [2, kv_heads, rows, dim].
         Returns [rows, heads, dim]; rows of padding are undefined but finite.
         """
         ...
@@ -57,28 +59,20 @@ class FastAttention:
         self._index = None if neighbours else torch.from_numpy(batch.slots).to(cache.pools[0].device)
         self._ranges: dict[int | None, list[_Keys]] = {}
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """See StepAttention."""
         self._cache.write(layer, self._begin, self._end, self._index, keys_values)
+        window = scoring.window
         ranges = self._ranges.get(window)
         if ranges is None:
             ranges = self._ranges[window] = [self._keys(segment, window, query) for segment in self._segments]
         pool_keys, pool_values = self._cache.keys[layer], self._cache.values[layer]
         if len(ranges) == 1:
-            return _over_runs(query, pool_keys, pool_values, ranges[0], scaling, softcap, sinks)
+            return _over_runs(query, pool_keys, pool_values, ranges[0], scoring)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for segment, seen in zip(self._segments, ranges, strict=True):
             own = slice(segment.begin, segment.end)
-            out[own] = _over_runs(query[own], pool_keys, pool_values, seen, scaling, softcap, sinks)
+            out[own] = _over_runs(query[own], pool_keys, pool_values, seen, scoring)
         return out
 
     def _keys(self, segment: Segment, window: int | None, like: Tensor) -> _Keys:
@@ -87,13 +81,11 @@ class FastAttention:
         return found.runs, mask
 
 
-def _over_runs(
-    query: Tensor, keys: Tensor, values: Tensor, seen: _Keys, scaling: float, softcap: float | None, sinks: Tensor | None
-) -> Tensor:
+def _over_runs(query: Tensor, keys: Tensor, values: Tensor, seen: _Keys, scoring: Scoring) -> Tensor:
     runs, tail_mask = seen
     key_runs = [keys[:, begin:end] for begin, end in runs]
     value_runs = [values[:, begin:end] for begin, end in runs]
-    return tree_attention(query.contiguous(), key_runs, value_runs, tail_mask, scaling, softcap, sinks)
+    return tree_attention(query.contiguous(), key_runs, value_runs, tail_mask, scoring.scaling, scoring.softcap, scoring.sinks)
 
 
 class InvariantAttention:
@@ -113,19 +105,11 @@ class InvariantAttention:
         ]
         self._rows: dict[int | None, list[InvariantRows]] = {}
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """See StepAttention."""
         num_rows = self._end - self._begin
         self._cache.write(layer, 0, 0, self._index, keys_values[:, :, :num_rows])
+        window, scaling, softcap = scoring.window, scoring.scaling, scoring.softcap
         rows = self._rows.get(window)
         if rows is None:
             rows = self._rows[window] = [self._invariant_rows(*part, window) for part in self._parts]
@@ -133,7 +117,7 @@ class InvariantAttention:
         pool_keys, pool_values = self._cache.keys[layer], self._cache.values[layer]
         for (_, begin, end), own_rows in zip(self._parts, rows, strict=True):
             own = slice(begin - self._begin, end - self._begin)
-            out[own] = invariant_attention(query[own], pool_keys, pool_values, own_rows, self._shape, scaling, softcap, sinks)
+            out[own] = invariant_attention(query[own], pool_keys, pool_values, own_rows, self._shape, scaling, softcap, scoring.sinks)
         return out
 
     def _invariant_rows(self, segment: Segment, begin: int, end: int, window: int | None) -> InvariantRows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from outrider.engine.attention import Scoring
 from outrider.engine.card_inputs import CardInputs, CardShape
 from outrider.engine.paged_cache import PagedCache
 from outrider.errors import ModelRefused
@@ -35,21 +36,12 @@ class CardAttention:
             max_keys=shape.keys,
         )
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """See StepAttention. Raises ModelRefused for sinks, which the kernel does not know: such models run on plain operations."""
-        if sinks is not None:
+        if scoring.sinks is not None:
             raise ModelRefused("the card's attention kernel knows no sinks")
         self._cache.write(layer, 0, 0, self._inputs.slots, keys_values)
-        return self.attend_stored(layer, query.contiguous(), scaling, window, softcap)
+        return self.attend_stored(layer, query.contiguous(), scoring.scaling, scoring.window, scoring.softcap)
 
     def key_places(self, layer: int) -> KeyPlaces:
         """Where the step's keys and values of a layer go, for who stores them by itself."""

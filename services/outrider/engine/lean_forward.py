@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from outrider.engine.attention import StepAttention
+from outrider.engine.attention import Scoring, StepAttention
 from outrider.engine.decoder_forward import ArrayForward, CardForward, DecoderShape
 from outrider.engine.lean_arrays import LeanArrays, suits_arrays
 from outrider.engine.lean_projection import NarrowHead
@@ -96,7 +96,7 @@ class LeanForward:
             wide = torch.view_as_complex(rotated.float().view(num_rows, self._rotated_heads, -1, 2)).mul_(rotations)
             rotated.copy_(torch.view_as_real(wide).flatten(2))
         keys_values = heads[:, sizes.num_heads :].view(num_rows, 2, sizes.num_kv_heads, sizes.head_dim).permute(1, 2, 0, 3)
-        out = attention.attend(index, heads[:, : sizes.num_heads], keys_values, self._scaling, sizes.windows[index], None)
+        out = attention.attend(index, heads[:, : sizes.num_heads], keys_values, Scoring(self._scaling, sizes.windows[index]))
         return out.reshape(num_rows, -1)
 
     def _normed(self, states: Tensor, weight: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.engine.attention import FastAttention, InvariantAttention
+from outrider.engine.attention import FastAttention, InvariantAttention, Scoring
 from outrider.engine.block_table import BlockTable
 from outrider.engine.card_buckets import StepSizes
 from outrider.engine.card_way import NUM_SPARE_BLOCKS, CardWay
@@ -51,16 +51,7 @@ _NO_NODES: IntArray = np.empty(0, np.int32)
 class _Echo:
     """A StepAttention that returns the rotated query: rows see only themselves, positions included."""
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """Returns the query plus the row's own key, [rows, heads, dim]."""
         keys = keys_values[0].transpose(0, 1)
         return query + keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)

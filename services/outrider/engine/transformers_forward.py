@@ -19,7 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from outrider.engine.admission import refusing
-from outrider.engine.attention import StepAttention
+from outrider.engine.attention import Scoring, StepAttention
 from outrider.engine.decoder_forward import DecoderShape
 from outrider.engine.paged_cache import LayerShape, PagedCache
 from outrider.engine.served_families import UNWINDOWED_FAMILIES, architecture_refused, missing_output
@@ -64,7 +64,7 @@ def attention_forward(
     if value_dim < key_dim:  # latent attention (DeepSeek): kept, and attended to, with zeros behind
         value = nn.functional.pad(value, (0, key_dim - value_dim))
     keys_values = torch.cat((key, value))
-    out = step.attend(layer, query[0].transpose(0, 1), keys_values, factor, sliding_window, softcap, s_aux)
+    out = step.attend(layer, query[0].transpose(0, 1), keys_values, Scoring(factor, sliding_window, softcap, s_aux))
     return out[..., :value_dim].contiguous().unsqueeze(0), None  # some models view it as rows
 
 
@@ -79,21 +79,12 @@ class LayerTrace:
         self.windows: dict[int, int | None] = {}
         self.group_lens: dict[int, int] = {}
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        keys_values: Tensor,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
         """Note the layer's cache shape and window; returns zeros [rows, heads, dim]."""
         if layer in self.shapes:
             raise ModelRefused(f"layer index {layer} attends twice in one forward; not supported")
         self.shapes[layer] = LayerShape(keys_values.shape[1], keys_values.shape[3])
-        self.windows[layer] = window
+        self.windows[layer] = scoring.window
         self.group_lens[layer] = query.shape[1] // keys_values.shape[1]
         return torch.zeros_like(query)
 
