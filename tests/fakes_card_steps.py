@@ -17,6 +17,7 @@ from torch import Tensor
 import fakes_models
 from fakes_card import HostInRecording, RecordingGraphs
 from outrider.engine import card_buckets, card_penalties, card_steps
+from outrider.engine.attention import Scoring
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_filling import fill_rows
 from outrider.engine.card_mover import CardMover
@@ -89,13 +90,20 @@ WAYS: dict[str, CardWay] = {
 
 
 def compare(
-    folder: str, num_steps: int, seed: int, max_context: int = 100, graphs: str = "recorded", broken: str = "", dtype: str = "float32"
+    folder: str,
+    num_steps: int,
+    seed: int,
+    max_context: int = 100,
+    graphs: str = "recorded",
+    broken: str = "",
+    dtype: str = "float32",
+    kind: str = "lean",
 ) -> dict[str, Any]:
-    """Run the schedule through both engines, or through a broken twin of the second. graphs: one of WAYS."""
+    """Run the schedule through both engines, or through a broken twin of the second. graphs: one of WAYS. kind: an EngineKind."""
     torch.set_num_threads(1)
     card_buckets.MAX_BUCKET_ROWS, card_buckets.MAX_BUCKET_SEQUENCES = BUCKET_ROWS, BUCKET_SEQUENCES
     config = EngineConfig(
-        folder, EngineKind.LEAN, DType(dtype), num_blocks=30, block_len=16, max_rows=64, array_rows=0, num_threads=1, probe=False,
+        folder, EngineKind(kind), DType(dtype), num_blocks=30, block_len=16, max_rows=64, array_rows=0, num_threads=1, probe=False,
         thin_products=False, max_context=max_context,
     )  # fmt: skip
     loaded: Any = load_engine(config)
@@ -321,6 +329,15 @@ def _first_blocks(inputs: Any, shape: Any, batch: StepBatch) -> None:
     inputs.block_table[1:] = inputs.block_table[1:, :1]
 
 
+def _no_sinks() -> Callable[[], None]:
+    attend = CardAttention.attend
+
+    def attend_without(self: CardAttention, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
+        return attend(self, layer, query, keys_values, replace(scoring, sinks=None))
+
+    return _replaced((CardAttention, "attend", attend_without))
+
+
 def _nothing_touched(inputs: Any, batch: StepBatch) -> int:
     inputs.touched_lens[:] = 0
     return 0
@@ -336,6 +353,7 @@ TWINS: dict[str, Callable[[], Callable[[], None]]] = {
     "reads Python when played": _reads_python_when_played,
     "padding writes into a sequence": lambda: _changed_filling(_padding_in_a_sequence),
     "padding is picked at": lambda: _changed_filling(_padding_behind_everything),
+    "no head has a sink": _no_sinks,
     "nodes see no node": lambda: _changed_filling(_blind_nodes),
     "one block a sequence": lambda: _changed_filling(_first_blocks),
 }

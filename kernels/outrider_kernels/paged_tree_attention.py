@@ -70,12 +70,19 @@ def gather_keys(pool: Tensor, rows: PagedRows, sequence: int) -> Tensor:
 
 
 def reference_paged_tree_attention(
-    query: Tensor, keys: Tensor, values: Tensor, rows: PagedRows, scaling: float, window: int | None = None, softcap: float | None = None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rows: PagedRows,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The definition, in fp64.
 
     query: [num_rows, heads, dim]. keys, values: a layer's pool [kv_heads, num_slots, dim]. window: a row at position t sees positions
-    > t - window. Every row must see a key. Returns float64 [num_rows, heads, dim].
+    > t - window. sinks: [heads], as in `reference_tree_attention`. Every row must see a key. Returns float64 [num_rows, heads, dim].
     """
     parts = []
     begin = 0
@@ -85,5 +92,5 @@ def reference_paged_tree_attention(
         if num_rows:
             visible = torch.stack([visible_keys(rows, sequence, row, window) for row in own])
             own_keys, own_values = gather_keys(keys, rows, sequence), gather_keys(values, rows, sequence)
-            parts.append(reference_tree_attention(query[own.start : own.stop], own_keys, own_values, visible, scaling, softcap))
+            parts.append(reference_tree_attention(query[own.start : own.stop], own_keys, own_values, visible, scaling, softcap, sinks))
     return torch.cat(parts)

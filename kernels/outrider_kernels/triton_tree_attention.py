@@ -20,7 +20,7 @@ from outrider_kernels.paged_tree_attention import PagedRows
 
 MIN_MEMBERS = 16  # of a tile: the smallest side of a matrix product on a tensor core
 MAX_MEMBERS = 64  # on an H100 within a tenth of the best of 14 programs for every group size; several share a multiprocessor
-LOG2_E = 1.4426950408889634  # exponentials are powers of two: one multiplication less
+LOG2_E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two: one multiplication less
 BLOCK_KEYS = 64
 NUM_STAGES = 3
 MIN_SPLIT_KEYS = 256  # a shorter split costs more in the merge than it saves
@@ -111,12 +111,20 @@ def useful_splits(num_tiles: int, num_kv_heads: int, max_keys: int) -> int:
 
 
 def paged_tree_attention(
-    query: Tensor, keys: Tensor, values: Tensor, launch: TreeLaunch, scaling: float, window: int | None = None, softcap: float | None = None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    launch: TreeLaunch,
+    scaling: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of all rows of a step over their sequences' caches.
 
     query: [num_rows, heads, dim], dense. keys, values: a layer's pool [kv_heads, num_slots, dim], equal strides, a dense last axis.
-    window: a row at position t sees positions > t - window. A row that sees nothing gets zeros. Returns the query's shape and dtype.
+    window: a row at position t sees positions > t - window. sinks: [heads], dense, scores of a key that every row of a head sees and whose
+    value is 0. A row that sees nothing gets zeros. Returns the query's shape and dtype.
     """
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[0]
@@ -135,14 +143,16 @@ def paged_tree_attention(
     # Under the interpreter bf16 arithmetic is wrong without warning; on a card products of 16-bit operands are what it is fast at.
     wide = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and not query.is_cuda)
     block_dim = max(16, triton.next_power_of_2(head_dim))
-    inner, outer = (1.0, scaling * LOG2_E) if softcap is None else (scaling / softcap, softcap * LOG2_E)
+    inner, outer = (1.0, scaling * LOG2_E.value) if softcap is None else (scaling / softcap, softcap * LOG2_E.value)
     _split_kernel[(launch.tiles.shape[0], num_kv_heads, num_splits)](
         query, keys, values, launch.tiles, rows.block_table, rows.committed_lens, rows.num_nodes, rows.node_positions,
-        rows.row_positions, rows.row_ancestry, summed, top, weight, inner, outer, window or 0, num_rows, num_heads,
-        keys.stride(0), keys.stride(1), rows.block_table.stride(0), rows.node_positions.stride(0), rows.row_ancestry.stride(0),
+        rows.row_positions, rows.row_ancestry, query if sinks is None else sinks, summed, top, weight, inner, outer, window or 0,
+        num_rows, num_heads, keys.stride(0), keys.stride(1), rows.block_table.stride(0), rows.node_positions.stride(0),
+        rows.row_ancestry.stride(0),
         GROUP_LEN=num_heads // num_kv_heads, HEAD_DIM=head_dim, BLOCK_LEN=rows.block_len, NUM_SPLITS=num_splits,
-        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, WIDE=wide, MEMBERS=program.members,
-        BLOCK_KEYS=program.block_keys, BLOCK_DIM=block_dim, num_warps=program.num_warps, num_stages=program.num_stages,
+        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, WIDE=wide,
+        MEMBERS=program.members, BLOCK_KEYS=program.block_keys, BLOCK_DIM=block_dim, num_warps=program.num_warps,
+        num_stages=program.num_stages,
     )  # fmt: skip
     if num_splits > 1:
         _merge_kernel[(num_rows, num_heads)](
@@ -261,6 +271,23 @@ def _keys_values(
 
 
 @triton.jit
+def _sinks_of(
+    sinks: tl.tensor,
+    place: tl.tensor,
+    real: tl.tensor,
+    num_heads: tl.tensor,
+    split: tl.tensor,
+    MEMBERS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+) -> tl.tensor:
+    """Maximum and weight [members] before any key: those of the sinks in the first split, of nothing in the others or without any."""
+    top = tl.full([MEMBERS], float("-inf"), tl.float32)
+    if HAS_SINKS:
+        top = tl.load(sinks + place % num_heads, mask=real & (split == 0), other=float("-inf")).to(tl.float32) * LOG2_E
+    return top, tl.where(top == float("-inf"), 0.0, 1.0)
+
+
+@triton.jit
 def _store(
     summed_out: tl.tensor, top_out: tl.tensor, weight_out: tl.tensor, place: tl.tensor, real: tl.tensor, top: tl.tensor, weight: tl.tensor,
     summed: tl.tensor, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_DIM: tl.constexpr,
@@ -280,12 +307,13 @@ def _store(
 @triton.jit(do_not_specialize=_STEP_SIZES)
 def _split_kernel(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, tiles: tl.tensor, block_table: tl.tensor, committed_lens: tl.tensor,
-    num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, summed_out: tl.tensor,
-    top_out: tl.tensor, weight_out: tl.tensor, inner: tl.tensor, outer: tl.tensor, window: tl.tensor, num_rows: tl.tensor,
-    num_heads: tl.tensor, head_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor, node_stride: tl.tensor,
-    ancestry_stride: tl.tensor,
+    num_nodes: tl.tensor, node_positions: tl.tensor, row_positions: tl.tensor, row_ancestry: tl.tensor, sinks: tl.tensor,
+    summed_out: tl.tensor, top_out: tl.tensor, weight_out: tl.tensor, inner: tl.tensor, outer: tl.tensor, window: tl.tensor,
+    num_rows: tl.tensor, num_heads: tl.tensor, head_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor,
+    node_stride: tl.tensor, ancestry_stride: tl.tensor,
     GROUP_LEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_LEN: tl.constexpr, NUM_SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, WIDE: tl.constexpr, MEMBERS: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, WIDE: tl.constexpr, MEMBERS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
 ) -> None:  # fmt: skip
     """A tile of rows, one key head, one split of the keys."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -312,8 +340,7 @@ def _split_kernel(
     values += kv_head.to(tl.int64) * head_stride
     block_table += sequence * table_stride
     rows_query = _query_of(query, place, real, HEAD_DIM, WIDE, BLOCK_DIM)
-    top = tl.full([MEMBERS], float("-inf"), tl.float32)
-    weight = tl.zeros([MEMBERS], tl.float32)
+    top, weight = _sinks_of(sinks, place, real, num_heads, split, MEMBERS, HAS_SINKS)
     summed = tl.zeros([MEMBERS, BLOCK_DIM], tl.float32)
 
     for first_key in range(begin, whole_end, BLOCK_KEYS):

@@ -48,6 +48,7 @@ class Case:
     softcap: float | None = None
     dtype: torch.dtype = torch.float32
     num_splits: int = 1
+    sinks: tuple[float, ...] = ()  # of the heads, or none
 
 
 CASES = [
@@ -65,6 +66,8 @@ CASES = [
     Case((Sequence(33, 1, 3),), 36, 2, 64, dtype=torch.float16, softcap=5.0),
     Case((Sequence(70, 9, 4),), 2, 1, 40),  # a block of keys whose last some rows must not see
     Case((Sequence(200, 90, 5), Sequence(130, 1, 40)), 2, 2, 64, dtype=torch.bfloat16, num_splits=2),
+    Case((Sequence(65, 2, 34),), 4, 2, 40, window=21, sinks=(-1.0, 3.0, 0.5, 2.0)),
+    Case((Sequence(129, 0, 6), Sequence(1, 1, 5)), 6, 2, 64, dtype=torch.bfloat16, num_splits=4, sinks=(-1.0, 4.0, 0.5, 2.0, -20.0, 1.0)),
     # Many blocks of keys without a mask, one behind the other.
     Case((Sequence(1500, 1, 3), Sequence(900, 20, 10)), 8, 2, 128, dtype=torch.bfloat16),
     Case((Sequence(1500, 1, 3), Sequence(900, 20, 10)), 8, 2, 128, dtype=torch.bfloat16, num_splits=4),
@@ -135,7 +138,12 @@ def plain_torch(query: Tensor, keys: Tensor, values: Tensor, rows: PagedRows, ca
         scores = query[begin : begin + num_rows].transpose(0, 1) @ own_keys.transpose(1, 2) * SCALING
         if case.softcap is not None:
             scores = torch.tanh(scores / case.softcap) * case.softcap
-        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+        scores = scores.masked_fill(~visible, -torch.inf)
+        if case.sinks:
+            of_sinks = torch.tensor(case.sinks, dtype=case.dtype).view(-1, 1, 1).expand(-1, num_rows, 1)
+            weights = torch.softmax(torch.cat((scores, of_sinks), dim=-1), dim=-1)[..., :-1]
+        else:
+            weights = torch.softmax(scores, dim=-1)
         parts.append((weights @ own_values).transpose(0, 1))
         begin += num_rows
     return torch.cat(parts)
@@ -150,15 +158,19 @@ def prepared(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], PagedRows, Tens
     generator = torch.Generator().manual_seed(case.heads)
     query = torch.randn(rows.num_rows, case.heads, case.dim, generator=generator).to(case.dtype)
     keys, values = torch.randn(2, case.kv_heads, num_slots, case.dim, generator=generator).to(case.dtype)
-    expected = reference_paged_tree_attention(query, keys, values, rows, SCALING, case.window, case.softcap)
+    expected = reference_paged_tree_attention(query, keys, values, rows, SCALING, case.window, case.softcap, sinks_of(case))
     return (query, keys, values), rows, expected, plain_torch(query, keys, values, rows, case)
+
+
+def sinks_of(case: Case) -> Tensor | None:
+    return torch.tensor(case.sinks, dtype=case.dtype) if case.sinks else None
 
 
 def errors(place: KernelPlace, case: Case, kernel: str = KERNEL) -> tuple[float, float]:
     """Largest error of the kernel, and of plain torch in the same dtype."""
     inputs, rows, expected, plain = prepared(case)
     launch = place.call(KERNEL, "plan_launch", rows, case.heads, case.kv_heads, case.dtype, case.num_splits)
-    got = place.call(kernel, "paged_tree_attention", *inputs, launch, SCALING, case.window, case.softcap)
+    got = place.call(kernel, "paged_tree_attention", *inputs, launch, SCALING, case.window, case.softcap, sinks_of(case))
     assert got.shape == inputs[0].shape
     assert got.dtype == case.dtype
     return float((got.double() - expected).abs().max()), float((plain.double() - expected).abs().max())
@@ -193,18 +205,26 @@ WHOLE_MUTANTS = [
     ("tl.minimum(end, tl.minimum(oldest", "tl.minimum(end + BLOCK_KEYS, tl.minimum(newest"),
 ]
 WHOLE_CASE = Case((Sequence(70, 9, 0), Sequence(60, 0, 68)), 2, 1, 40)
+SINK_MUTANTS = [
+    ("real & (split == 0)", "real"),  # each split has them anew
+    ("place % num_heads", "place // num_heads % num_heads"),  # a row's instead of a head's
+    ("tl.float32) * LOG2_E", "tl.float32)"),  # taken for powers of two
+    ('top, tl.where(top == float("-inf"), 0.0, 1.0)', "top, tl.zeros([MEMBERS], tl.float32)"),  # a maximum that weighs nothing
+]
+SINK_CASE = Case((Sequence(17, 3, 0), Sequence(600, 0, 6)), 6, 2, 40, num_splits=2, sinks=(-1.0, 4.0, 0.5, 2.0, 3.0, 1.0))
 
 
-@pytest.mark.parametrize("case", [MUTANT_CASE, WHOLE_CASE])
+@pytest.mark.parametrize("case", [MUTANT_CASE, WHOLE_CASE, SINK_CASE])
 def test_the_kernel_the_mutants_come_from_is_right(place: KernelPlace, case: Case) -> None:
     kernel, plain = errors(place, case)
     assert kernel <= 2 * plain + 1e-7
 
 
-@pytest.mark.parametrize(
-    ("mutation", "case"), [*((mutation, MUTANT_CASE) for mutation in MUTANTS), *((mutation, WHOLE_CASE) for mutation in WHOLE_MUTANTS)]
-)
-def test_a_broken_mask_rule_is_caught(mutation: tuple[str, str], case: Case, tmp_path: Path) -> None:
+BROKEN = ((MUTANTS, MUTANT_CASE), (WHOLE_MUTANTS, WHOLE_CASE), (SINK_MUTANTS, SINK_CASE))
+
+
+@pytest.mark.parametrize(("mutation", "case"), [(mutation, case) for mutations, case in BROKEN for mutation in mutations])
+def test_a_broken_rule_is_caught(mutation: tuple[str, str], case: Case, tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
     broken = broken_kernel("triton_tree_attention", mutation, tmp_path)
     kernel, plain = errors(place, case, broken)

@@ -51,11 +51,11 @@ def compiled(kernel: Any, constants: dict[str, int], types: dict[str, str], rest
 @pytest.mark.parametrize(("members", "product"), mostly_slow_rows([(16, "mma.sync"), (64, "wgmma"), (128, "wgmma")], 2))
 def test_tree_attention_compiles_to_tensor_core_products(members: int, product: str) -> None:
     constants = {
-        "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True,
+        "GROUP_LEN": 4, "HEAD_DIM": 96, "BLOCK_LEN": 16, "NUM_SPLITS": 4, "HAS_WINDOW": True, "HAS_SOFTCAP": True, "HAS_SINKS": True,
         "WIDE": False, "MEMBERS": members, "BLOCK_KEYS": triton_tree_attention.BLOCK_KEYS, "BLOCK_DIM": 128,
     }  # fmt: skip
     tables = ("tiles", "block_table", "committed_lens", "num_nodes", "node_positions", "row_positions", "row_ancestry")
-    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values"), "*bf16")
+    types = dict.fromkeys(tables, "*i32") | dict.fromkeys(("query", "keys", "values", "sinks"), "*bf16")
     types |= {"summed_out": "*fp32", "top_out": "*fp32", "weight_out": "*fp32"}
     types |= {"inner": "fp32", "outer": "fp32"}
     assembly = compiled(triton_tree_attention._split_kernel, constants, types)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from transformers import GptOssConfig
 
 import fakes_models
 from fakes_kernel_places import interpreted_process
@@ -68,6 +69,22 @@ def test_recorded_steps_of_16_bits_are_todays(interpreted: InterpretedProcess, t
     assert report["num_played"] > 2
     assert report["largest_error"] < TOLERANCES_16[dtype]
     assert report["different_picks"] == report["different_results"] == 0
+
+
+def test_recorded_steps_of_a_mixture_with_sinks_are_todays(interpreted: InterpretedProcess, tmp_path: Path) -> None:
+    """gpt-oss, by transformers' own layers."""
+    config = GptOssConfig(
+        **fakes_models.TINY_SIZES, num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=12, pad_token_id=0
+    )
+    fakes_models.write_model(config, tmp_path)
+    reports = [
+        interpreted.call("fakes_card_steps", "compare", str(tmp_path), TWIN_STEPS, TWIN_SEED, kind="transformers", broken=broken)
+        for broken in ("", "no head has a sink")
+    ]
+    assert reports[0]["num_played"] > 2
+    assert reports[0]["largest_error"] < TOLERANCE
+    assert reports[0]["different_picks"] == reports[0]["different_results"] == 0
+    assert reports[1]["largest_error"] > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("graphs", ["launched", "failing"])

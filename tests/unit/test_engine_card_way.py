@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +19,6 @@ import torch
 from drafter_service import settings as drafter_settings
 from fakes_models import make_model
 from outrider.engine import card_probe, card_way, paged_engine
-from outrider.engine.attention import Scoring
-from outrider.engine.card_attention import CardAttention
 from outrider.engine.card_graphs import WARM_UP_RUNS, CudaGraphs
 from outrider.engine.card_way import NO_TRITON, CardWay, card_problem
 from outrider.engine.config import EngineConfig, EngineKind
@@ -177,13 +175,6 @@ def test_kernels_that_fail_their_probe_are_not_used(
         assert card_probe.probed_way(CardWay(None), nothing, nothing, torch.float32, "cuda") is None
     assert len(caplog.records) == 1
     assert str(failure) in caplog.records[0].getMessage()
-
-
-def test_the_cards_attention_refuses_what_its_kernel_does_not_know() -> None:
-    """In the probe, so that a model with sinks runs on plain operations."""
-    rows = torch.zeros(1, 2, 8)
-    with pytest.raises(ModelRefused, match="no sinks"):
-        CardAttention.attend(cast(Any, None), 0, rows, torch.stack((rows, rows)), Scoring(1.0, sinks=torch.ones(2)))
 
 
 def test_kernels_that_pass_their_probe_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 from outrider.engine.attention import Scoring
 from outrider.engine.card_inputs import CardInputs, CardShape
 from outrider.engine.paged_cache import PagedCache
-from outrider.errors import ModelRefused
 from outrider_kernels.decoder_pieces import KeyPlaces
 from outrider_kernels.paged_tree_attention import PagedRows
 from outrider_kernels.triton_tree_attention import TreeLaunch, paged_tree_attention, program_for, useful_splits
@@ -37,21 +36,20 @@ class CardAttention:
         )
 
     def attend(self, layer: int, query: Tensor, keys_values: Tensor, scoring: Scoring) -> Tensor:
-        """See StepAttention. Raises ModelRefused for sinks, which the kernel does not know: such models run on plain operations."""
-        if scoring.sinks is not None:
-            raise ModelRefused("the card's attention kernel knows no sinks")
+        """See StepAttention."""
         self._cache.write(layer, 0, 0, self._inputs.slots, keys_values)
-        return self.attend_stored(layer, query.contiguous(), scoring.scaling, scoring.window, scoring.softcap)
+        return self.attend_stored(layer, query.contiguous(), scoring)
 
     def key_places(self, layer: int) -> KeyPlaces:
         """Where the step's keys and values of a layer go, for who stores them by itself."""
         return KeyPlaces(self._cache.keys[layer], self._cache.values[layer], self._inputs.slots)
 
-    def attend_stored(self, layer: int, query: Tensor, scaling: float, window: int | None, softcap: float | None) -> Tensor:
+    def attend_stored(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """`attend`, of a dense query, whose rows' keys and values are in the cache already."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         num_kv_heads = keys.shape[0]
         program = program_for(query.shape[1] // num_kv_heads, self._shape.tile_len)
         num_splits = useful_splits(self._shape.tiles, num_kv_heads, self._shape.keys)
         launch = TreeLaunch(self._rows, self._inputs.tiles, program, num_splits)
-        return paged_tree_attention(query, keys, values, launch, scaling, window, softcap)
+        sinks = None if scoring.sinks is None else scoring.sinks.contiguous()
+        return paged_tree_attention(query, keys, values, launch, scoring.scaling, scoring.window, scoring.softcap, sinks)

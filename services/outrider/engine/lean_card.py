@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outrider.engine.attention import Scoring
 from outrider.engine.card_attention import CardAttention
 from outrider.engine.lean_weights import LeanLayer, LeanWeights
 from outrider_kernels.decoder_pieces import HeadLayout, HeadNorm
@@ -40,8 +41,8 @@ class LeanCard:
     def _attend(self, index: int, layer: LeanLayer, normed: Tensor, positions: Tensor, attention: CardAttention) -> Tensor:
         places = attention.key_places(index)
         queries = rotate_and_store(layer.qkv(normed), self._layout, self._rotations, positions, places, self._norms[index])
-        scaling, window = self._sizes.head_dim**-0.5, self._sizes.windows[index]
-        return attention.attend_stored(index, queries, scaling, window, None).view(len(normed), -1)
+        scoring = Scoring(self._sizes.head_dim**-0.5, self._sizes.windows[index])
+        return attention.attend_stored(index, queries, scoring).view(len(normed), -1)
 
     def _normed(self, states: Tensor, added: Tensor | None, weight: Tensor | None) -> Tensor:
         assert weight is not None
