@@ -36,7 +36,7 @@ def outrider(*arguments: str, **variables: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("pacing", mostly_slow([("--pacing", "serial"), ()], 1), ids=["serial", "default"])
 def test_run_streams_compares_and_ends_with_a_result_line(pacing: tuple[str, ...]) -> None:
-    process = outrider("run", "--max-tokens", "48", "--repeats", "2", "--numerics", "invariant", "--temperature", "0.8", *pacing)
+    process = outrider("run", "--max-tokens", "32", "--repeats", "1", "--numerics", "invariant", "--temperature", "0.8", *pacing)
     printed, complaints = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, complaints
     last = printed.splitlines()[-1]

@@ -29,7 +29,7 @@ from fakes_ahead import (
     where,
 )
 from fakes_chains import NUM_IDS, NUM_POSITIONS, ChainModel
-from mostly_slow import mostly_slow
+from mostly_slow import crossed
 from outrider_kernels.thin_ahead import ThinAhead
 from outrider_kernels.thin_chain import ChainSlots, ChainStart, Followed
 from outrider_kernels.thin_pick import PickRule
@@ -85,8 +85,7 @@ def random_round(draw: np.random.Generator) -> tuple[tuple[int, ...], int | None
     return (4,), int(draw.integers(0, 4))
 
 
-@pytest.mark.parametrize("rule", list(RULES))
-@pytest.mark.parametrize("seed", mostly_slow(range(4), 2))
+@pytest.mark.parametrize(("rule", "seed"), crossed(list(RULES), range(4)))
 def test_whatever_is_asked_for_next_has_its_own_bits(rule: str, seed: int) -> None:
     pair, twin = Pair().hurry(), Pair()
     draw = np.random.default_rng(seed)

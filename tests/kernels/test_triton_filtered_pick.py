@@ -164,7 +164,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 4))
+@pytest.mark.parametrize("mutation", mostly_slow(MUTANTS, 2))
 def test_a_broken_filter_is_caught(mutation: tuple[str, str], tmp_path: Path) -> None:
     place = kernel_place(INTERPRETED)
     broken = broken_kernel("triton_filtered_pick", mutation, tmp_path)

@@ -136,7 +136,7 @@ WORLDS = [
 ]
 
 
-@pytest.mark.parametrize(("draft_us", "delay_us", "acceptance", "num_sessions"), mostly_slow_rows(WORLDS, 6))
+@pytest.mark.parametrize(("draft_us", "delay_us", "acceptance", "num_sessions"), mostly_slow_rows(WORLDS, 5))
 def test_what_a_token_takes_is_about_what_the_real_pacing_takes(draft_us: int, delay_us: int, acceptance: float, num_sessions: int) -> None:
     """The services' own sessions and `adaptive`, step by step on virtual time, are the yardstick."""
     verify = CURVE_SHAPES["knee"].verify_curve(10_000)

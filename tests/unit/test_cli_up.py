@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mostly_slow import mostly_slow
 from outrider.launch.process import ServiceCommand, ServiceProcess, StartFailed
 
 WAIT_S, POLL_S = 60.0, 0.02
@@ -73,7 +74,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_while_a_service_loads_again_ends_everything_at_once(number: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", UP, str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True) as up:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fakes_models import VOCAB, make_model
-from mostly_slow import mostly_slow
+from mostly_slow import crossed
 from outrider.drafting.contract import ProposeRequest, SourceSession
 from outrider.drafting.model_source import ModelSource
 from outrider.engine.config import EngineConfig, EngineKind
@@ -160,8 +160,7 @@ class Game:
             self.tree = GuessTree(tree_id, len(self.truth))
 
 
-@pytest.mark.parametrize("sampling", list(SAMPLINGS))
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("sampling", "width"), crossed(list(SAMPLINGS), [1, 3]))
 def test_a_drafter_that_is_the_target_is_always_right(engine: Engine, sampling: str, width: int) -> None:
     for seed in range(2):
         with closing(Game(engine, SAMPLINGS[sampling], width, seed)) as game:
@@ -172,8 +171,7 @@ def test_a_drafter_that_is_the_target_is_always_right(engine: Engine, sampling: 
     assert engine.num_free_blocks == engine.limits.num_blocks
 
 
-@pytest.mark.parametrize("sampling", list(SAMPLINGS))
-@pytest.mark.parametrize("stop_below", mostly_slow([0.02, 0.0], 1))
+@pytest.mark.parametrize(("sampling", "stop_below"), crossed(list(SAMPLINGS), [0.02, 0.0]))
 def test_side_branches_guess_the_same_whichever_of_them_the_truth_takes(engine: Engine, sampling: str, stop_below: float) -> None:
     for seed in range(2):
         with closing(Game(engine, SAMPLINGS[sampling], 1, seed, stop_below, hedge_nodes=16)) as game:

@@ -87,7 +87,7 @@ def test_recorded_steps_of_a_mixture_with_sinks_are_todays(interpreted: Interpre
     assert reports[1]["largest_error"] > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("graphs", ["launched", "failing"])
+@pytest.mark.parametrize("graphs", mostly_slow(["failing", "launched"], 1))
 def test_steps_that_are_not_recorded_are_todays(interpreted: InterpretedProcess, tmp_path: Path, graphs: str) -> None:
     """Because nobody wants recordings, or because one of them failed."""
     fakes_models.make_model("qwen3", tmp_path, num_hidden_layers=1)
@@ -106,7 +106,7 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize("broken", mostly_slow(TWINS, 3))
+@pytest.mark.parametrize("broken", mostly_slow(TWINS, 2))
 def test_a_broken_step_is_caught(interpreted: InterpretedProcess, folder: str, broken: str) -> None:
     report = interpreted.call("fakes_card_steps", "compare", folder, TWIN_STEPS, TWIN_SEED, broken=broken)
     assert report["largest_error"] > 100 * TOLERANCE

@@ -28,10 +28,6 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
         LOADS_FOR_EVER + "from verifier_service import __main__ as it, process\nprocess.load_engine = load\nsys.exit(it.main())",
         ("--model", "nowhere"),
     ),
-    "pair": (
-        LOADS_FOR_EVER + "from pair_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
-        ("--model", "nowhere", "--", "--model", "nowhere"),
-    ),
     "machine": (
         LOADS_FOR_EVER + "from machine_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
         ("--model", "nowhere", "--", "--model", "nowhere", "--", "--listen", "unix:nowhere"),
@@ -41,6 +37,10 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
         + "from outrider.gateway import __main__ as it, verifiers\nverifiers.VerifierPool.connect = connect\nsys.exit(it.main())",
         ("--verifier", "unix:nowhere"),
     ),
+    "pair": (
+        LOADS_FOR_EVER + "from pair_service import __main__ as it\nit.load_drafter = load\nsys.exit(it.main(sys.argv[1:]))",
+        ("--model", "nowhere", "--", "--model", "nowhere"),
+    ),
 }
 
 
@@ -48,7 +48,7 @@ SERVICES: dict[str, tuple[str, tuple[str, ...]]] = {
 CASES = [(name, number) for number in (signal.SIGINT, signal.SIGTERM) for name in SERVICES]
 
 
-@pytest.mark.parametrize(("name", "number"), mostly_slow_rows(CASES, 6))
+@pytest.mark.parametrize(("name", "number"), mostly_slow_rows(CASES, 4))
 def test_a_signal_while_a_service_starts_ends_it_at_once(name: str, number: signal.Signals, tmp_path: Path) -> None:
     code, arguments = SERVICES[name]
     listen = f"unix:{tmp_path}/it.sock"
